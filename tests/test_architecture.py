@@ -1,0 +1,297 @@
+"""The order of the rooms, and what no file in finflow may do: unpickle, or touch global random state.
+
+The checks read source text, so that each is also shown to catch a planted violation.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "finflow"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+#: Top first; a room imports only rooms below it.
+ROOMS = (
+    *("cli", "experiments", "training", "guard", "agent", "offline", "evaluation", "env", "strategies", "market"),
+    *("ledger", "config", "files", "errors"),
+)
+#: Modules at the top of the package that belong to a room of another name.
+ROOM_OF = {"__main__": "cli", "schema": "config", "yaml_text": "config", "tensor_file": "files"}
+#: Below in the order, but not known to these rooms: tensors and states reach them as arguments.
+UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
+
+UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "jsonpickle"}
+UNPICKLING = {
+    *("torch.load", "torch.jit.load", "torch.package.PackageImporter", "joblib.load", "pandas.read_pickle"),
+    *("yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.FullLoader", "yaml.Loader"),
+}
+NUMPY_GENERATORS = {
+    *("Generator", "default_rng", "SeedSequence", "BitGenerator", "PCG64", "PCG64DXSM", "Philox", "SFC64", "MT19937"),
+}
+TORCH_SEEDING = {
+    *("torch.manual_seed", "torch.seed", "torch.set_rng_state", "torch.random", "torch.default_generator"),
+    *("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.mps.manual_seed"),
+}
+TORCH_DRAWS = {
+    *("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson"),
+    *("rand_like", "randn_like", "randint_like"),
+}
+TENSOR_DRAWS = {
+    *("normal_", "uniform_", "exponential_", "random_", "bernoulli_", "cauchy_", "geometric_", "log_normal_"),
+    *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_"),
+}
+DROPOUTS = {"torch.nn.Dropout", "torch.nn.functional.dropout", "torch.dropout"}
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file of the package."""
+    parts = list(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str | None:
+    """The room of a dotted name below finflow; None for the package itself and for other packages."""
+    package, _, rest = module.partition(".")
+    name = rest.partition(".")[0]
+    return ROOM_OF.get(name, name) if package == "finflow" and name else None
+
+
+def imported(source: str, module: str, is_package: bool = False) -> Iterator[str]:
+    """Every dotted name that a module imports, inside functions and by name at run time too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".") if is_package else module.split(".")[:-1]
+                kept = parents[: len(parents) - node.level + 1]
+                base = ".".join([*kept, base] if base else kept)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value
+
+
+def order_violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Imports of rooms that the module's room may not know."""
+    room = room_of(module)
+    if room is None:  # finflow/__init__.py: the front door names what users import
+        return []
+    if room not in ROOMS:
+        return [f"{module} belongs to no room: add {room} to the order in {Path(__file__).name}"]
+    found = []
+    for name in imported(source, module, is_package):
+        other = room_of(name)
+        if name.partition(".")[0] != "finflow" or other == room:
+            continue
+        if other not in ROOMS:
+            found.append(f"{module} imports {name}, which is the front door or no room")
+        elif ROOMS.index(other) < ROOMS.index(room):
+            found.append(f"{module} imports {name}: {other} lies above {room}")
+        elif other in UNKNOWN_TO.get(room, ()):
+            found.append(f"{module} imports {name}: {room} does not know {other}")
+    return found
+
+
+def _aliases(tree: ast.AST) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                names[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
+    """The full name behind an expression such as np.random.seed, or an empty string."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, "")
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value, aliases)
+        return f"{base}.{node.attr}" if base else ""
+    return ""
+
+
+def _references(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, full name) of whatever is imported or used from other packages."""
+    aliases = _aliases(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Attribute | ast.Name) and (name := _dotted(node, aliases)):
+            yield node.lineno, name
+
+
+def unpickling(source: str) -> list[str]:
+    """Places where stored bytes could run code."""
+    tree = ast.parse(source)
+    found = [
+        f"line {line}: {name}"
+        for line, name in _references(tree)
+        if name.partition(".")[0] in UNPICKLERS or name in UNPICKLING
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            allowed = not (isinstance(node.value, ast.Constant) and node.value.value is False)
+            found += [f"line {node.value.lineno}: allow_pickle"] if allowed else []
+    return found
+
+
+def global_randomness(source: str) -> list[str]:
+    """Places where random state is shared by the whole process: seeding it, or drawing from it."""
+    tree = ast.parse(source)
+    aliases = _aliases(tree)
+    found = []
+    for line, name in _references(tree):
+        first, _, last = name.rpartition(".")
+        seeds = any(name == banned or name.startswith(banned + ".") for banned in TORCH_SEEDING)
+        legacy = first == "numpy.random" and last not in NUMPY_GENERATORS
+        if name.partition(".")[0] == "random" or legacy or seeds or name in DROPOUTS:
+            found.append(f"line {line}: {name}")
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        given = {keyword.arg for keyword in node.keywords}
+        name = _dotted(node.func, aliases)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else name.rpartition(".")[2]
+        draws = (name.startswith("torch.") and method in TORCH_DRAWS) or method in TENSOR_DRAWS
+        if draws and "generator" not in given:
+            found.append(f"line {node.lineno}: {name or method} without generator=")
+        if method == "rvs" and "random_state" not in given:
+            found.append(f"line {node.lineno}: rvs without random_state=")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_rooms_import_only_rooms_below_them(path: Path) -> None:
+    assert order_violations(path.read_text("utf-8"), module_of(path), path.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_nothing_is_ever_unpickled(path: Path) -> None:
+    assert unpickling(path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_no_random_state_is_global(path: Path) -> None:
+    assert global_randomness(path.read_text("utf-8")) == []
+
+
+def test_every_room_of_the_package_was_read() -> None:
+    rooms = {room_of(module_of(path)) for path in SOURCES}
+    assert {"training", "market", "ledger", "config", "errors"} <= rooms
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("finflow.market.panel", "from finflow.env.portfolio_env import PortfolioEnv"),
+        ("finflow.market.panel", "import finflow.env"),
+        ("finflow.market.panel", "from finflow import env"),
+        ("finflow.market.panel", "from ..env import decision"),
+        ("finflow.market.panel", "from .. import env"),
+        ("finflow.market.panel", "def f():\n    from finflow.training import trainer"),
+        ("finflow.market.panel", "import importlib\nimportlib.import_module('finflow.agent.policy')"),
+        ("finflow.market.panel", "from finflow import FinFlowTrainer"),
+        ("finflow.agent.policy", "from finflow.market.panel import MarketPanel"),
+        ("finflow.agent.policy", "from finflow.guard import rollback"),
+        ("finflow.guard.rollback", "from finflow.agent import policy"),
+        ("finflow.guard.rollback", "import finflow.market.panel as panel"),
+        ("finflow.evaluation.report", "from finflow.agent.policy import Policy"),
+        ("finflow.errors", "from finflow.config import Config"),
+        ("finflow.attic.box", ""),
+    ],
+)
+def test_a_planted_import_is_caught(module: str, source: str) -> None:
+    assert order_violations(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("finflow.training.trainer", "from finflow.agent import policy\nfrom finflow.guard.rollback import x"),
+        ("finflow.market.sources", "from .panel import MarketPanel\nfrom finflow.config import MarketConfig"),
+        ("finflow.agent.policy", "import torch\nfrom finflow.config import BCellConfig"),
+        ("finflow", "from finflow.training import FinFlowTrainer"),
+    ],
+)
+def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> None:
+    assert order_violations(source, module) == []
+
+
+def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
+    assert list(imported("from .panel import x", "finflow.market", is_package=True)) == ["finflow.market.panel.x"]
+    assert list(imported("from .panel import x", "finflow.market.sources")) == ["finflow.market.panel.x"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch.load('x')",
+        "import torch as t\nload = t.load",
+        "from torch import load",
+        "import pickle",
+        "def f():\n    from pickle import loads",
+        "import cloudpickle",
+        "import joblib\njoblib.load('x')",
+        "import pandas as pd\npd.read_pickle('x')",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+        "import numpy as np\nnp.load('x', allow_pickle=flag)",
+        "import yaml\nyaml.unsafe_load('x')",
+    ],
+)
+def test_planted_unpickling_is_caught(source: str) -> None:
+    assert unpickling(source)
+
+
+def test_safe_loading_is_allowed() -> None:
+    assert unpickling("import numpy as np\nimport yaml\nnp.load('x', allow_pickle=False)\nyaml.safe_load('x')") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import numpy as np\nnp.random.seed(0)",
+        "import numpy as np\nnp.random.rand(3)",
+        "from numpy.random import randn",
+        "from numpy import random\nrandom.normal()",
+        "import random",
+        "import torch\ntorch.manual_seed(0)",
+        "import torch\ntorch.random.fork_rng()",
+        "import torch\ntorch.cuda.manual_seed_all(0)",
+        "import torch\ntorch.randn(3)",
+        "import torch\ntorch.randn_like(x)",
+        "import torch\nx = torch.empty(3).normal_()",
+        "from torch import nn\nnn.init.xavier_uniform_(w)",
+        "from torch import nn\nnn.Dropout(0.1)",
+        "import torch.nn.functional as F\nF.dropout(x)",
+        "from scipy.stats import norm\nnorm.rvs(3)",
+    ],
+)
+def test_planted_global_randomness_is_caught(source: str) -> None:
+    assert global_randomness(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import numpy as np\ndef f(rng: np.random.Generator): return rng.normal()",
+        "import numpy as np\nnp.random.default_rng(3)",
+        "import torch\ntorch.randn(3, generator=g)",
+        "from torch import nn\nnn.init.xavier_uniform_(w, generator=g)",
+        "def f(random): return random.normal()",
+    ],
+)
+def test_generators_that_are_passed_along_are_allowed(source: str) -> None:
+    assert global_randomness(source) == []
