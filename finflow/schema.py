@@ -1,0 +1,265 @@
+"""The typed schema of every configuration key.
+
+Eight frozen pydantic models, one a section. Each field carries its default, its bounds and a sentence on what it does,
+so that help texts, error messages and documentation are derived from here and nowhere else. Reading files,
+environment variables and overrides is `finflow.config`'s work.
+
+Units: rates of return are simple and per year where the name says "rate", per bar otherwise; costs are in basis
+points of the traded value; an episode is `env.episode_length` decisions of one portfolio; an update is one gradient
+update.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
+
+
+def _whole(value: Any) -> Any:
+    """Take 1e5 for a whole number; leave the rest to the strict check."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _names(value: Any) -> Any:
+    """Take "AAPL MSFT" or "AAPL,MSFT" for a list of names."""
+    return tuple(part for part in re.split(r"[,\s]+", value) if part) if isinstance(value, str) else value
+
+
+def _dated(value: Any) -> Any:
+    """Refuse numbers, which would be taken for seconds since 1970."""
+    if isinstance(value, int | float):
+        raise ValueError("a date is needed")
+    return value
+
+
+Int = Annotated[int, Strict(), BeforeValidator(_whole)]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Date = Annotated[dt.date, BeforeValidator(_dated)]
+
+
+class Section(BaseModel):
+    """What all sections share: frozen, no unknown keys, no infinities."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class MarketConfig(Section):
+    """Which prices, and how they are split by date."""
+
+    source: Literal["embedded", "yfinance", "csv", "parquet"] = Field(
+        default="embedded",
+        description="where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022",
+    )
+    path: Path | None = Field(default=None, description="file or folder of prices, for the sources csv and parquet")
+    tickers: Names | None = Field(default=None, description="assets to use; all of the source when left out")
+    benchmark: str | None = Field(default=None, description="column or ticker used as the index, never held")
+    start: Date | None = Field(default=None, description="first date used; the source's first when left out")
+    train_end: Date = Field(default=dt.date(2011, 12, 31), description="last date of the training window")
+    validation_end: Date = Field(default=dt.date(2015, 12, 31), description="last date of the validation window")
+    test_end: Date | None = Field(default=None, description="last date of the test window; the last bar when left out")
+    cash_rate: Number = Field(
+        default=0.0, gt=-1, le=1, description="annual rate that cash earns; ratios are in excess of it"
+    )
+    auto_adjust: Flag = Field(default=True, description="adjust yfinance prices for splits and dividends")
+    cache_dir: Path = Field(default=Path("data/market"), description="folder of the hashed price store")
+    use_cache: Flag = Field(default=True, description="read prices from the store when it has them")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        ends = [("start", self.start), ("train_end", self.train_end), ("validation_end", self.validation_end)]
+        given = [(name, date) for name, date in [*ends, ("test_end", self.test_end)] if date is not None]
+        for (before, earlier), (name, date) in pairwise(given):
+            if date <= earlier:
+                raise ValueError(f"market.{name} = {date} must come after market.{before} = {earlier}")
+        if self.source in ("csv", "parquet") and self.path is None:
+            raise ValueError(f"market.path = null: market.source = {self.source} needs the path of the prices")
+        if self.source == "yfinance" and self.tickers is None:
+            raise ValueError("market.tickers = null: market.source = yfinance needs at least one ticker")
+        if self.tickers is not None:
+            if not self.tickers:
+                raise ValueError("market.tickers = []: at least one asset is needed")
+            twice = sorted({name for name in self.tickers if self.tickers.count(name) > 1})
+            if twice:
+                raise ValueError(f"market.tickers names {twice[0]} more than once")
+            if any(not name.strip() for name in self.tickers):
+                raise ValueError("market.tickers holds an empty name")
+        return self
+
+
+class EnvConfig(Section):
+    """What a decision may know, when it fills, and what trading costs."""
+
+    execution_lag: Int = Field(default=1, ge=0, le=2, description="bars between the newest bar known and the fill")
+    fill: Literal["close", "open"] = Field(default="close", description="price at which orders fill")
+    episode_length: Int = Field(default=252, ge=2, description="decisions in an episode of one portfolio")
+    initial_capital: Number = Field(
+        default=1_000_000.0, gt=0, description="starting wealth, in the currency of the prices"
+    )
+    commission_bps: Number = Field(
+        default=10.0, ge=0, le=1000, description="commission, basis points of the traded value"
+    )
+    slippage_bps: Number = Field(default=5.0, ge=0, le=1000, description="slippage, basis points of the traded value")
+    max_weight: Number = Field(default=1.0, gt=0, le=1, description="largest weight of a risky asset")
+    max_turnover: Number = Field(
+        default=1.0, gt=0, le=1, description="largest half-sum of absolute trades in a decision; 1 is no limit"
+    )
+    no_trade_band: Number = Field(
+        default=0.0, ge=0, lt=1, description="weight changes smaller than this are not traded"
+    )
+
+
+class ObjectivesConfig(Section):
+    """Weights and settings of the parts of the reward."""
+
+    sharpe_beta: Number = Field(default=1.0, ge=0, description="weight of the differential Sharpe ratio")
+    sharpe_eta: Number = Field(default=1 / 252, gt=0, lt=1, description="adaptation rate of its moments, per decision")
+    lambda_turn: Number = Field(default=0.1, ge=0, description="weight of the turnover penalty")
+    lambda_cvar: Number = Field(default=5.0, ge=0, description="weight of the penalty on losses beyond cvar_target")
+    cvar_alpha: Number = Field(default=0.05, gt=0, lt=1, description="tail share of the conditional value at risk")
+    cvar_target: Number = Field(
+        default=-0.02, gt=-1, le=0, description="daily return below which the CVaR penalty sets in"
+    )
+    lambda_dd: Number = Field(default=0.0, ge=0, description="weight of the penalty on increases in drawdown")
+
+
+class EntropyScheduleConfig(Section):
+    """How the entropy coefficient is annealed when bcell.alpha_mode is annealed."""
+
+    kind: Literal["linear", "cosine", "exponential"] = Field(default="linear", description="shape of the schedule")
+    initial: Number = Field(default=0.01, gt=0, description="entropy coefficient at the first online update")
+    final: Number = Field(default=0.001, gt=0, description="entropy coefficient after the last step, and from then on")
+    steps: Int = Field(default=100_000, ge=1, description="gradient updates from initial to final")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.final > self.initial:
+            raise ValueError(
+                f"train.entropy_schedule.final = {self.final} must not exceed "
+                f"train.entropy_schedule.initial = {self.initial}"
+            )
+        return self
+
+
+class TrainConfig(Section):
+    """How long, how often and on what the agent learns."""
+
+    seed: Int = Field(default=0, ge=0, lt=2**32, description="seed of every random number of a run")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="device that learns")
+    threads: Int = Field(
+        default=1, ge=1, description="processor threads for learning; part of what makes runs repeatable"
+    )
+    n_envs: Int = Field(default=16, ge=1, description="portfolios that step together online")
+    updates_per_vector_step: Int = Field(default=1, ge=1, description="gradient updates after each vector step")
+    offline_episodes: Int = Field(default=500, ge=1, description="behaviour episodes collected")
+    offline_training_epochs: Int = Field(default=50, ge=0, description="passes of IQL over the offline dataset")
+    online_episodes: Int = Field(default=1000, ge=0, description="episodes of online fine-tuning")
+    offline_batch_size: Int = Field(default=512, ge=2, description="transitions in a batch of the offline phase")
+    online_batch_size: Int = Field(default=256, ge=2, description="transitions in a batch of the online phase")
+    offline_share_start: Number = Field(
+        default=0.75, ge=0, le=1, description="share of offline data in the first online batch"
+    )
+    offline_share_end: Number = Field(
+        default=0.25, ge=0, le=1, description="share of offline data in the last online batch"
+    )
+    warmup_episodes: Int = Field(
+        default=16, ge=0, description="episodes of the pretrained policy before the first update"
+    )
+    critic_only_updates: Int = Field(default=500, ge=0, description="online updates before the policy starts to move")
+    checkpoint_interval: Int = Field(default=100, ge=1, description="online episodes between checkpoints")
+    checkpoint_updates: Int = Field(default=2000, ge=1, description="updates between checkpoints, if that comes first")
+    validation_updates: Int = Field(
+        default=1000, ge=1, description="updates between backtests on the validation window"
+    )
+    save_best: Flag = Field(default=True, description="keep the checkpoint with the best validation Sharpe ratio")
+    save_latest: Flag = Field(default=True, description="keep the newest checkpoint, for --resume")
+    max_checkpoints: Int = Field(default=5, ge=0, description="numbered checkpoints kept, newest first")
+    observation_noise: Number = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="deviation of noise on the features in learning, in units of their deviation",
+    )
+    entropy_schedule: EntropyScheduleConfig = Field(
+        default=EntropyScheduleConfig(), description="annealing of the entropy coefficient"
+    )
+
+
+class BCellConfig(Section):
+    """Networks, losses and optimisers of IQL and the B-Cell."""
+
+    iql_expectile: Number = Field(default=0.7, gt=0, lt=1, description="expectile of IQL's value function")
+    iql_temperature: Number = Field(
+        default=3.0, ge=0, description="beta in the advantage weight min(exp(beta * A), 100)"
+    )
+    alpha_init: Number = Field(default=0.75, gt=0, description="entropy coefficient at the start")
+    alpha_mode: Literal["auto", "fixed", "annealed"] = Field(
+        default="auto", description="auto tunes it to target_entropy, annealed follows train.entropy_schedule"
+    )
+    alpha_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of the entropy coefficient")
+    target_entropy: Number = Field(
+        default=0.1, gt=0, lt=1, description="target entropy of the policy, as exp((H - H_max) / (K - 1))"
+    )
+    cql_alpha: Number = Field(default=5.0, ge=0, description="weight of the conservative penalty")
+    cql_samples: Int = Field(default=10, ge=1, description="proposals of each kind in the conservative penalty")
+    actor_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of the policy")
+    critic_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of critics and value function")
+    gamma: Number = Field(default=0.99, gt=0, lt=1, description="discount per decision")
+    tau: Number = Field(
+        default=0.005, gt=0, le=1, description="share of the critic that moves into its target per update"
+    )
+    n_critics: Int = Field(default=2, ge=1, le=20, description="critics in the ensemble")
+    n_quantiles: Int = Field(default=32, ge=2, description="quantiles of each critic's return distribution")
+    dropped_quantiles: Int = Field(
+        default=2, ge=0, description="top quantiles of each critic left out of online targets"
+    )
+    hidden_dim: Int = Field(default=256, ge=8, le=8192, description="width of the hidden layers")
+    memory_capacity: Int = Field(default=50_000, ge=1, description="online transitions kept for replay")
+    dropout: Number = Field(default=0.0, ge=0, lt=1, description="dropout in the policy network")
+    gradient_norm: Number = Field(
+        default=10.0, gt=0, description="largest norm of a gradient, longer ones are shortened"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.dropped_quantiles >= self.n_quantiles:
+            raise ValueError(
+                f"bcell.dropped_quantiles = {self.dropped_quantiles} must be below "
+                f"bcell.n_quantiles = {self.n_quantiles}"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    """How results are judged, and how the classical strategies are fitted."""
+
+    bootstrap_samples: Int = Field(default=2000, ge=100, description="resamples behind each interval")
+    confidence: Number = Field(default=0.95, gt=0, lt=1, description="coverage of the intervals")
+    block_length: Int = Field(default=21, ge=1, description="mean block of the stationary bootstrap, in bars")
+    rebalance_every: Int = Field(default=21, ge=1, description="decisions between refits of a rolling strategy")
+    lookback: Int = Field(default=252, ge=20, description="bars that a rolling strategy is fitted on")
+
+
+class OutputConfig(Section):
+    """Where files go; decides no result."""
+
+    logs_dir: Path = Field(default=Path("logs"), description="folder that holds the run folders")
+    offline_dir: Path = Field(default=Path("data/offline"), description="folder of collected offline datasets")
+
+
+class Config(Section):
+    """The whole configuration; `Config()` is the default one."""
+
+    market: MarketConfig = Field(default=MarketConfig(), description="prices and their split")
+    env: EnvConfig = Field(default=EnvConfig(), description="execution, costs and constraints")
+    objectives: ObjectivesConfig = Field(default=ObjectivesConfig(), description="the reward")
+    train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
+    bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
+    output: OutputConfig = Field(default=OutputConfig(), description="files")

@@ -1,0 +1,433 @@
+"""Configuration: which of four levels wins, what a mistake says, and that files and hashes can be relied on."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from finflow.config import Config, config_hash, describe_schema, dump_config, load_config
+from finflow.errors import ConfigError, FinflowError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def complaint(overrides: dict[str, object], environ: dict[str, str] | None = None, path: Path | None = None) -> str:
+    """The one line that a mistake is answered with."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides, environ or {})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def leaf(config: Config, key: str) -> object:
+    value: object = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+# --- the four levels
+
+
+def test_with_nothing_given_the_defaults_hold() -> None:
+    assert load_config(None, {}, {}) == Config()
+
+
+def test_each_level_yields_to_the_one_before_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "bcell: {gamma: 0.91, tau: 0.1, cql_alpha: 7}\n")
+    environ = {"FINFLOW_BCELL__GAMMA": "0.92", "FINFLOW_BCELL__TAU": "0.2"}
+    config = load_config(path, {"bcell.gamma": "0.93"}, environ).bcell
+    assert (config.gamma, config.tau, config.cql_alpha, config.critic_lr) == (0.93, 0.2, 7.0, 3e-4)
+
+
+def test_a_mistake_is_not_an_error_where_a_higher_level_replaces_it(tmp_path: Path) -> None:
+    path = written(tmp_path, "bcell: {gamma: 1.5}\n")
+    assert load_config(path, {"bcell.gamma": 0.9}, {}).bcell.gamma == 0.9
+
+
+def test_the_environment_of_the_process_counts_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINFLOW_TRAIN__SEED", "7")
+    assert load_config().train.seed == 7
+
+
+def test_a_nested_section_can_be_set_from_every_level(tmp_path: Path) -> None:
+    path = written(tmp_path, "train:\n  entropy_schedule:\n    kind: cosine\n")
+    config = load_config(
+        path, {"train.entropy_schedule.steps": "50"}, {"FINFLOW_TRAIN__ENTROPY_SCHEDULE__INITIAL": "0.5"}
+    )
+    schedule = config.train.entropy_schedule
+    assert (schedule.kind, schedule.steps, schedule.initial, schedule.final) == ("cosine", 50, 0.5, 0.001)
+
+
+def test_a_section_can_be_set_whole_without_losing_its_other_keys() -> None:
+    config = load_config(None, {"bcell": "{gamma: 0.9}"}, {"FINFLOW_BCELL__TAU": "0.3"})
+    assert (config.bcell.gamma, config.bcell.tau) == (0.9, 0.3)
+
+
+def test_empty_files_and_empty_sections_leave_the_defaults(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, ""), {}, {}) == Config()
+    assert load_config(written(tmp_path, "# nothing\nmarket:\nbcell: {}\n"), {}, {}) == Config()
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("bcell.actor_lr", "1e-4", 1e-4),
+        ("bcell.memory_capacity", "1e5", 100_000),
+        ("bcell.memory_capacity", "50_000", 50_000),
+        ("bcell.cql_alpha", "10", 10.0),
+        ("market.tickers", "ON NO Y", ("ON", "NO", "Y")),
+        ("market.tickers", "AAPL,MSFT, JPM", ("AAPL", "MSFT", "JPM")),
+        ("market.tickers", "[AAPL, MSFT]", ("AAPL", "MSFT")),
+        ("market.tickers", "7203.T", ("7203.T",)),
+        ("market.tickers", "null", None),
+        ("market.benchmark", "'ON'", "ON"),
+        ("market.benchmark", "500", "500"),
+        ("market.path", "2020", Path("2020")),
+        ("market.start", "1995-06-30", dt.date(1995, 6, 30)),
+        ("train.save_best", "false", False),
+    ],
+)
+def test_text_from_the_command_line_is_read_as_the_key_needs(key: str, text: str, value: object) -> None:
+    assert leaf(load_config(None, {key: text}, {}), key) == value
+
+
+def test_words_that_yaml_1_1_takes_for_booleans_are_tickers_in_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "market: {tickers: [ON, NO, Y, AAPL]}\nbcell: {actor_lr: 1e-4}\n")
+    config = load_config(path, {}, {})
+    assert config.market.tickers == ("ON", "NO", "Y", "AAPL")
+    assert config.bcell.actor_lr == 1e-4
+
+
+def test_a_configuration_cannot_be_changed_after_it_was_checked() -> None:
+    with pytest.raises(ValidationError):
+        Config().bcell.gamma = 0.5
+
+
+# --- mistakes: the key, the value, where it was given, what is allowed
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("bcell.gamma", "1.5", ["bcell.gamma = 1.5", "above 0 and below 1"]),
+        ("bcell.gamma", "1", ["bcell.gamma = 1", "below 1"]),
+        ("bcell.gamma", "high", ["bcell.gamma = 'high'", "a number"]),
+        ("bcell.gamma", "'0.9'", ["bcell.gamma = '0.9'", "a number"]),
+        ("bcell.gamma", "true", ["bcell.gamma = true", "a number"]),
+        ("bcell.gamma", ".nan", ["bcell.gamma = .nan", "a number"]),
+        ("bcell.gamma", "null", ["bcell.gamma = null", "a number"]),
+        ("bcell.alpha_init", ".inf", ["bcell.alpha_init = .inf", "above 0"]),
+        ("bcell.actor_lr", "-1e-3", ["bcell.actor_lr = -0.001", "above 0"]),
+        ("bcell.hidden_dim", "1e99", ["bcell.hidden_dim", "at most 8192"]),
+        ("bcell.cql_alpha", "9" * 400, ["bcell.cql_alpha = 999", "a number"]),
+        ("train.n_envs", "0", ["train.n_envs = 0", "at least 1"]),
+        ("train.n_envs", "2.5", ["train.n_envs = 2.5", "a whole number"]),
+        ("train.seed", "-1", ["train.seed = -1", "at least 0"]),
+        ("train.seed", True, ["train.seed = true", "a whole number"]),
+        ("train.save_best", "1", ["train.save_best = 1", "true or false"]),
+        ("env.fill", "mid", ["env.fill = 'mid'", "one of close, open"]),
+        ("env.execution_lag", "3", ["env.execution_lag = 3", "at most 2"]),
+        ("env.max_weight", "0", ["env.max_weight = 0", "above 0"]),
+        ("env.commission_bps", "-1", ["env.commission_bps = -1", "at least 0"]),
+        ("objectives.cvar_target", "0.02", ["objectives.cvar_target = 0.02", "at most 0"]),
+        ("market.train_end", "2011-02-31", ["market.train_end = '2011-02-31'", "a date"]),
+        ("market.train_end", "0", ["market.train_end = 0", "a date"]),
+        ("market.start", "[1990", ["market.start = '[1990'", "a date"]),
+        ("market.tickers", "[1, 2]", ["market.tickers = [1, 2]", "a list of names"]),
+        ("train.entropy_schedule.kind", "steep", ["linear, cosine, exponential"]),
+        ("train.entropy_schedule", "steep", ["train.entropy_schedule = 'steep'", "train.entropy_schedule.kind"]),
+        ("bcell", "[a", ["bcell = '[a'", "not valid YAML"]),
+    ],
+)
+def test_an_impossible_value_is_named_with_what_is_allowed(key: str, value: object, words: list[str]) -> None:
+    message = complaint({key: value})
+    for word in [*words, "command line"]:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"market.test_end": "2010-01-01"}, ["market.test_end = 2010-01-01", "market.validation_end = 2015-12-31"]),
+        ({"market.validation_end": "2011-12-31"}, ["market.validation_end", "after market.train_end"]),
+        ({"market.start": "2012-01-01"}, ["market.train_end = 2011-12-31", "after market.start"]),
+        ({"market.tickers": "[]"}, ["market.tickers = []", "at least one asset"]),
+        ({"market.tickers": "[A, B, A]"}, ["market.tickers", "A more than once"]),
+        ({"market.tickers": "['']"}, ["market.tickers", "empty name"]),
+        ({"market.source": "csv"}, ["market.path = null", "market.source = csv"]),
+        ({"market.source": "parquet"}, ["market.path = null", "market.source = parquet"]),
+        ({"market.source": "yfinance"}, ["market.tickers = null", "market.source = yfinance"]),
+        ({"bcell.n_quantiles": 2}, ["bcell.dropped_quantiles = 2", "bcell.n_quantiles = 2"]),
+        ({"train.entropy_schedule.final": 1.0}, ["train.entropy_schedule.final = 1.0", "initial = 0.01"]),
+    ],
+)
+def test_keys_that_contradict_each_other_are_both_named(overrides: dict[str, object], words: list[str]) -> None:
+    message = complaint(overrides)
+    for word in [*words, "command line"]:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("bcell.gama", "bcell.gamma"),
+        ("train.gamma", "bcell.gamma"),
+        ("gamma", "bcell.gamma"),
+        ("bcell.cql-alpha", "bcell.cql_alpha"),
+        ("BCELL.GAMMA", "bcell.gamma"),
+        ("market.train_ends", "market.train_end"),
+        ("bcel", "bcell"),
+        ("train.entropy_schedule.kinds", "train.entropy_schedule.kind"),
+        ("env.fill.price", "env.fill"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_valid_one(wrong: str, nearest: str) -> None:
+    assert re.search(
+        rf"unknown key {re.escape(wrong)} .*nearest valid key is {re.escape(nearest)}$", complaint({wrong: 1})
+    )
+
+
+def test_a_mistake_in_a_file_is_placed_by_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "market:\n  source: embedded\nbcell:\n  gamma: 1.5\n")
+    assert f"bcell.gamma = 1.5 ({path}, line 4)" in complaint({}, path=path)
+    path = written(tmp_path, "market:\n  source: embedded\n  sauce: 3\n")
+    assert f"unknown key market.sauce ({path}, line 3)" in complaint({}, path=path)
+    path = written(tmp_path, "\nbcell: 3\n")
+    assert f"bcell = 3 ({path}, line 2)" in complaint({}, path=path)
+
+
+def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    assert "(environment variable FINFLOW_BCELL__GAMMA)" in complaint({}, {"FINFLOW_BCELL__GAMMA": "1.5"})
+
+
+@pytest.mark.parametrize("name", ["FINFLOW_BCELL_GAMMA", "FINFLOW_BCELL__GAMA", "FINFLOW_GAMMA"])
+def test_an_unknown_finflow_variable_names_the_right_one(name: str) -> None:
+    message = complaint({}, {name: "0.9"})
+    assert name in message
+    assert "FINFLOW_BCELL__GAMMA" in message
+
+
+def test_variables_of_other_programs_are_ignored() -> None:
+    assert load_config(None, {}, {"BCELL__GAMMA": "7", "PATH": "/bin", "finflow_x": "1"}) == Config()
+
+
+def test_of_several_mistakes_the_first_is_told_and_the_others_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, "bcell: {gama: 1, tau: 3}\ntrain: {seed: x}\n")
+    message = complaint({"env.fill": "mid"}, path=path)
+    assert message.startswith("unknown key bcell.gama")
+    assert message.endswith("(and 3 more mistakes)")
+    assert complaint({"bcell.tau": 3, "train.seed": -1}).endswith("(and 1 more mistake)")
+
+
+# --- files that cannot be read
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("bcell:\n  gamma: [0.9\n", 3),
+        ("bcell:\n\tgamma: 0.9\n", 2),
+        ("bcell:\n  gamma: 0.9\n gamma: 0.9\n", 3),
+        ("market:\n  source: csv\n  source: parquet\n", 3),
+        ("bcell: {gamma: 0.9}\nbcell: {tau: 0.1}\n", 2),
+        ("a: 1\nb: !!python/object:os.system x\n", 2),
+        ("a: 1\n--- \nb: 1\n", 2),
+        ("a: 1\nb: \x07\n", 2),
+    ],
+)
+def test_malformed_yaml_names_the_file_and_the_line(tmp_path: Path, text: str, line: int) -> None:
+    path = written(tmp_path, text)
+    assert complaint({}, path=path).startswith(f"{path}, line {line}: not valid YAML: ")
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n", "3\n"])
+def test_a_file_without_sections_is_refused(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, text)
+    assert complaint({}, path=path).startswith(f"{path}, line 1: must hold sections")
+
+
+def test_a_missing_file_a_folder_and_a_binary_file_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "none.yaml"
+    assert complaint({}, path=missing) == f"configuration file {missing} does not exist"
+    assert str(tmp_path) in complaint({}, path=tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00\x01")
+    assert "not UTF-8" in complaint({}, path=binary)
+    deep = written(tmp_path, "[" * 100_000)
+    assert str(deep) in complaint({}, path=deep)
+
+
+def test_every_mistake_is_a_finflow_error() -> None:
+    assert issubclass(ConfigError, FinflowError)
+
+
+# --- writing and identifying
+
+
+@given(
+    gamma=st.floats(1e-9, 1 - 1e-9),
+    capital=st.floats(1e-300, 1e300),
+    tickers=st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=4, unique=True),
+    start=st.dates(dt.date(1900, 1, 1), dt.date(2011, 1, 1)),
+)
+def test_what_is_written_reads_back_equal(gamma: float, capital: float, tickers: list[str], start: dt.date) -> None:
+    config = Config.model_validate(
+        {
+            "market": {"tickers": tickers, "start": start, "path": "a b/c: d"},
+            "env": {"initial_capital": capital},
+            "bcell": {"gamma": gamma},
+        }
+    )
+    text = dump_config(config)
+    overrides: dict[str, object] = dict(yaml_sections(text))
+    assert load_config(None, overrides, {}) == config
+
+
+def yaml_sections(text: str) -> dict[str, str]:
+    """Each section of a dumped configuration as text of its own, so that no file is needed."""
+    starts = [match.start() for match in re.finditer(r"^\w", text, re.MULTILINE)] + [len(text)]
+    blocks = [text[begin:end] for begin, end in pairwise(starts)]
+    return {block.partition(":")[0]: block.partition("\n")[2] for block in blocks}
+
+
+@pytest.mark.parametrize(
+    "ticker", ["ON", "1e5", "é\x85", "true", "null", "~", "2011-01-01", "0700", "=", "1_000", "-", "a: b"]
+)
+def test_tickers_that_look_like_something_else_survive_the_file(tmp_path: Path, ticker: str) -> None:
+    config = Config.model_validate({"market": {"tickers": [ticker, "AAPL"]}})
+    assert load_config(written(tmp_path, dump_config(config)), {}, {}) == config
+
+
+def test_the_hash_is_that_of_the_values_wherever_they_came_from(tmp_path: Path) -> None:
+    config = load_config(None, {"bcell.gamma": "0.9"}, {})
+    assert config_hash(config) == config_hash(load_config(None, {}, {"FINFLOW_BCELL__GAMMA": "0.90"}))
+    assert config_hash(config) == config_hash(load_config(written(tmp_path, dump_config(config)), {}, {}))
+    assert re.fullmatch(r"[0-9a-f]{64}", config_hash(config))
+
+
+def test_the_hash_is_the_same_in_another_process() -> None:
+    code = "from finflow.config import Config, config_hash; print(config_hash(Config()))"
+    root = str(Path(__file__).parents[1])
+    environ = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environ)
+    assert done.stdout.strip() == config_hash(Config())
+
+
+NOT_DECIDING = {
+    "output.logs_dir": "elsewhere",
+    "output.offline_dir": "elsewhere",
+    "market.cache_dir": "elsewhere",
+    "market.use_cache": False,
+    "train.save_latest": False,
+    "train.max_checkpoints": 2,
+}
+
+
+@pytest.mark.parametrize("key", [key for key, *_ in describe_schema()])
+def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
+    default = Config()
+    value = leaf(default, key)
+    other: object
+    if key in NOT_DECIDING:
+        other = NOT_DECIDING[key]
+    elif isinstance(value, bool):
+        other = not value
+    elif isinstance(value, int):
+        other = value * 2 if value else 1
+    elif isinstance(value, float):
+        other = value / 2 if value else 0.01
+    elif isinstance(value, dt.date):
+        other = value - dt.timedelta(days=1)
+    else:
+        other = {
+            "market.source": "yfinance",
+            "market.path": "prices.csv",
+            "market.tickers": ["AAPL"],
+            "market.benchmark": "SPX",
+            "market.start": "1995-01-01",
+            "market.test_end": "2020-01-01",
+            "env.fill": "open",
+            "train.device": "cpu",
+            "train.entropy_schedule.kind": "cosine",
+            "bcell.alpha_mode": "fixed",
+        }[key]
+    overrides: dict[str, object] = {key: other}
+    base = default
+    if key == "market.source":  # which cannot be given alone
+        base = load_config(None, {"market.tickers": ["AAPL"]}, {})
+        overrides["market.tickers"] = ["AAPL"]
+    changed = load_config(None, overrides, {})
+    assert changed != base
+    assert (config_hash(changed) == config_hash(base)) == (key in NOT_DECIDING)
+
+
+# --- what ships
+
+
+def test_the_default_file_lists_every_key_with_its_default() -> None:
+    path = CONFIGS / "default.yaml"
+    assert load_config(path, {}, {}) == Config()
+    assert yaml_keys(path) == [key for key, *_ in describe_schema()]
+
+
+def yaml_keys(path: Path) -> list[str]:
+    def walk(content: dict[str, object], prefix: str = "") -> list[str]:
+        keys = []
+        for name, value in content.items():
+            keys += walk(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
+        return keys
+
+    return walk(yaml.safe_load(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_file_that_ships_loads(path: Path) -> None:
+    assert isinstance(load_config(path, {}, {}), Config)
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha_init", "cql_alpha", "lambda_cvar", "lambda_turn"),
+    [("volatile", 1.0, 10.0, 10.0, 0.5), ("calm", 0.5, 5.0, 5.0, 0.1)],
+)
+def test_a_preset_changes_only_what_was_promised(
+    name: str, alpha_init: float, cql_alpha: float, lambda_cvar: float, lambda_turn: float
+) -> None:
+    preset = load_config(CONFIGS / f"{name}.yaml", {}, {})
+    promised = {
+        "bcell.alpha_init": alpha_init,
+        "bcell.cql_alpha": cql_alpha,
+        "objectives.lambda_cvar": lambda_cvar,
+        "objectives.lambda_turn": lambda_turn,
+    }
+    assert preset == load_config(None, promised, {})
+
+
+def test_the_schema_is_described_for_help_and_documentation() -> None:
+    rows = {key: row for key, *row in describe_schema()}
+    assert rows["bcell.gamma"] == ["a number above 0 and below 1", 0.99, "discount per decision"]
+    assert rows["env.fill"][0] == "one of close, open"
+    assert rows["market.tickers"][0] == "a list of names or null"
+    assert rows["objectives.sharpe_eta"][1] == pytest.approx(1 / 252)
+    assert "bcell" not in rows
+    assert all(allowed and description for allowed, _, description in rows.values())
