@@ -1,0 +1,1 @@
+"""Prices in, causal features out: panel, sources, store, features, splits."""

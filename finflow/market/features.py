@@ -1,0 +1,133 @@
+"""All features of a panel, scaled, as the agent sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+from finflow.market.asset_features import ASSET_FEATURES, LENSES, View
+from finflow.market.market_features import MARKET_FEATURES, turbulence
+from finflow.market.panel import MarketPanel
+
+FloatArray = NDArray[np.float64]
+
+__all__ = ["LENSES", "LONGEST_LOOKBACK", "Features", "compute_features"]
+
+LONGEST_LOOKBACK = 253
+"""Bars that the longest feature needs: 252 returns."""
+
+_FEWEST_ROWS = 63
+"""Rows that the scaling is fitted on, at least."""
+_CLIP = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What is known at the close of each bar.
+
+    Attributes
+    ----------
+    assets : float32 of shape (bars, assets, F)
+        Per asset, in training deviations from the training mean, clipped to +-5. Zero where an asset is not listed or
+        has not enough history.
+    market : float32 of shape (bars, M)
+        Market-wide, scaled likewise.
+    asset_names, market_names : tuple of str
+        Names of the F and M features.
+    lenses : dict
+        Expert -> indices into the F features.
+    first_bar : int
+        First row at which every feature is defined (for two assets at least); all rows before it are zero.
+    """
+
+    assets: NDArray[np.float32]
+    market: NDArray[np.float32]
+    asset_names: tuple[str, ...]
+    market_names: tuple[str, ...]
+    lenses: dict[str, tuple[int, ...]]
+    first_bar: int
+
+
+def compute_features(panel: MarketPanel, fit_until: int) -> Features:
+    """Compute every feature of every bar.
+
+    Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, and
+    the turbulence's covariance) is fitted on the rows before `fit_until`: the training window.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        The market.
+    fit_until : int
+        Number of bars in the training window.
+
+    Raises
+    ------
+    MarketError
+        If the panel is shorter than the longest feature, or the training window holds too little beyond it.
+    """
+    needed = LONGEST_LOOKBACK - 1 + _FEWEST_ROWS
+    if panel.n_bars < LONGEST_LOOKBACK:
+        raise MarketError(
+            f"the data has {panel.n_bars} bars, but the longest feature needs {LONGEST_LOOKBACK}; use more data"
+        )
+    if not needed <= fit_until <= panel.n_bars:
+        raise MarketError(
+            f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
+            f"{needed} at least; move market.train_end or use more data"
+        )
+    view = View(panel)
+    raw = [feature.compute(view) for feature in ASSET_FEATURES]
+    market_raw = [*(compute(view) for compute in MARKET_FEATURES.values()), turbulence(view, fit_until)]
+    defined = _all_finite(raw) & view.listed
+    market_defined = _all_finite(market_raw)
+    ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
+    first_bar = int(ready[0]) if ready.size else panel.n_bars
+    if first_bar + _FEWEST_ROWS > fit_until:
+        raise MarketError(
+            f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
+            f"only from bar {first_bar}, and {_FEWEST_ROWS} more are needed; move market.train_end or use more data"
+        )
+    assets = _scale(raw, defined, first_bar, fit_until)
+    market = _scale(market_raw, market_defined, first_bar, fit_until)
+    lenses = {
+        lens: tuple(index for index, feature in enumerate(ASSET_FEATURES) if lens in feature.lenses) for lens in LENSES
+    }
+    return Features(
+        assets=assets,
+        market=market,
+        asset_names=tuple(feature.name for feature in ASSET_FEATURES),
+        market_names=(*MARKET_FEATURES, "turbulence"),
+        lenses=lenses,
+        first_bar=first_bar,
+    )
+
+
+def _all_finite(columns: Sequence[FloatArray]) -> NDArray[np.bool_]:
+    """Where every one of the columns is finite."""
+    defined = np.isfinite(columns[0])
+    for column in columns[1:]:
+        defined = defined & np.isfinite(column)
+    return defined
+
+
+def _scale(
+    raw: Sequence[FloatArray], defined: NDArray[np.bool_], first_bar: int, fit_until: int
+) -> NDArray[np.float32]:
+    """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
+    usable = defined.copy()
+    usable[:first_bar] = False
+    result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
+    for index, column in enumerate(raw):
+        sample = column[:fit_until][usable[:fit_until]]
+        center, spread = sample.mean(), sample.std()
+        # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
+        if spread < 1e-8 * (1.0 + abs(center)):
+            spread = 1.0
+        result[..., index] = np.where(usable, np.clip((column - center) / spread, -_CLIP, _CLIP), 0.0)
+    result.setflags(write=False)
+    return result

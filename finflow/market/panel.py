@@ -1,0 +1,289 @@
+"""The market as one immutable, validated table of prices."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+
+__all__ = ["BARS_PER_YEAR", "MarketPanel"]
+
+BARS_PER_YEAR = 252
+"""Trading days in a year, used wherever a daily figure is made annual."""
+
+FloatArray = NDArray[np.float64]
+DateArray = NDArray[np.datetime64]
+
+_FIELDS = ("open", "high", "low", "volume")
+
+
+def _no_cash() -> FloatArray:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, eq=False)
+class MarketPanel:
+    """Aligned daily prices of a fixed list of assets.
+
+    Everything is checked on construction, so that whoever holds a panel may rely on it: dates ascend without
+    repeats, prices are positive and finite, and a price may be missing (NaN) only before an asset lists and after it
+    ends. Nothing is filled, interpolated or winsorised, here or anywhere else. The arrays are copies and read-only.
+
+    Attributes
+    ----------
+    dates : datetime64[D] of shape (bars,)
+        Trading days, strictly ascending.
+    assets : tuple of str
+        Names of the risky assets, two or more. Cash is not among them.
+    close : float64 of shape (bars, assets)
+        Closing prices in units of currency; NaN where the asset is not listed.
+    cash_returns : float64 of shape (bars,)
+        Simple return of cash over the bar that ends at t; row 0 is 0. Left out, cash earns nothing.
+    open, high, low, volume : float64 of shape (bars, assets), or None
+        Where the source has them. NaN exactly where `close` is; volume in shares, zero or more.
+    benchmark : float64 of shape (bars,), or None
+        Prices of the index that the assets are compared with, complete on every bar.
+    benchmark_name : str or None
+        Its name.
+    provenance : dict
+        Where the prices come from, JSON-able: source, adjustment, survivorship and so on.
+    """
+
+    dates: DateArray
+    assets: tuple[str, ...]
+    close: FloatArray
+    cash_returns: FloatArray = field(default_factory=_no_cash)
+    open: FloatArray | None = None
+    high: FloatArray | None = None
+    low: FloatArray | None = None
+    volume: FloatArray | None = None
+    benchmark: FloatArray | None = None
+    benchmark_name: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        dates = np.array(self.dates, dtype="datetime64[D]")
+        assets = tuple(str(name) for name in self.assets)
+        close = np.array(self.close, dtype=np.float64, order="C")
+        cash = np.array(self.cash_returns, dtype=np.float64)
+        if cash.size == 0:
+            cash = np.zeros(len(dates))
+        _check_names(assets)
+        _check_dates(dates)
+        _check_shape("close", close, (len(dates), len(assets)))
+        _check_shape("cash_returns", cash, (len(dates),))
+        if not bool(np.all(np.isfinite(cash) & (cash > -1.0))) or cash[0] != 0.0:
+            raise MarketError("cash returns must be finite, over -1, and 0 on the first bar")
+        _check_prices("close", close, dates, assets)
+        _check_gaps(close, dates, assets)
+        self._fix("dates", dates)
+        self._fix("close", close)
+        self._fix("cash_returns", cash)
+        object.__setattr__(self, "assets", assets)
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            array = np.array(value, dtype=np.float64, order="C")
+            _check_shape(name, array, close.shape)
+            _check_prices(name, array, dates, assets, zero_allowed=name == "volume")
+            _check_same_listing(name, array, close, dates, assets)
+            self._fix(name, array)
+        if self.benchmark is not None:
+            index = np.array(self.benchmark, dtype=np.float64)
+            _check_shape("benchmark", index, (len(dates),))
+            label = self.benchmark_name or "benchmark"
+            _check_benchmark(label, index, dates)
+            object.__setattr__(self, "benchmark_name", label)
+            self._fix("benchmark", index)
+        object.__setattr__(self, "provenance", dict(self.provenance))
+
+    def _fix(self, name: str, array: NDArray[Any]) -> None:
+        array.setflags(write=False)
+        object.__setattr__(self, name, array)
+
+    @property
+    def n_bars(self) -> int:
+        """Number of trading days."""
+        return len(self.dates)
+
+    @property
+    def n_assets(self) -> int:
+        """Number of risky assets, cash not counted."""
+        return len(self.assets)
+
+    @property
+    def bars_per_year(self) -> int:
+        """Bars that make a year (252)."""
+        return BARS_PER_YEAR
+
+    @cached_property
+    def listed(self) -> NDArray[np.bool_]:
+        """Whether an asset has a price at a bar, shape (bars, assets)."""
+        listed = np.isfinite(self.close)
+        listed.setflags(write=False)
+        return listed
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of all that decides results: dates, names, prices, cash. Provenance is left out."""
+        digest = hashlib.sha256()
+        header = {"assets": self.assets, "benchmark": self.benchmark_name if self.benchmark is not None else None}
+        digest.update(json.dumps(header, sort_keys=True).encode())
+        digest.update(self.dates.astype("<i8").tobytes())
+        for name in ("close", "cash_returns", *_FIELDS, "benchmark"):
+            array = getattr(self, name)
+            digest.update(name.encode())
+            if array is not None:
+                # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
+                digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+        return digest.hexdigest()
+
+    def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
+        """The panel cut short: what was known at the time.
+
+        Parameters
+        ----------
+        end : int or date
+            A number of bars to keep, or the last date to keep (inclusive).
+        """
+        stop = int(end) if isinstance(end, (int, np.integer)) else self.bars_until(end)
+        if not 0 < stop <= self.n_bars:
+            raise MarketError(f"cannot cut a panel of {self.n_bars} bars at {end}")
+        return self._rows(slice(0, stop))
+
+    def since(self, start: str | dt.date | np.datetime64) -> MarketPanel:
+        """The panel from a date on (inclusive); the first bar's cash return becomes 0."""
+        first = int(np.searchsorted(self.dates, _day(start), side="left"))
+        return self._rows(slice(first, self.n_bars))
+
+    def bars_until(self, date: str | dt.date | np.datetime64) -> int:
+        """Number of bars up to and including a date."""
+        return int(np.searchsorted(self.dates, _day(date), side="right"))
+
+    def _rows(self, rows: slice) -> MarketPanel:
+        def cut(array: FloatArray | None) -> FloatArray | None:
+            return None if array is None else array[rows]
+
+        cash = self.cash_returns[rows].copy()
+        cash[:1] = 0.0
+        return MarketPanel(
+            dates=self.dates[rows],
+            assets=self.assets,
+            close=self.close[rows],
+            cash_returns=cash,
+            open=cut(self.open),
+            high=cut(self.high),
+            low=cut(self.low),
+            volume=cut(self.volume),
+            benchmark=cut(self.benchmark),
+            benchmark_name=self.benchmark_name,
+            provenance=self.provenance,
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Facts for a manifest: size, span and hash beside the provenance."""
+        return {
+            **self.provenance,
+            "assets": list(self.assets),
+            "benchmark": self.benchmark_name if self.benchmark is not None else None,
+            "bars": self.n_bars,
+            "first_date": str(self.dates[0]),
+            "last_date": str(self.dates[-1]),
+            "panel_sha256": self.sha256,
+        }
+
+
+def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
+    return np.datetime64(str(date)[:10], "D")
+
+
+def _check_names(assets: tuple[str, ...]) -> None:
+    if len(assets) < 2:
+        found = f"only one, {assets[0]!r}" if assets else "none"
+        raise MarketError(f"a portfolio needs at least two assets, the data has {found}")
+    repeated = [name for position, name in enumerate(assets) if name in assets[:position]]
+    if repeated:
+        raise MarketError(f"asset {repeated[0]!r} appears more than once")
+    if any(not name.strip() for name in assets):
+        raise MarketError("an asset has an empty name")
+
+
+def _check_dates(dates: DateArray) -> None:
+    if dates.ndim != 1:
+        raise MarketError(f"dates must be one column, not an array of shape {dates.shape}")
+    missing = np.flatnonzero(np.isnat(dates))
+    if missing.size:
+        raise MarketError(f"the date of row {int(missing[0]) + 1} is missing")
+    if len(dates) < 2:
+        found = f"only one row, {dates[0]}" if len(dates) else "no rows"
+        raise MarketError(f"prices need at least two dates, the data has {found}")
+    steps = np.diff(dates).astype(np.int64)
+    wrong = np.flatnonzero(steps <= 0)
+    if wrong.size:
+        row = int(wrong[0]) + 1
+        if steps[row - 1] == 0:
+            raise MarketError(f"date {dates[row]} appears twice (row {row + 1}); each date may appear once")
+        raise MarketError(
+            f"dates are not in ascending order: {dates[row]} (row {row + 1}) follows {dates[row - 1]}; sort the rows"
+        )
+
+
+def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise MarketError(f"{name} has shape {array.shape}, expected {shape} (dates by assets)")
+
+
+def _check_prices(
+    name: str, array: FloatArray, dates: DateArray, assets: tuple[str, ...], zero_allowed: bool = False
+) -> None:
+    wrong = np.isinf(array) | (array < 0.0) if zero_allowed else np.isinf(array) | (array <= 0.0)
+    if wrong.any():
+        row, column = (int(value) for value in np.argwhere(wrong)[0])
+        value = array[row, column]
+        kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
+        what = "price" if name == "close" else f"value of {name}"
+        raise MarketError(f"asset {assets[column]!r} has a {kind} {what} ({value:g}) on {dates[row]}")
+
+
+def _check_gaps(close: FloatArray, dates: DateArray, assets: tuple[str, ...]) -> None:
+    listed = np.isfinite(close)
+    began = np.logical_or.accumulate(listed, axis=0)
+    goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
+    gaps = began & goes_on & ~listed
+    if gaps.any():
+        row, column = (int(value) for value in np.argwhere(gaps)[0])
+        raise MarketError(
+            f"asset {assets[column]!r} has no price on {dates[row]}, between its first and last price; "
+            "fill the gap or drop the date or the asset"
+        )
+
+
+def _check_same_listing(
+    name: str, array: FloatArray, close: FloatArray, dates: DateArray, assets: tuple[str, ...]
+) -> None:
+    differs = np.isfinite(array) != np.isfinite(close)
+    if differs.any():
+        row, column = (int(value) for value in np.argwhere(differs)[0])
+        has, lacks = ("close", name) if np.isfinite(close[row, column]) else (name, "close")
+        raise MarketError(f"asset {assets[column]!r} has a value of {has} but none of {lacks} on {dates[row]}")
+
+
+def _check_benchmark(label: str, index: FloatArray, dates: DateArray) -> None:
+    wrong = np.flatnonzero(~(np.isfinite(index) & (index > 0.0)))
+    if wrong.size:
+        row = int(wrong[0])
+        problem = "no price" if np.isnan(index[row]) else f"an impossible price ({index[row]:g})"
+        raise MarketError(
+            f"the benchmark {label!r} has {problem} on {dates[row]}; it needs one on every date "
+            "(set market.start later, or leave market.benchmark out)"
+        )

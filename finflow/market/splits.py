@@ -1,0 +1,85 @@
+"""Which bars are for learning, which for choosing and which for judging."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from finflow.config import MarketConfig
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
+
+__all__ = ["Split", "split_panel", "visible"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Ends of the three windows as bar counts; a window starts where the one before it ends.
+
+    Attributes
+    ----------
+    train_end, validation_end, test_end : int
+        Bars up to the end of each window, so that `panel.close[split.test.start:split.test.stop]` is the test window.
+    """
+
+    train_end: int
+    validation_end: int
+    test_end: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.train_end < self.validation_end < self.test_end:
+            raise MarketError(
+                "the windows must follow one another and hold at least one bar each, not end at bars "
+                f"{self.train_end}, {self.validation_end} and {self.test_end}"
+            )
+
+    @property
+    def train(self) -> range:
+        """Bars to learn from."""
+        return range(0, self.train_end)
+
+    @property
+    def validation(self) -> range:
+        """Bars to choose a checkpoint or a setting by."""
+        return range(self.train_end, self.validation_end)
+
+    @property
+    def test(self) -> range:
+        """Bars for the final evaluation alone."""
+        return range(self.validation_end, self.test_end)
+
+
+def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
+    """Turn the configured dates into bar counts.
+
+    A window ends with the last bar on or before its date. Without `market.test_end` the test window ends with the
+    panel.
+
+    Raises
+    ------
+    MarketError
+        If a window is empty or the dates are out of order; the line names the key and the span of the data.
+    """
+    first, last = panel.dates[0], panel.dates[-1]
+    span = f"the data runs from {first} to {last}"
+    ends: list[tuple[str, dt.date | None]] = [
+        ("train_end", config.train_end),
+        ("validation_end", config.validation_end),
+        ("test_end", config.test_end),
+    ]
+    counts: list[int] = []
+    before = 0
+    for key, date in ends:
+        count = panel.n_bars if date is None else panel.bars_until(date)
+        if count <= before:
+            window = key.removesuffix("_end")
+            shown = "the last bar" if date is None else date
+            raise MarketError(f"the {window} window is empty: market.{key} is {shown} and {span}; move the dates")
+        counts.append(count)
+        before = count
+    return Split(*counts)
+
+
+def visible(panel: MarketPanel, split: Split) -> MarketPanel:
+    """The panel cut at the end of validation: all that training ever receives."""
+    return panel.until(split.validation_end)

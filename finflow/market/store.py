@@ -1,0 +1,103 @@
+"""Downloaded prices on disk, under the hash of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from finflow.errors import OutputError
+from finflow.files import write_atomically
+
+__all__ = ["Store", "Stored"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the store gives back.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        As it was put in.
+    facts : dict
+        What was said about it when it was stored.
+    sha256 : str
+        Hash of the Parquet file.
+    """
+
+    frame: pd.DataFrame
+    facts: dict[str, Any]
+    sha256: str
+
+
+class Store:
+    """A folder of Parquet files named by their SHA-256, and one JSON manifest a request that points to one of them.
+
+    The Parquet file is in place before the manifest that names it, and both appear by an atomic rename: a process
+    killed at any moment leaves the old state or the new one. A file whose hash has changed is never returned.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when something is stored.
+    read : bool
+        Whether to return what is stored; False only ever writes (`--no-cache`).
+    """
+
+    def __init__(self, folder: Path, read: bool = True) -> None:
+        self.folder = folder
+        self.read = read
+        self.damaged = False
+        """Whether the last `get` found stored data that could not be trusted."""
+
+    def get(self, request: Mapping[str, Any]) -> Stored | None:
+        """What was stored for a request, or None where there is nothing, or nothing sound (with a warning)."""
+        self.damaged = False
+        manifest_path = self._manifest(request)
+        if not self.read or not manifest_path.exists():
+            return None
+        try:
+            manifest = json.loads(manifest_path.read_text("utf-8"))
+            digest, facts = str(manifest["sha256"]), dict(manifest["facts"])
+            content = (self.folder / f"{digest}.parquet").read_bytes()
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise ValueError("its SHA-256 has changed")
+            return Stored(pd.read_parquet(io.BytesIO(content)), facts, digest)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.damaged = True
+            logger.warning("stored prices in %s are damaged (%s); fetching them again", self.folder, error)
+            return None
+
+    def put(self, request: Mapping[str, Any], frame: pd.DataFrame, facts: Mapping[str, Any]) -> Stored:
+        """Store a frame for a request, replacing what was there.
+
+        Raises
+        ------
+        OutputError
+            If the folder cannot be written.
+        """
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer)
+        content = buffer.getvalue()
+        digest = hashlib.sha256(content).hexdigest()
+        manifest = {"request": dict(request), "sha256": digest, "facts": dict(facts)}
+        try:
+            write_atomically(self.folder / f"{digest}.parquet", content)
+            write_atomically(self._manifest(request), json.dumps(manifest, indent=1, sort_keys=True))
+        except OutputError as error:
+            raise OutputError(f"downloaded prices cannot be stored (market.cache_dir): {error}") from None
+        return Stored(frame, dict(facts), digest)
+
+    def _manifest(self, request: Mapping[str, Any]) -> Path:
+        canonical = json.dumps(dict(request), sort_keys=True, separators=(",", ":"))
+        return self.folder / f"{hashlib.sha256(canonical.encode()).hexdigest()[:32]}.json"

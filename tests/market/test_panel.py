@@ -1,0 +1,139 @@
+"""A panel can be relied on: what is wrong is named at the door, what is in it never changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
+
+DATES = np.datetime64("2020-01-01") + np.arange(5)
+
+
+def panel(**changes: Any) -> MarketPanel:
+    close = np.array([[10.0, 20.0], [11.0, 19.0], [12.0, 18.0], [11.0, 21.0], [13.0, 22.0]])
+    return MarketPanel(**{"dates": DATES, "assets": ("A", "B"), "close": close, **changes})
+
+
+def with_price(row: int, column: int, price: float) -> np.ndarray:
+    close = np.array(panel().close)
+    close[row, column] = price
+    return close
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"assets": (), "close": np.zeros((5, 0))}, ["at least two assets", "none"]),
+        ({"assets": ("A",), "close": np.ones((5, 1))}, ["at least two assets", "'A'"]),
+        ({"assets": ("A", "A")}, ["'A'", "more than once"]),
+        ({"assets": ("A", " ")}, ["empty name"]),
+        ({"dates": DATES[:1], "close": np.ones((1, 2))}, ["at least two dates", "2020-01-01"]),
+        ({"dates": DATES[:0], "close": np.ones((0, 2))}, ["no rows"]),
+        ({"dates": DATES[[0, 1, 1, 2, 3]]}, ["2020-01-02", "twice"]),
+        ({"dates": DATES[[0, 2, 1, 3, 4]]}, ["2020-01-02", "ascending", "2020-01-03"]),
+        ({"dates": np.array(["2020-01-01", "NaT", "2020-01-03", "2020-01-04", "2020-01-05"], "M8[D]")}, ["row 2"]),
+        ({"close": with_price(2, 1, -3.0)}, ["'B'", "negative", "-3", "2020-01-03"]),
+        ({"close": with_price(2, 1, 0.0)}, ["'B'", "zero", "2020-01-03"]),
+        ({"close": with_price(2, 1, np.inf)}, ["'B'", "not finite", "2020-01-03"]),
+        ({"close": with_price(2, 1, np.nan)}, ["'B'", "no price on 2020-01-03", "gap"]),
+        ({"close": np.ones((5, 3))}, ["shape", "(5, 3)"]),
+        ({"cash_returns": np.full(5, 0.1)}, ["cash", "first bar"]),
+        ({"cash_returns": np.array([0.0, np.nan, 0.0, 0.0, 0.0])}, ["cash", "finite"]),
+        ({"open": with_price(1, 0, 0.0)}, ["'A'", "open", "2020-01-02"]),
+        ({"volume": with_price(1, 0, -1.0)}, ["'A'", "volume", "negative"]),
+        ({"high": with_price(0, 0, np.nan)}, ["'A'", "close but none of high", "2020-01-01"]),
+        ({"benchmark": np.array([1, 2, np.nan, 4, 5.0]), "benchmark_name": "IDX"}, ["IDX", "no price", "2020-01-03"]),
+        ({"benchmark": np.array([1, 2, 0.0, 4, 5.0])}, ["impossible price", "2020-01-03"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_asset_and_date(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(MarketError) as caught:
+        panel(**changes)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_an_asset_may_list_late_and_end_early() -> None:
+    close = np.array(panel().close)
+    close[:2, 0] = np.nan
+    close[4:, 1] = np.nan
+    ragged = panel(close=close)
+    assert ragged.listed.tolist() == [[False, True], [False, True], [True, True], [True, True], [True, False]]
+
+
+def test_zero_volume_is_a_day_without_trades() -> None:
+    assert panel(volume=with_price(1, 0, 0.0)).volume is not None
+
+
+def test_nothing_in_a_panel_can_be_changed() -> None:
+    source = np.array(panel().close)
+    fixed = panel(close=source)
+    source[0, 0] = 99.0
+    assert fixed.close[0, 0] == 10.0
+    for array in (fixed.close, fixed.dates, fixed.cash_returns, fixed.listed):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = array[1]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fixed.close = source  # type: ignore[misc]
+
+
+def test_cut_by_count_and_by_date_is_the_same_and_leaves_nothing_later() -> None:
+    whole = panel(open=with_price(0, 0, 9.0), benchmark=np.arange(1.0, 6.0), cash_returns=np.array([0, 1, 1, 1, 1e-4]))
+    for cut in (whole.until(3), whole.until("2020-01-03"), whole.until(np.datetime64("2020-01-03"))):
+        assert cut.n_bars == 3
+        assert cut.dates[-1] == np.datetime64("2020-01-03")
+        assert cut.open is not None
+        assert cut.benchmark is not None
+        assert len(cut.open) == len(cut.benchmark) == len(cut.cash_returns) == 3
+        assert cut.provenance == whole.provenance
+    assert whole.until(5).sha256 == whole.sha256
+
+
+@pytest.mark.parametrize("end", [0, 1, 6, -1, "1999-01-01"])
+def test_a_cut_outside_the_data_is_an_error(end: int | str) -> None:
+    with pytest.raises(MarketError):
+        panel().until(end)
+
+
+def test_a_cut_may_leave_an_asset_that_lists_later() -> None:
+    close = np.array(panel().close)
+    close[:3, 0] = np.nan
+    assert panel(close=close).until(3).assets == ("A", "B")
+
+
+def test_a_later_start_earns_no_cash_on_its_first_bar() -> None:
+    later = panel(cash_returns=np.array([0.0, 0.1, 0.1, 0.1, 0.1])).since("2020-01-03")
+    assert later.n_bars == 3
+    assert later.cash_returns.tolist() == [0.0, 0.1, 0.1]
+
+
+def test_the_hash_follows_prices_names_and_cash_but_not_provenance() -> None:
+    reference = panel().sha256
+    assert panel(provenance={"source": "elsewhere"}).sha256 == reference
+    changed = [
+        panel(close=with_price(0, 0, np.nextafter(10.0, 11.0))),
+        panel(assets=("A", "C")),
+        panel(dates=DATES + 1),
+        panel(cash_returns=np.array([0.0, 0.0, 0.0, 0.0, 1e-9])),
+        panel(volume=np.ones((5, 2))),
+        panel(benchmark=np.ones(5)),
+    ]
+    hashes = {reference, *(one.sha256 for one in changed)}
+    assert len(hashes) == 1 + len(changed)
+    assert panel(benchmark=np.ones(5), benchmark_name="X").sha256 != panel(benchmark=np.ones(5)).sha256
+
+
+def test_facts_for_a_manifest_are_json_and_complete() -> None:
+    import json
+
+    facts = json.loads(json.dumps(panel(provenance={"source": "test"}).describe()))
+    assert facts["source"] == "test"
+    assert facts["panel_sha256"] == panel().sha256
+    assert (facts["first_date"], facts["last_date"], facts["bars"]) == ("2020-01-01", "2020-01-05", 5)

@@ -1,0 +1,80 @@
+"""Running sums give what a loop over windows gives, and never look ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from finflow.market import rolling
+
+Windowed = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
+NAIVE: dict[Windowed, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    rolling.total: lambda rows: rows.sum(axis=0),
+    rolling.mean: lambda rows: rows.mean(axis=0),
+    rolling.std: lambda rows: rows.std(axis=0, ddof=1),
+    rolling.maximum: lambda rows: rows.max(axis=0),
+    rolling.minimum: lambda rows: rows.min(axis=0),
+}
+
+
+def ragged(seed: int, bars: int = 80, columns: int = 3) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((bars, columns)) * 0.02
+    values[: rng.integers(0, 20), 0] = np.nan
+    values[bars - rng.integers(0, 20) :, 1] = np.nan
+    return values
+
+
+@pytest.mark.parametrize("function", NAIVE)
+@given(seed=st.integers(0, 1000), window=st.integers(2, 30))
+def test_windows_equal_a_loop(function: Windowed, seed: int, window: int) -> None:
+    values = ragged(seed)
+    result = function(values, window)
+    for row in range(len(values)):
+        expected = np.full(3, np.nan) if row < window - 1 else NAIVE[function](values[row - window + 1 : row + 1])
+        np.testing.assert_allclose(result[row], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("function", NAIVE)
+def test_a_row_has_the_same_bits_however_much_follows(function: Windowed) -> None:
+    values = ragged(1)
+    for rows in (30, 55, 79):
+        np.testing.assert_array_equal(function(values, 21)[:rows], function(values[:rows], 21))
+    np.testing.assert_array_equal(rolling.ema(values, 12)[:50], rolling.ema(values[:50], 12))
+
+
+def test_covariance_equals_numpy() -> None:
+    values = ragged(2)
+    result = rolling.covariance(values, values[:, 2:], 20)
+    for row in range(25, 55):
+        rows = values[row - 19 : row + 1]
+        expected = [np.cov(rows[:, column], rows[:, 2])[0, 1] for column in range(3)]
+        np.testing.assert_allclose(result[row], expected, atol=1e-15)
+
+
+def test_a_century_of_data_loses_no_digits_that_matter() -> None:
+    values = np.random.default_rng(0).standard_normal((25_000, 1)) * 0.01 + 0.001
+    expected = values[-21:].std(axis=0, ddof=1)
+    np.testing.assert_allclose(rolling.std(values, 21)[-1], expected, rtol=1e-9)
+
+
+def test_a_price_that_stands_still_has_no_deviation() -> None:
+    values = np.random.default_rng(0).standard_normal((5000, 1))
+    values[4000:] = 0.0
+    assert (rolling.std(values, 21)[4025:] == 0.0).all()
+
+
+def test_ema_follows_its_recursion() -> None:
+    values = np.array([[1.0], [2.0], [4.0]])
+    np.testing.assert_allclose(rolling.ema(values, 3)[:, 0], [1.0, 1.5, 2.75])
+
+
+def test_ranks_run_from_minus_one_to_one_among_what_is_known() -> None:
+    values = np.array([[3.0, 1.0, 2.0], [np.nan, 5.0, 1.0], [np.nan, np.nan, 7.0], [1.0, 1.0, 2.0]])
+    expected = np.array([[1.0, -1.0, 0.0], [np.nan, 1.0, -1.0], [np.nan, np.nan, 0.0], [-0.5, -0.5, 1.0]])
+    np.testing.assert_allclose(rolling.percentile_rank(values), expected)

@@ -1,0 +1,74 @@
+"""What was downloaded once is there again, bit for bit, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from finflow.errors import OutputError
+from finflow.market.store import Store
+
+REQUEST = {"source": "test", "tickers": ["A"], "start": None}
+FRAME = pd.DataFrame({"close/A": [1.0, 2.0]}, index=pd.DatetimeIndex(["2020-01-01", "2020-01-02"], name="Date"))
+
+
+def test_what_was_put_in_comes_out(tmp_path: Path) -> None:
+    store = Store(tmp_path / "new" / "folder")
+    assert store.get(REQUEST) is None
+    put = store.put(REQUEST, FRAME, {"adjusted": True})
+    got = store.get(dict(reversed(REQUEST.items())))
+    assert got is not None
+    pd.testing.assert_frame_equal(got.frame, FRAME, check_freq=False)
+    assert (got.facts, got.sha256) == ({"adjusted": True}, put.sha256)
+    assert store.get({**REQUEST, "start": "2020-01-01"}) is None
+
+
+def test_files_are_named_by_their_content(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first = store.put(REQUEST, FRAME, {})
+    second = store.put({**REQUEST, "start": "2019-01-01"}, FRAME, {})
+    assert first.sha256 == second.sha256
+    assert [path.stem for path in tmp_path.glob("*.parquet")] == [first.sha256]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "manifest", "manifest list", "manifest bytes"])
+def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path)
+    store.put(REQUEST, FRAME, {})
+    data, manifest = next(tmp_path.glob("*.parquet")), next(tmp_path.glob("*.json"))
+    content = data.read_bytes()
+    match damage:
+        case "flip":
+            data.write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+        case "cut":
+            data.write_bytes(content[:-1])
+        case "gone":
+            data.unlink()
+        case "manifest":
+            manifest.write_text('{"sha256": ')
+        case "manifest list":
+            manifest.write_text("[]")
+        case "manifest bytes":
+            manifest.write_bytes(b"\xff\xff")
+    with caplog.at_level(logging.WARNING, "finflow"):
+        assert store.get(REQUEST) is None
+    assert store.damaged
+    assert "damaged" in caplog.text
+    store.put(REQUEST, FRAME, {})
+    assert store.get(REQUEST) is not None
+    assert not store.damaged
+
+
+def test_a_store_that_only_writes_answers_nothing(tmp_path: Path) -> None:
+    Store(tmp_path).put(REQUEST, FRAME, {})
+    assert Store(tmp_path, read=False).get(REQUEST) is None
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match=r"market\.cache_dir"):
+        Store(tmp_path / "file").put(REQUEST, FRAME, {})
