@@ -1,0 +1,77 @@
+"""What a strategy is: a rule from what is known to a portfolio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Information", "Strategy", "equal_weights", "with_cash"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Information:
+    """All that a strategy may use for one decision. K is the number of assets and cash, which is last.
+
+    Attributes
+    ----------
+    step : int
+        Decisions since the start of the run, 0 at the first.
+    prices : float64 of shape (bars known, assets)
+        Closing prices up to the bar t - lag inclusive; NaN where not listed. A view, not to be written to.
+    listed : bool of shape (assets,)
+        Which assets can be held at the fill. Weight on others goes to cash.
+    portfolio : float64 of shape (K,)
+        Weights held, as observed at the bar t - lag. Naming it again trades exactly nothing.
+    observation : mapping or None
+        The environment's observation, for learned agents.
+    """
+
+    step: int
+    prices: FloatArray
+    listed: NDArray[np.bool_]
+    portfolio: FloatArray
+    observation: Mapping[str, NDArray[Any]] | None = None
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Anything with a name that answers information with weights."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    def decide(self, information: Information) -> FloatArray:
+        """Target weights of shape (K,): none negative, summing to one, cash last."""
+        ...
+
+
+def with_cash(weights: FloatArray) -> FloatArray:
+    """Append cash, which takes what the risky weights (summing to one or less) leave over."""
+    risky = np.maximum(weights, 0.0)
+    total = float(risky.sum())
+    if total > 1.0:
+        risky = risky / total
+        total = 1.0
+    result = np.empty(len(risky) + 1)
+    result[:-1] = risky
+    result[-1] = max(0.0, 1.0 - float(risky.sum()))
+    return result
+
+
+def equal_weights(listed: NDArray[np.bool_]) -> FloatArray:
+    """The same weight in every listed asset, nothing in cash; all cash where none is listed."""
+    count = int(np.count_nonzero(listed))
+    result = np.zeros(len(listed) + 1)
+    if count == 0:
+        result[-1] = 1.0
+    else:
+        result[:-1][listed] = 1.0 / count
+    return result

@@ -1,0 +1,254 @@
+"""The five families of rules whose decisions the agent learns from before it makes its own.
+
+Each family is what one expert is meant to become. Its variants differ in horizon, concentration and use of cash, as the
+table `SETTINGS` says. A variant's targets are computed for every bar at once, so that thousands of episodes can be
+collected by looking rows up. Row b uses bars <= b, lies on the simplex, and holds nothing that is not listed at b;
+where there is not enough history it is equal weight over the listed assets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import FinflowError
+from finflow.market import rolling
+from finflow.market.asset_features import LENSES, View
+from finflow.market.market_features import market_drawdown, mean_correlation
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+
+__all__ = ["FAMILIES", "SETTINGS", "Setting", "family_tables"]
+
+FloatArray = NDArray[np.float64]
+
+FAMILIES = LENSES
+"""Names of the families, those of the five experts."""
+
+
+class Setting(NamedTuple):
+    """One variant of a family; the family's function says what concentration and cash mean for it."""
+
+    horizon: int
+    """Bars looked back over."""
+    concentration: float
+    cash: float
+
+
+SETTINGS: dict[str, tuple[Setting, ...]] = {
+    "volatility": (
+        Setting(21, 1.0, 0.00),
+        Setting(63, 1.0, 0.12),
+        Setting(63, 2.0, 0.00),
+        Setting(126, 1.0, 0.08),
+        Setting(126, 3.0, 0.16),
+        Setting(252, 2.0, 0.10),
+    ),
+    "correlation": (
+        Setting(63, 0.5, 0.0),
+        Setting(126, 0.5, 0.3),
+        Setting(126, 0.8, 0.0),
+        Setting(252, 0.5, 0.0),
+        Setting(252, 0.8, 0.5),
+        Setting(252, 0.9, 0.0),
+    ),
+    "momentum": (
+        Setting(252, 1.0, 0.0),
+        Setting(252, 2.5, 0.5),
+        Setting(126, 2.0, 0.0),
+        Setting(126, 4.0, 1.0),
+        Setting(63, 2.0, 1.0),
+        Setting(63, 6.0, 0.0),
+    ),
+    "defensive": (
+        Setting(126, 1.0, 0.3),
+        Setting(126, 3.0, 0.6),
+        Setting(252, 1.0, 0.8),
+        Setting(252, 2.0, 0.0),
+        Setting(252, 4.0, 0.4),
+        Setting(63, 2.0, 1.0),
+    ),
+    "growth": (
+        Setting(126, 1.0, 0.0),
+        Setting(252, 1.0, 0.0),
+        Setting(252, 2.0, 1.0),
+        Setting(504, 1.5, 0.0),
+        Setting(504, 3.0, 0.5),
+        Setting(756, 2.0, 0.0),
+    ),
+}
+
+_REFIT = 21
+"""Bars between estimates of the correlations."""
+_SKIP = 21
+"""Last bars that a momentum of half a year or more leaves out."""
+_PRIOR_BARS = 756
+"""Bars of data that the mean of all assets is worth, against an asset's own mean (growth)."""
+_DEEP = 0.2
+"""Log drawdown of the market at which a defensive variant is fully in its cash."""
+
+
+def family_tables(panel: MarketPanel, family: str) -> FloatArray:
+    """Target weights of every variant of a family at every bar.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        The market; for behaviour data, its visible part.
+    family : str
+        One of `FAMILIES`.
+
+    Returns
+    -------
+    float64 of shape (variants, bars, K)
+        Weights on the simplex, cash last, in the order of `SETTINGS[family]`.
+    """
+    if family not in _RULES:
+        raise FinflowError(f"there is no behaviour family {family!r}; the families are {', '.join(FAMILIES)}")
+    view = View(panel)
+    fallback = _equal_over(view.listed)
+    tables = [_complete(_RULES[family](view, setting), view.listed, fallback) for setting in SETTINGS[family]]
+    return np.stack(tables)
+
+
+def _volatility(view: View, setting: Setting) -> FloatArray:
+    """Weights proportional to volatility ** -concentration, diluted with cash to an annual volatility of `cash`.
+
+    The portfolio's volatility is taken as sqrt((1 - c) sum (w s)^2 + c (sum w s)^2), c the mean pair correlation over
+    63 bars. `cash` 0 means no target: fully invested (Moreira and Muir 2017).
+    """
+    spread = view.spread(setting.horizon)
+    weights = _normalised(np.power(spread, -setting.concentration))
+    if setting.cash == 0.0:
+        return weights
+    shared = np.clip(mean_correlation(view), 0.0, 1.0)[:, None]
+    risk = np.nan_to_num(weights * spread)
+    own, joint = (risk * risk).sum(axis=1, keepdims=True), risk.sum(axis=1, keepdims=True) ** 2
+    annual = np.sqrt(((1.0 - shared) * own + shared * joint) * BARS_PER_YEAR)
+    invested: FloatArray = np.minimum(1.0, setting.cash / np.maximum(annual, 1e-6))
+    return weights * invested
+
+
+def _correlation(view: View, setting: Setting) -> FloatArray:
+    """The most diversified portfolio, C^-1 1 / s (Choueifaty and Coignard 2008), re-estimated every 21 bars.
+
+    C is the sample correlation over the horizon with weight `concentration`, the rest the identity. Short positions are
+    cut to zero. Of the portfolio, up to the share `cash` is held in cash as the mean correlation rises from 0.2 to 0.7.
+    """
+    returns, window = view.returns, setting.horizon
+    bars, n_assets = returns.shape
+    refits = np.arange(0, bars, _REFIT)
+    refits = refits[refits >= window]
+    estimate = np.full((bars, n_assets), np.nan)
+    chunk = max(1, 4_000_000 // (n_assets * max(n_assets, window)))
+    for first in range(0, len(refits), chunk):
+        rows = refits[first : first + chunk]
+        sample = returns[rows[:, None] - np.arange(window)[::-1]]
+        known = np.isfinite(sample).all(axis=1) & view.listed[rows]
+        sample = np.where(known[:, None, :], sample, 0.0)
+        sample = sample - sample.mean(axis=1, keepdims=True)
+        spread = np.maximum(np.sqrt((sample * sample).mean(axis=1)), 1e-4)
+        standard = sample / spread[:, None, :]
+        together = setting.concentration * (np.swapaxes(standard, 1, 2) @ standard) / window
+        together[:, np.arange(n_assets), np.arange(n_assets)] = 1.0
+        # An unknown asset has no correlations and a zero on the right: it gets no weight and disturbs no other.
+        solution = np.linalg.solve(together, known[:, :, None].astype(np.float64))[:, :, 0]
+        estimate[rows] = np.where(known, np.maximum(solution, 0.0) / spread, np.nan)
+    latest = np.arange(bars) // _REFIT * _REFIT
+    weights = _normalised(np.where(view.listed, estimate[latest], np.nan))
+    crowded = np.nan_to_num(np.clip((mean_correlation(view) - 0.2) / 0.5, 0.0, 1.0))
+    return weights * (1.0 - setting.cash * crowded[:, None])
+
+
+def _momentum(view: View, setting: Setting) -> FloatArray:
+    """Softmax of concentration times the rank of past return; of a falling asset's weight the share `cash` is in cash.
+
+    Past return over the horizon, its last 21 bars left out for horizons of 126 and more (Jegadeesh and Titman 1993).
+    The filter is time-series momentum (Moskowitz, Ooi and Pedersen 2012).
+    """
+    past = view.change(setting.horizon)
+    if setting.horizon >= 126:
+        past = past - view.change(_SKIP)
+    weights = _softmax(setting.concentration * rolling.percentile_rank(past))
+    return np.where(past < 0.0, weights * (1.0 - setting.cash), weights)
+
+
+def _defensive(view: View, setting: Setting) -> FloatArray:
+    """Softmax of concentration times the mean rank of low beta, low volatility and small drawdown over the horizon.
+
+    Of the portfolio, up to the share `cash` is in cash as the market falls to a fifth (in logs) under its year's high
+    (Frazzini and Pedersen 2014 for the low beta).
+    """
+    beta = rolling.percentile_rank(view.beta_over(setting.horizon))
+    volatility = rolling.percentile_rank(view.spread(setting.horizon))
+    depth = rolling.percentile_rank(rolling.maximum(view.path, setting.horizon) - view.path)
+    weights = _softmax(-setting.concentration * (beta + volatility + depth) / 3.0)
+    stress = np.nan_to_num(np.clip(-market_drawdown(view) / _DEEP, 0.0, 1.0))
+    return weights * (1.0 - setting.cash * stress[:, None])
+
+
+def _growth(view: View, setting: Setting) -> FloatArray:
+    """Softmax of concentration times the standardised expected growth: shrunk mean less half the variance.
+
+    The mean is h / (h + 756) its own over h bars and the rest that of all assets (James and Stein 1961, with a fixed
+    intensity). Of the weight of an asset with negative expected growth the share `cash` is in cash.
+    """
+    variance = view.spread(setting.horizon) ** 2
+    mean = rolling.mean(view.returns, setting.horizon) + variance / 2.0
+    own = setting.horizon / (setting.horizon + _PRIOR_BARS)
+    shared, _ = _across(mean)
+    growth = own * mean + (1.0 - own) * shared - variance / 2.0
+    center, spread = _across(growth)
+    weights = _softmax(setting.concentration * (growth - center) / np.maximum(spread, 1e-8))
+    return np.where(growth < 0.0, weights * (1.0 - setting.cash), weights)
+
+
+_RULES: dict[str, Callable[[View, Setting], FloatArray]] = {
+    "volatility": _volatility,
+    "correlation": _correlation,
+    "momentum": _momentum,
+    "defensive": _defensive,
+    "growth": _growth,
+}
+
+
+def _across(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and deviation over the known assets of each row, shapes (bars, 1); 0 where none is known."""
+    known = np.isfinite(values)
+    count = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    center = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / count
+    apart = np.where(known, values - center, 0.0)
+    return center, np.sqrt((apart * apart).sum(axis=1, keepdims=True) / count)
+
+
+def _normalised(values: FloatArray) -> FloatArray:
+    """Each row over its sum, unknown ones as NaN; a row that sums to nothing is all NaN."""
+    total = np.nansum(values, axis=1, keepdims=True)
+    return values / np.where(total > 0.0, total, np.nan)
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    """Softmax over the known assets of each row; unknown ones stay NaN."""
+    top = np.where(np.isfinite(scores), scores, -np.inf).max(axis=1, keepdims=True)
+    return _normalised(np.exp(scores - np.where(np.isfinite(top), top, 0.0)))
+
+
+def _equal_over(listed: NDArray[np.bool_]) -> FloatArray:
+    """Equal weight over the listed assets with cash appended, shape (bars, K); all cash where none is listed."""
+    count = listed.sum(axis=1, keepdims=True)
+    return np.hstack([listed / np.maximum(count, 1), (count == 0).astype(np.float64)])
+
+
+def _complete(weights: FloatArray, listed: NDArray[np.bool_], fallback: FloatArray) -> FloatArray:
+    """Weights (NaN = unknown) with cash appended; the fallback in rows where under two assets are known."""
+    known = np.isfinite(weights) & listed
+    risky = np.where(known, np.maximum(weights, 0.0), 0.0)
+    total = risky.sum(axis=1, keepdims=True)
+    risky = risky / np.maximum(total, 1.0)
+    cash = 1.0 - risky.sum(axis=1, keepdims=True)
+    cash = np.where(cash < 1e-12, 0.0, cash)  # what rounding leaves is not cash
+    complete = np.hstack([risky, cash])
+    enough = known.sum(axis=1, keepdims=True) >= 2
+    return np.where(enough, complete, fallback)

@@ -1,0 +1,293 @@
+"""The portfolios to beat are the ones their names promise, fitted on the past and held in between."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finflow.config import EvaluationConfig, MarketConfig
+from finflow.errors import FinflowError
+from finflow.market.sources import load_panel
+from finflow.strategies.base import Information, Strategy, equal_weights, with_cash
+from finflow.strategies.classical import NAMED, MinimumVariance, Momentum, RiskParity, Rolling, named_strategy
+
+CONFIG = EvaluationConfig()
+FITTED = ("inverse-volatility", "minimum-variance", "risk-parity", "maximum-diversification", "momentum")
+EACH = pytest.mark.parametrize("name", NAMED)
+HELD = np.array([0.1, 0.2, 0.3, 0.1, 0.1, 0.2])
+
+
+def prices(bars: int = 300, seed: int = 0) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    common = rng.standard_normal((bars, 1)) * 0.008
+    own = rng.standard_normal((bars, 5)) * np.array([0.005, 0.008, 0.01, 0.015, 0.02])
+    return 50.0 * np.exp(np.cumsum(common + own, axis=0))
+
+
+def information(
+    known: NDArray[np.float64], step: int = 0, listed: list[bool] | None = None, portfolio: NDArray[np.float64] = HELD
+) -> Information:
+    names = known.shape[1]
+    return Information(
+        step=step,
+        prices=known,
+        listed=np.array(listed if listed is not None else [True] * names),
+        portfolio=portfolio,
+        observation=None,
+    )
+
+
+def assert_portfolio(weights: NDArray[np.float64], names: int = 5) -> None:
+    assert weights.shape == (names + 1,)
+    assert (weights >= 0.0).all()
+    assert weights.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+@EACH
+def test_every_named_strategy_names_a_portfolio(name: str) -> None:
+    strategy = named_strategy(name, CONFIG)
+    assert isinstance(strategy, Strategy)
+    assert strategy.name == name
+    assert_portfolio(strategy.decide(information(prices())))
+
+
+@EACH
+def test_what_is_not_listed_at_the_fill_gets_nothing(name: str) -> None:
+    weights = named_strategy(name, CONFIG).decide(information(prices(), listed=[True, False, True, True, False]))
+    assert_portfolio(weights)
+    assert weights[1] == weights[4] == 0.0
+    nothing = named_strategy(name, CONFIG).decide(information(prices(), listed=[False] * 5))
+    assert nothing[-1] == 1.0
+
+
+@EACH
+def test_a_young_asset_is_not_fitted_and_breaks_nothing(name: str) -> None:
+    known = prices()
+    known[:200, 2] = np.nan
+    weights = named_strategy(name, CONFIG).decide(information(known))
+    assert_portfolio(weights)
+    if name in FITTED:
+        assert weights[2] == 0.0
+
+
+@EACH
+def test_decisions_depend_on_nothing_but_the_information(name: str) -> None:
+    strategy = named_strategy(name, CONFIG)
+    first = strategy.decide(information(prices()))
+    strategy.decide(information(prices(seed=9), step=21))
+    np.testing.assert_array_equal(first, strategy.decide(information(prices())))
+
+
+@EACH
+def test_permuting_assets_permutes_the_weights_and_units_do_not_matter(name: str) -> None:
+    order = np.array([3, 0, 4, 1, 2])
+    weights = named_strategy(name, CONFIG).decide(information(prices()))
+    moved = named_strategy(name, CONFIG).decide(information(prices()[:, order] * np.arange(1.0, 6.0)))
+    np.testing.assert_allclose(moved, weights[[*order, 5]], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*FITTED, "sixty-forty"])
+def test_between_fits_the_portfolio_is_held(name: str) -> None:
+    strategy = named_strategy(name, EvaluationConfig(rebalance_every=5))
+    for step in (1, 2, 3, 4, 6, 9):
+        np.testing.assert_array_equal(strategy.decide(information(prices(), step)), HELD)
+    for step in (0, 5, 10):
+        assert not np.array_equal(strategy.decide(information(prices(), step)), HELD)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_too_short_a_history_is_equal_weight(name: str) -> None:
+    weights = named_strategy(name, CONFIG).decide(information(prices(252)))
+    np.testing.assert_array_equal(weights, equal_weights(np.ones(5, dtype=bool)))
+    assert not np.array_equal(named_strategy(name, CONFIG).decide(information(prices(253))), weights)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_fit_uses_the_lookback_and_nothing_older(name: str) -> None:
+    known = prices()
+    older = known.copy()
+    older[: 300 - 253] *= np.random.default_rng(3).uniform(0.5, 2.0, older[: 300 - 253].shape)
+    decide = named_strategy(name, CONFIG).decide
+    np.testing.assert_array_equal(decide(information(known)), decide(information(older)))
+
+
+def test_equal_weight_is_restored_at_every_decision_and_buy_and_hold_never() -> None:
+    for step in (0, 1, 2):
+        weights = named_strategy("equal-weight", CONFIG).decide(information(prices(), step))
+        np.testing.assert_allclose(weights, [0.2] * 5 + [0.0])
+    hold = named_strategy("buy-and-hold", CONFIG)
+    np.testing.assert_allclose(hold.decide(information(prices(), 0)), [0.2] * 5 + [0.0])
+    np.testing.assert_array_equal(hold.decide(information(prices(), 1)), HELD)
+
+
+def test_sixty_forty_keeps_four_tenths_in_cash() -> None:
+    weights = named_strategy("sixty-forty", CONFIG).decide(information(prices()))
+    np.testing.assert_allclose(weights, [0.12] * 5 + [0.4])
+
+
+def test_inverse_volatility_is_its_formula() -> None:
+    returns = prices()[-252:] / prices()[-253:-1] - 1.0
+    expected = 1.0 / returns.std(axis=0, ddof=1)
+    weights = named_strategy("inverse-volatility", CONFIG).decide(information(prices()))
+    np.testing.assert_allclose(weights[:-1], expected / expected.sum(), rtol=1e-9)
+
+
+def test_no_portfolio_has_less_variance_than_the_minimum() -> None:
+    returns = prices()[-252:] / prices()[-253:-1] - 1.0
+    covariance = np.cov(returns.T)
+    weights = MinimumVariance().decide(information(prices()))[:-1]
+    least = weights @ covariance @ weights
+    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
+        assert other @ covariance @ other >= least * (1.0 - 1e-6)
+
+
+def test_risk_parity_shares_the_risk_equally() -> None:
+    returns = prices()[-252:] / prices()[-253:-1] - 1.0
+    weights = RiskParity().decide(information(prices()))[:-1]
+    contribution = weights * (np.cov(returns.T) @ weights)
+    np.testing.assert_allclose(contribution / contribution.sum(), 0.2, atol=1e-3)
+
+
+def test_maximum_diversification_has_the_greatest_ratio() -> None:
+    returns = prices()[-252:] / prices()[-253:-1] - 1.0
+    covariance = np.cov(returns.T)
+    spread = np.sqrt(np.diag(covariance))
+    weights = named_strategy("maximum-diversification", CONFIG).decide(information(prices()))[:-1]
+    best = weights @ spread / np.sqrt(weights @ covariance @ weights)
+    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
+        assert other @ spread / np.sqrt(other @ covariance @ other) <= best * (1.0 + 1e-6)
+
+
+def test_momentum_holds_the_best_third_of_the_year_without_its_last_month() -> None:
+    known = np.full((300, 6), 10.0) * np.exp(np.arange(300)[:, None] * np.array([3, 1, 2, -1, 0.5, -2]) * 1e-3)
+    known[-20:, 0] *= 0.1  # the last month does not count
+    weights = Momentum().decide(information(known, portfolio=np.full(7, 1 / 7)))
+    np.testing.assert_allclose(weights, [0.5, 0, 0.5, 0, 0, 0, 0])
+
+
+def test_a_price_that_never_moved_is_left_out() -> None:
+    known = prices()
+    known[:, 0] = 3.0
+    for name in FITTED:
+        weights = named_strategy(name, CONFIG).decide(information(known))
+        assert_portfolio(weights)
+        assert weights[0] == 0.0
+
+
+def test_more_assets_than_days_can_be_fitted() -> None:
+    rng = np.random.default_rng(0)
+    known = np.exp(np.cumsum(rng.standard_normal((100, 60)) * 0.01, axis=0))
+    config = EvaluationConfig(lookback=40)
+    for name in FITTED:
+        weights = named_strategy(name, config).decide(information(known, portfolio=np.full(61, 1 / 61)))
+        assert_portfolio(weights, 60)
+
+
+class Broken(Rolling):
+    name = "broken"
+
+    def __init__(self, answer: NDArray[np.float64] | Exception) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def fit(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [ValueError("solver\nfailed"), np.full(5, np.nan), np.zeros(5), np.ones(4)])
+def test_a_fit_that_fails_is_an_error_that_says_where(answer: NDArray[np.float64] | Exception) -> None:
+    with pytest.raises(FinflowError, match=r"broken at decision 42 \(bar 299\)") as caught:
+        Broken(answer).decide(information(prices(), step=42))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_strategy_is_answered_with_the_nearest() -> None:
+    with pytest.raises(FinflowError, match="did you mean 'risk-parity'"):
+        named_strategy("risk-partiy", CONFIG)
+    with pytest.raises(FinflowError, match="known are equal-weight"):
+        named_strategy("xyzzy", CONFIG)
+
+
+USERS_MODULE = """
+import numpy as np
+
+class Mine:
+    name = "mine"
+    def decide(self, information):
+        return information.portfolio
+
+class Configured(Mine):
+    def __init__(self, config):
+        self.every = config.rebalance_every
+
+def make():
+    return Mine()
+
+instance = Mine()
+
+class NotOne:
+    name = "not one"
+
+class Failing(Mine):
+    def __init__(self):
+        raise RuntimeError("two\\nlines")
+"""
+
+
+@pytest.fixture
+def users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "users_own_rules.py").write_text(USERS_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "users_own_rules", raising=False)
+    return "users_own_rules"
+
+
+def test_a_strategy_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rules_of_this_folder.py").write_text(USERS_MODULE)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert named_strategy("rules_of_this_folder:Mine", CONFIG).name == "mine"
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("attribute", ["Mine", "Configured", "make", "instance"])
+def test_a_users_own_strategy_is_found_by_its_import_path(users_module: str, attribute: str) -> None:
+    strategy = named_strategy(f"{users_module}:{attribute}", CONFIG)
+    assert strategy.name == "mine"
+    np.testing.assert_array_equal(strategy.decide(information(prices())), HELD)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("no_such_module_at_all:Mine", "no_such_module_at_all"),
+        ("users_own_rules:Missing", "Missing"),
+        ("users_own_rules:NotOne", "decide"),
+        ("users_own_rules:Failing", "two lines"),
+        (":Mine", "':Mine'"),
+    ],
+)
+def test_a_strategy_that_cannot_be_imported_is_one_clear_line(users_module: str, path: str, words: str) -> None:
+    with pytest.raises(FinflowError, match=words) as caught:
+        named_strategy(path, CONFIG)
+    assert "\n" not in str(caught.value)
+
+
+def test_cash_takes_what_the_risky_weights_leave_over() -> None:
+    np.testing.assert_allclose(with_cash(np.array([0.25, 0.25])), [0.25, 0.25, 0.5])
+    np.testing.assert_allclose(with_cash(np.array([3.0, 1.0, -1.0])), [0.75, 0.25, 0.0, 0.0])
+
+
+def test_real_prices_are_fitted_from_the_first_year_to_the_last() -> None:
+    panel = load_panel(MarketConfig())
+    for name in FITTED:
+        strategy = named_strategy(name, CONFIG)
+        for bar in (252, 3000, 4700, 7600, panel.n_bars - 1):
+            known = information(panel.close[: bar + 1], portfolio=np.full(21, 1 / 21))
+            assert_portfolio(strategy.decide(known), 20)
