@@ -1,0 +1,1 @@
+"""The decision process, single and batched."""

@@ -1,0 +1,261 @@
+"""One decision, batched: the process behind the environment, the backtest and the behaviour data.
+
+Decision t fills at bar t and may use bars up to ``t - lag``. The portfolio that is observed is the one right after
+the last fill, at bar t - 1 (at lag 0: drifted to bar t), and the target is stated at the same prices; both drift to
+the fill, and their difference is traded. So a target equal to the observed portfolio trades exactly nothing, at any
+lag. What was filled at bar t then grows until bar t + 1, and that is the step's reward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from finflow.config import EnvConfig, ObjectivesConfig
+from finflow.env.objective import STATE_SIZE, Moments, Objective
+from finflow.errors import ConfigError
+from finflow.ledger.accounting import drift, pay_out, settle
+from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
+from finflow.ledger.costs import BASIS_POINT, Proportional, Summed
+from finflow.market.features import Features
+from finflow.market.panel import MarketPanel
+
+RUIN = 1e-6  # share of the initial capital under which an account is over
+
+
+@dataclass(frozen=True)
+class PortfolioState:
+    """Where N portfolios stand, before their next decision.
+
+    Attributes
+    ----------
+    bar : int array, (batch,)
+        Bar at which the next decision fills.
+    weights : float array, (batch, K)
+        Right after the last fill, at the prices of bar - 1.
+    wealth : float array, (batch,)
+        In money, at bar, before the trade.
+    objective : float array, (batch, 3)
+        State of the reward, through bar.
+    objective_before : float array, (batch, 3)
+        The same one bar earlier: what may be observed at lags over 0.
+    """
+
+    bar: Any
+    weights: Any
+    wealth: Any
+    objective: Any
+    objective_before: Any
+
+
+class Step(NamedTuple):
+    """What a decision did; arrays over the batch.
+
+    Attributes
+    ----------
+    state : PortfolioState
+        The state after it.
+    reward : array, (batch,)
+        In units of a daily log return.
+    components : array, (batch, 5)
+        What the reward is made of, in the order of ``objective.COMPONENTS``.
+    terminated : bool array, (batch,)
+        Ruin.
+    filled : array, (batch, K)
+        Weights right after the fill, at the fill's prices.
+    simple_return : array, (batch,)
+        Net return from before the trade to the next bar.
+    cost, turnover : array, (batch,)
+    """
+
+    state: PortfolioState
+    reward: Any
+    components: Any
+    terminated: Any
+    filled: Any
+    simple_return: Any
+    cost: Any
+    turnover: Any
+
+
+def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Prices at which decisions fill, (bars, assets); ``ConfigError`` where the panel lacks them."""
+    if fill == "close":
+        return panel.close
+    if panel.open is None:
+        raise ConfigError("env.fill is open, but this market has no opening prices; set env.fill to close")
+    return panel.open
+
+
+def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Gross growth over the bar that ends at each bar, cash last.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    fill : str
+        ``close`` or ``open``.
+
+    Returns
+    -------
+    array, (bars, K)
+        One where an asset is not listed at both ends: a position that ended is held at its last price.
+    """
+    prices = fill_prices(panel, fill)
+    growth = np.ones((panel.n_bars, panel.n_assets + 1))
+    with np.errstate(invalid="ignore"):
+        ratio = prices[1:] / prices[:-1]
+    growth[1:, :-1] = np.where(np.isfinite(ratio), ratio, 1.0)
+    growth[:, -1] = 1.0 + panel.cash_returns
+    return growth
+
+
+def equal_weight_moments(panel: MarketPanel, fill: str, bars: range) -> Moments:
+    """Moments of equal weight's daily log return over ``bars``, before costs."""
+    growth = growth_of(panel, fill)[bars.start : bars.stop, :-1]
+    listed = panel.listed[bars.start : bars.stop]
+    log_returns = np.log((growth * listed).sum(axis=1) / np.maximum(listed.sum(axis=1), 1))
+    log_returns = log_returns[listed.any(axis=1)]
+    return Moments(float(log_returns.mean()), float((log_returns**2).mean()))
+
+
+class DecisionProcess:
+    """The market as portfolios meet it: what can be seen, what a decision does.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Bars that may be traded and seen; nothing after its end exists for this process.
+    features : Features
+        Of the same panel.
+    env : EnvConfig
+    objectives : ObjectivesConfig
+    moments : Moments
+        Of equal weight on the training window.
+
+    Raises
+    ------
+    ConfigError
+        If fills are asked for at prices that the panel lacks or that the information set has already passed.
+    """
+
+    def __init__(
+        self, panel: MarketPanel, features: Features, env: EnvConfig, objectives: ObjectivesConfig, moments: Moments
+    ) -> None:
+        if env.fill == "open" and env.execution_lag == 0:
+            raise ConfigError("env.execution_lag is 0 with env.fill open: the close would be known before the open")
+        self.panel = panel
+        self.env = env
+        self.lag = env.execution_lag
+        self.growth = growth_of(panel, env.fill)
+        self.listed = np.isfinite(fill_prices(panel, env.fill))
+        known = panel.listed[:, :, None].astype(np.float32)
+        self.asset_features = np.concatenate([features.assets, known], axis=2)
+        self.market_features = features.market
+        self.first_bar = features.first_bar + max(self.lag, 1)
+        self.objective = Objective(objectives, moments)
+        self.limits = Limits(env.max_weight, env.max_turnover, env.no_trade_band)
+        self.costs = Summed(
+            [Proportional(env.commission_bps * BASIS_POINT), Proportional(env.slippage_bps * BASIS_POINT)]
+        )
+
+    @property
+    def n_weights(self) -> int:
+        """K: assets and cash."""
+        return int(self.growth.shape[1])
+
+    @property
+    def portfolio_size(self) -> int:
+        """Length of the observed portfolio vector: weights and the state of the reward."""
+        return self.n_weights + STATE_SIZE
+
+    def decision_bars(self, window: range) -> range:
+        """Bars of ``window`` at which a decision can fill: features before it, one bar of growth after it."""
+        return range(max(window.start, self.first_bar), min(window.stop, self.growth.shape[0]) - 1)
+
+    def start(self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> PortfolioState:
+        """Portfolios about to decide at ``bar``, holding ``weights`` (all cash if not given)."""
+        if weights is None:
+            weights = np.zeros((len(bar), self.n_weights))
+            weights[:, -1] = 1.0
+        initial = self.objective.initial(weights)
+        wealth = np.full(len(bar), float(self.env.initial_capital))
+        return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
+
+    def observed_portfolio(self, state: PortfolioState) -> Any:
+        """What is seen of the portfolio, (batch, K + 3): weights, then the state of the reward."""
+        xp = array_namespace(state.weights)
+        if self.lag == 0:
+            weights = drift(state.weights, self._rows(self.growth, state))
+            reward_state = state.objective
+        else:
+            weights, reward_state = state.weights, state.objective_before
+        return xp.concat([weights, self.objective.observe(reward_state)], axis=-1)
+
+    def observe(self, state: PortfolioState) -> dict[str, Any]:
+        """What is known at the next decision.
+
+        Returns
+        -------
+        dict
+            ``assets`` (batch, assets, F + 1; the last column is 1 where the asset is listed), ``market``
+            (batch, M), ``portfolio`` (batch, K + 3).
+        """
+        row = state.bar - self.lag
+        return {
+            "assets": self.asset_features[row],
+            "market": self.market_features[row],
+            "portfolio": self.observed_portfolio(state),
+        }
+
+    def step(self, state: PortfolioState, action: Any) -> Step:
+        """Fill a decision and hold it for one bar.
+
+        Parameters
+        ----------
+        state : PortfolioState
+        action : array, (batch, K)
+            The target, at the prices of the observed portfolio; projected if it is off the simplex.
+
+        Returns
+        -------
+        Step
+        """
+        xp = array_namespace(state.weights)
+        growth, listed = self._rows(self.growth, state), self._rows(self.listed, state)
+        before = pay_out(drift(state.weights, growth), listed)
+        target = as_portfolio(action)
+        if self.lag > 0:
+            target = drift(target, growth)
+        target = apply_limits(before, keep_listed(target, listed), self.limits)
+        fill = settle(before, target, self.costs, state.wealth)
+
+        ahead = self._rows(self.growth, replace(state, bar=state.bar + 1))
+        simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
+        log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
+        components, objective = self.objective.step(state.objective, log_return, fill.turnover)
+        wealth = state.wealth * (1.0 + simple_return)
+        after = PortfolioState(state.bar + 1, fill.weights, wealth, objective, state.objective)
+        ruined = wealth <= RUIN * self.env.initial_capital
+        return Step(
+            after,
+            xp.sum(components, axis=-1),
+            components,
+            ruined,
+            fill.weights,
+            simple_return,
+            fill.cost,
+            fill.turnover,
+        )
+
+    def _rows(self, table: NDArray[Any], state: PortfolioState) -> Any:
+        """Rows of a market table at the states' bars, in the states' own array library."""
+        if isinstance(state.weights, np.ndarray):
+            return table[state.bar]
+        xp = array_namespace(state.weights)
+        rows = xp.asarray(table[np.asarray(state.bar)])
+        return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)

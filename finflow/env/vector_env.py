@@ -1,0 +1,214 @@
+"""N portfolios that step together: a native gymnasium vector environment over one decision process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision import DecisionProcess, PortfolioState, Step
+from finflow.env.objective import COMPONENTS
+from finflow.errors import ConfigError, MarketError
+from finflow.market.panel import BARS_PER_YEAR
+
+
+def observation_space(process: DecisionProcess) -> gym.spaces.Dict:
+    """Space of one observation: ``assets`` (N, F + 1), ``market`` (M,), ``portfolio`` (K + 3,)."""
+    n_market = process.market_features.shape[1]
+    return gym.spaces.Dict(
+        {
+            "assets": gym.spaces.Box(-np.inf, np.inf, process.asset_features.shape[1:], np.float32),
+            "market": gym.spaces.Box(-np.inf, np.inf, (n_market,), np.float32),
+            "portfolio": gym.spaces.Box(-np.inf, np.inf, (process.portfolio_size,), np.float64),
+        }
+    )
+
+
+def action_space(process: DecisionProcess) -> gym.spaces.Box:
+    """Target weights, cash last; vectors off the simplex are projected onto it."""
+    return gym.spaces.Box(0.0, 1.0, (process.n_weights,), np.float32)
+
+
+class RunningSharpe:
+    """Sharpe ratio of every portfolio's episode so far, in excess of cash, a year."""
+
+    def __init__(self, size: int) -> None:
+        self.sums = np.zeros((3, size))  # count, sum, sum of squares
+
+    def add(self, excess: NDArray[np.float64]) -> None:
+        """Add one bar's excess returns, (size,)."""
+        self.sums += np.stack([np.ones_like(excess), excess, excess**2])
+
+    def value(self) -> NDArray[np.float64]:
+        """(size,); zero before there are two returns, or without any variation."""
+        count, total, squares = self.sums
+        mean = total / np.maximum(count, 1.0)
+        variance = (squares - count * mean**2) / np.maximum(count - 1.0, 1.0)
+        deviation = np.sqrt(np.maximum(variance, 0.0))
+        safe = np.where(deviation > 1e-12, deviation, np.inf)
+        value: NDArray[np.float64] = np.where(count > 1.0, mean / safe * np.sqrt(BARS_PER_YEAR), 0.0)
+        return value
+
+    def clear(self, which: NDArray[np.bool_]) -> None:
+        """Start new episodes."""
+        self.sums[:, which] = 0.0
+
+
+class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """N portfolios over one market, each in its own episode; finished ones start again in the same step.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    window : range
+        Bars that episodes stay within.
+    num_envs : int
+    episode_length : int or None
+        Decisions of an episode; None plays the whole window, from its beginning.
+    random_portfolios : bool
+        Start from portfolios that cover the simplex, not from cash.
+
+    Raises
+    ------
+    MarketError
+        If the window is shorter than an episode.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        process: DecisionProcess,
+        window: range,
+        num_envs: int,
+        episode_length: int | None = None,
+        random_portfolios: bool = False,
+    ) -> None:
+        self.process = process
+        self.bars = process.decision_bars(window)
+        self.episode_length = len(self.bars) if episode_length is None else episode_length
+        if len(self.bars) < max(self.episode_length, 1):
+            raise MarketError(
+                f"the window has {len(self.bars)} bars to decide at, fewer than env.episode_length "
+                f"({self.episode_length}); move its dates or shorten the episodes"
+            )
+        self.random_portfolios = random_portfolios
+        self.num_envs = num_envs
+        self.single_observation_space = observation_space(process)
+        self.single_action_space = action_space(process)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.state = process.start(np.full(num_envs, self.bars.start, dtype=np.int64))
+        self.age = np.zeros(num_envs, dtype=np.int64)
+        self.running_sharpe = RunningSharpe(num_envs)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start every episode; ``options`` may give ``bars`` (N,) and ``weights`` (N, K)."""
+        if isinstance(seed, list):
+            raise ConfigError("a vector of portfolios takes one seed, from which all of them are drawn")
+        if seed is not None:
+            self._np_random = np.random.default_rng(seed)
+        options = options or {}
+        everyone = np.ones(self.num_envs, dtype=np.bool_)
+        self._restart(everyone, options.get("bars"), options.get("weights"))
+        return self.process.observe(self.state), {}
+
+    def step(
+        self, actions: Any
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Fill N targets and hold them for a bar.
+
+        Parameters
+        ----------
+        actions : array, (N, K)
+
+        Returns
+        -------
+        observations, rewards (N,), terminated (N,), truncated (N,), info
+            ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, the reward's components, and, where an
+            episode ended, ``final_obs`` and ``_final_obs``.
+        """
+        outcome = self.process.step(self.state, checked_actions(actions, self.num_envs, self.process.n_weights))
+        self.state = outcome.state
+        self.age += 1
+        cash = self.process.growth[self.state.bar, -1] - 1.0
+        self.running_sharpe.add(outcome.simple_return - cash)
+        truncated = (self.age >= self.episode_length) & ~outcome.terminated
+        info = step_info(outcome, self.running_sharpe.value())
+        ended = outcome.terminated | truncated
+        if ended.any():
+            info["final_obs"] = self.process.observe(self.state)
+            info["_final_obs"] = ended
+            info["final_state"] = self.state
+            self._restart(ended)
+        return self.process.observe(self.state), outcome.reward, outcome.terminated, truncated, info
+
+    def _restart(
+        self,
+        which: NDArray[np.bool_],
+        bars: NDArray[np.int64] | None = None,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Start new episodes for some of the portfolios."""
+        count = int(which.sum())
+        if bars is None:
+            last_start = self.bars.stop - self.episode_length
+            bars = self.np_random.integers(self.bars.start, last_start + 1, size=count)
+        if weights is None and self.random_portfolios:
+            weights, _ = draw_coverage(self.np_random, count, self.process.n_weights)
+        fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights)
+        self.state = replace_rows(self.state, which, fresh)
+        self.age = np.where(which, 0, self.age)
+        self.running_sharpe.clear(which)
+
+    def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything that the next steps depend on: arrays by name, and the generator's state."""
+        arrays = {**vars(self.state), "age": self.age, "running_sharpe": self.running_sharpe.sums}
+        return {name: np.array(value) for name, value in arrays.items()}, dict(self.np_random.bit_generator.state)
+
+    def set_state(self, arrays: dict[str, NDArray[Any]], generator: dict[str, Any]) -> None:
+        """Go on from what ``get_state`` returned."""
+        fields = dict(arrays)
+        self.age = fields.pop("age").copy()
+        self.running_sharpe.sums = fields.pop("running_sharpe").copy()
+        self.state = PortfolioState(**{name: value.copy() for name, value in fields.items()})
+        self._np_random = np.random.default_rng()
+        self._np_random.bit_generator.state = generator
+
+
+def checked_actions(actions: Any, num_envs: int, n_weights: int) -> NDArray[np.float64]:
+    """Actions as float64 (N, K); ``ValueError`` for another shape or numbers that are not finite."""
+    checked = np.asarray(actions, dtype=np.float64)
+    if checked.shape != (num_envs, n_weights):
+        raise ValueError(f"actions have the shape {checked.shape}, not {(num_envs, n_weights)} (assets, then cash)")
+    if not np.isfinite(checked).all():
+        raise ValueError("actions have numbers that are not finite")
+    return checked
+
+
+def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:
+    """``state`` with the rows in ``which`` taken from ``fresh``, which has just those rows."""
+    renewed = {}
+    for name, value in vars(state).items():
+        copy = value.copy()
+        copy[which] = getattr(fresh, name)
+        renewed[name] = copy
+    return PortfolioState(**renewed)
+
+
+def step_info(outcome: Step, sharpe: NDArray[np.float64]) -> dict[str, Any]:
+    """What a step reports beside its reward."""
+    parts = {f"reward_{name}": outcome.components[:, i] for i, name in enumerate(COMPONENTS)}
+    return {
+        "sharpe": sharpe,
+        "wealth": outcome.state.wealth,
+        "cost": outcome.cost,
+        "turnover": outcome.turnover,
+        **parts,
+    }

@@ -1,0 +1,1 @@
+"""What a trade does to money."""

@@ -1,0 +1,159 @@
+"""What a target must satisfy before it is traded: always the simplex, then the account's own limits.
+
+The order is fixed: simplex, listing, maximum weight, maximum turnover, no-trade band. A limit on turnover is
+applied after the maximum weight, so a position that grew past its maximum by drifting may take several decisions to
+come back. Whatever the limits, the result lies on the simplex; cash (last) takes up what the limits leave over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+SIMPLEX_TOLERANCE = 1e-6  # single-precision actions of 500 assets still count as lying on the simplex
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the account; the defaults limit nothing.
+
+    Parameters
+    ----------
+    max_weight : float
+        Largest weight of one risky asset.
+    max_turnover : float
+        Largest turnover (half-sum of absolute trades, cash included) of one decision.
+    no_trade_band : float
+        A decision whose largest single trade is not over this is not traded at all.
+    """
+
+    max_weight: float = 1.0
+    max_turnover: float = 1.0
+    no_trade_band: float = 0.0
+
+
+def project_to_simplex(values: Any) -> Any:
+    """Euclidean projection onto the simplex, row by row.
+
+    Parameters
+    ----------
+    values : array, (..., K)
+        Finite numbers.
+
+    Returns
+    -------
+    array, (..., K)
+        Non-negative, summing to one.
+
+    References
+    ----------
+    Duchi et al. (2008), Efficient Projections onto the l1-Ball for Learning in High Dimensions, figure 1.
+    """
+    xp = array_namespace(values)
+    ordered = xp.flip(xp.sort(values, axis=-1), axis=(-1,))
+    excess = xp.cumulative_sum(ordered, axis=-1) - 1.0
+    rank = xp.arange(1, values.shape[-1] + 1, dtype=values.dtype)
+    positive = ordered - excess / rank > 0
+    count = xp.sum(xp.astype(positive, values.dtype), axis=-1, keepdims=True)
+    kept = xp.where(positive, ordered, xp.zeros_like(ordered))
+    threshold = (xp.sum(kept, axis=-1, keepdims=True) - 1.0) / count
+    return xp.clip(values - threshold, 0.0)
+
+
+def as_portfolio(action: Any) -> Any:
+    """Read an action as a portfolio: taken as it is on the simplex, projected onto it otherwise.
+
+    A sum that is off by single-precision rounding is divided out, so that no wealth appears from nowhere.
+
+    Parameters
+    ----------
+    action : array, (batch, K)
+
+    Returns
+    -------
+    array, (batch, K)
+    """
+    xp = array_namespace(action)
+    total = xp.sum(action, axis=-1)
+    inside = xp.all(action >= 0.0, axis=-1) & (xp.abs(total - 1.0) <= SIMPLEX_TOLERANCE)
+    exact = inside & (xp.abs(total - 1.0) <= ROUNDING)
+    if bool(xp.all(exact)):
+        return action
+    scaled = action / xp.where(inside, total, xp.ones_like(total))[..., None]
+    near = xp.where(exact[..., None], action, scaled)
+    return near if bool(xp.all(inside)) else xp.where(inside[..., None], near, project_to_simplex(action))
+
+
+def keep_listed(target: Any, listed: Any) -> Any:
+    """Spread what a target puts into assets that cannot be held over the others, in proportion.
+
+    Parameters
+    ----------
+    target : array, (batch, K)
+    listed : bool array, (batch, assets)
+
+    Returns
+    -------
+    array, (batch, K)
+        All cash where nothing else was left.
+    """
+    xp = array_namespace(target)
+    if bool(xp.all(listed)):
+        return target
+    always = xp.ones_like(listed[..., :1])
+    allowed = xp.astype(xp.concat([listed, always], axis=-1), target.dtype)
+    kept = target * allowed
+    total = xp.sum(kept, axis=-1, keepdims=True)
+    cash = xp.zeros_like(target)
+    cash[..., -1] = 1.0
+    return xp.where(total > 0.0, kept / xp.where(total > 0.0, total, xp.ones_like(total)), cash)
+
+
+def turnover(before: Any, target: Any) -> Any:
+    """Half-sum of absolute changes of weight, cash included: the larger of what is bought and what is sold.
+
+    Parameters
+    ----------
+    before, target : array, (batch, K)
+        Portfolios; cash is what the risky assets leave, so that rounding in it is not a trade.
+
+    Returns
+    -------
+    array, (batch,)
+    """
+    xp = array_namespace(before)
+    change = target[..., :-1] - before[..., :-1]
+    return 0.5 * (xp.sum(xp.abs(change), axis=-1) + xp.abs(xp.sum(change, axis=-1)))
+
+
+def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
+    """Apply the account's limits to a target on the simplex.
+
+    Parameters
+    ----------
+    before : array, (batch, K)
+        Weights held before the trade.
+    target : array, (batch, K)
+        Weights wanted.
+    limits : Limits
+
+    Returns
+    -------
+    array, (batch, K)
+        Weights to trade to, on the simplex. Equal to ``before``, bit for bit, where nothing is to be traded.
+    """
+    xp = array_namespace(before)
+    if limits.max_weight < 1.0:
+        risky = xp.clip(target[..., :-1], 0.0, limits.max_weight)
+        target = xp.concat([risky, 1.0 - xp.sum(risky, axis=-1, keepdims=True)], axis=-1)
+    if limits.max_turnover < 1.0:
+        wanted = turnover(before, target)
+        share = xp.clip(limits.max_turnover / xp.clip(wanted, 1e-300), 0.0, 1.0)[..., None]
+        target = xp.where(share < 1.0, before + share * (target - before), target)
+    if limits.no_trade_band > 0.0:
+        largest = xp.max(xp.abs(target - before), axis=-1, keepdims=True)
+        target = xp.where(largest <= limits.no_trade_band, before, target)
+    return target
