@@ -1,0 +1,1 @@
+"""What a strategy is worth: backtests, metrics, significance and reports."""

@@ -1,0 +1,159 @@
+"""What one strategy did over a window: the record that every figure and number of a report is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.errors import MarketError
+from finflow.ledger.accounting import settle
+from finflow.strategies.base import Information, Strategy
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """The net result of a strategy, one row a holding period.
+
+    Attributes
+    ----------
+    name
+        What the strategy is called in tables and figures.
+    dates : datetime64[D] (steps,)
+        The bar at which each holding period ends.
+    returns : float64 (steps,)
+        Simple returns net of costs.
+    cash_returns : float64 (steps,)
+        Simple returns of cash over the same periods.
+    costs : float64 (steps,)
+        Fraction of wealth paid for the trade that opened each period.
+    turnover : float64 (steps,)
+        Half-sum of absolute trades over K, as a fraction of wealth.
+    weights : float64 (steps, K)
+        Weights held after the trade, cash last.
+    assets
+        The K names, the last "cash".
+    explanation
+        Learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,).
+    """
+
+    name: str
+    dates: NDArray[np.datetime64]
+    returns: NDArray[np.float64]
+    cash_returns: NDArray[np.float64]
+    costs: NDArray[np.float64]
+    turnover: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    assets: tuple[str, ...]
+    explanation: Mapping[str, NDArray[np.float64]] | None = None
+
+
+def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
+    """Play strategies over a window, side by side, on the ledger of training.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    window : range
+        Bars at which decisions may fill; each holding period ends inside it.
+    strategies : sequence of Strategy
+        Every one starts in cash at the first bar. What a strategy remembers is its own affair.
+
+    Returns
+    -------
+    tuple of Backtest
+        In the order of the strategies.
+
+    Raises
+    ------
+    MarketError
+        If the window is too short to decide in, or a strategy names something that is not a portfolio.
+    """
+    bars = process.decision_bars(window)
+    if len(bars) < 2:
+        raise MarketError(f"the window has {len(bars)} bars to decide at; a backtest needs two or more")
+    state = process.start(np.full(len(strategies), bars.start, dtype=np.int64))
+    columns: dict[str, list[FloatArray]] = {"returns": [], "costs": [], "turnover": [], "weights": []}
+    for step, bar in enumerate(bars):
+        targets = _decide_all(process, state, strategies, step, bar)
+        outcome = process.step(state, targets)
+        state = outcome.state
+        for name, value in zip(
+            columns, (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled), strict=True
+        ):
+            columns[name].append(value)
+    tables = {name: np.stack(values, axis=1) for name, values in columns.items()}
+    ends = slice(bars.start + 1, bars.stop + 1)
+    return tuple(
+        Backtest(
+            name=strategy.name,
+            dates=process.panel.dates[ends],
+            cash_returns=process.growth[ends, -1] - 1.0,
+            assets=(*process.panel.assets, "cash"),
+            explanation=_explanation(strategy),
+            **{name: table[i] for name, table in tables.items()},
+        )
+        for i, strategy in enumerate(strategies)
+    )
+
+
+def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
+    """The index, bought once on the same ledger and held; None where the panel has no index."""
+    panel = process.panel
+    if panel.benchmark is None:
+        return None
+    bars = process.decision_bars(window)
+    ends = slice(bars.start + 1, bars.stop + 1)
+    growth = panel.benchmark[ends] / panel.benchmark[bars.start : bars.stop]
+    invested = np.array([[1.0, 0.0]])
+    purchase = settle(np.array([[0.0, 1.0]]), invested, process.costs, np.array([process.env.initial_capital]))
+    first = np.zeros(len(bars))
+    first[0] = 1.0
+    cost = float(purchase.cost[0])
+    return Backtest(
+        name=panel.benchmark_name or "index",
+        dates=panel.dates[ends],
+        returns=growth * (1.0 - cost * first) - 1.0,
+        cash_returns=process.growth[ends, -1] - 1.0,
+        costs=cost * first,
+        turnover=first,
+        weights=np.repeat(invested, len(bars), axis=0),
+        assets=(panel.benchmark_name or "index", "cash"),
+    )
+
+
+def _decide_all(
+    process: DecisionProcess, state: PortfolioState, strategies: Sequence[Strategy], step: int, bar: int
+) -> FloatArray:
+    """Every strategy's target, (strategies, K)."""
+    known = process.panel.close[: bar - process.lag + 1]
+    observation = process.observe(state)
+    portfolios = observation["portfolio"][:, : process.n_weights]
+    targets: FloatArray = np.empty_like(portfolios)
+    for i, strategy in enumerate(strategies):
+        information = Information(
+            step=step,
+            prices=known,
+            listed=process.listed[bar],
+            portfolio=portfolios[i],
+            observation={name: value[i] for name, value in observation.items()},
+        )
+        target = np.asarray(strategy.decide(information), dtype=np.float64)
+        if target.shape != (process.n_weights,) or not np.isfinite(target).all():
+            raise MarketError(
+                f"the strategy {strategy.name} named {target.shape} numbers on {process.panel.dates[bar]}; a portfolio "
+                f"has {process.n_weights} finite weights, cash last"
+            )
+        targets[i] = target
+    return targets
+
+
+def _explanation(strategy: Strategy) -> Mapping[str, FloatArray] | None:
+    """What led to the decisions, where a strategy can say."""
+    explain = getattr(strategy, "explanation", None)
+    return explain() if callable(explain) else None

@@ -1,0 +1,147 @@
+"""The look that all figures share: colours, sizes, axes, and how a figure becomes a PNG.
+
+Figures are made with matplotlib's object-oriented interface on the Agg canvas, so pyplot's global state is neither
+used nor changed. Colours are those of Okabe and Ito, which people with any common colour vision can tell apart.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
+
+Dates = NDArray[np.datetime64]
+
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+    "#000000",
+)
+GREY, LIGHT_GREY = "#8C8C8C", "#D9D9D9"
+LINE_COLOURS = (ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
+AREA_COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW)
+DASHES = ("-", "--", "-.", ":")
+WIDTH = 8.0  # inches
+DOTS_PER_INCH = 130
+MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_STYLE: dict[Any, Any] = {
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.06,
+    "axes.facecolor": "white",
+    "axes.edgecolor": "#B0B0B0",
+    "axes.labelcolor": "#333333",
+    "axes.labelsize": 9.5,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": "#333333",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.3,
+    "lines.solid_joinstyle": "round",
+    "font.size": 9.5,
+    "text.parse_math": False,
+}
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """One finished figure.
+
+    Attributes
+    ----------
+    name
+        Stem of the PNG's file name, and anchor in the report.
+    title, caption
+        What stands over and under it; the caption says how to read it.
+    alt
+        What it shows, for those who do not see it.
+    png
+        The image.
+    """
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    png: bytes
+
+
+def render(draw: Callable[[Figure], None], height: float) -> bytes:
+    """Draw one figure of the common width and the given height (inches) and encode it as PNG."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        figure = Figure(figsize=(WIDTH, height), dpi=DOTS_PER_INCH)
+        draw(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def line_look(position: int) -> tuple[str, str]:
+    """Colour and dash of the line at a position among the strategies: no two share both within 24."""
+    return LINE_COLOURS[position % len(LINE_COLOURS)], DASHES[position // len(LINE_COLOURS) % len(DASHES)]
+
+
+def percent_axis(axes: Axes) -> None:
+    """Label the y axis, of fractions, in percent."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{round(share * 100, 6):g}%".replace("-", MINUS)))
+
+
+def date_axis(axes: Axes, dates: Dates) -> None:
+    """Label the x axis with dates, from the first to the last."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator: Locator = AutoDateLocator(minticks=3, maxticks=9)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    if len(dates) > 1:
+        month = dates[0].astype("datetime64[M]").astype("datetime64[D]")
+        long = len(dates) > 252  # then a few days of room show the label of the first year
+        axes.set_xlim(month if long else dates[0], dates[-1])
+
+
+def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:
+    """Put the legend of a panel under the whole figure, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.4)
+
+
+def thinned(steps: int, most: int) -> NDArray[np.intp]:
+    """Evenly spaced row numbers, `most` of them at most, the last row among them."""
+    count = min(steps, most)
+    return np.unique(np.linspace(0, steps - 1, count).round().astype(np.intp)) if count else np.empty(0, dtype=np.intp)

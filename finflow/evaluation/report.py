@@ -1,0 +1,91 @@
+"""The report of a run: one page for people, one JSON file for programs, and the figures and returns behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from finflow.evaluation import agent_figures, figures, page, tearsheet
+from finflow.evaluation.drawing import Rendered
+from finflow.evaluation.results import ReportData, Results, as_json, judge
+from finflow.evaluation.significance import MINIMUM_BLOCKS
+from finflow.evaluation.training_figure import training
+from finflow.files import write_atomically
+
+__all__ = ["ReportData", "write_report"]
+
+
+def write_report(folder: Path, data: ReportData) -> Path:
+    """Write a report: `report.html`, `metrics.json`, `returns.csv`, a PNG of each figure, and `tearsheet.html`.
+
+    Every file is written atomically, the page last, so that a page always has its numbers beside it. The tear sheet is
+    left out, and the page says why, where quantstats cannot judge the returns.
+
+    Parameters
+    ----------
+    folder
+        Where the files go; made if it is missing.
+    data
+        What the report is about.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written.
+    """
+    results = judge(data)
+    limits = _limits(data)
+    obstacle = tearsheet.why_impossible(data.agent, data.baseline)
+    write_atomically(folder / "metrics.json", as_json(data, results))
+    write_atomically(folder / "returns.csv", _returns_table(data))
+    drawn = draw_figures(data, results)
+    for figure in drawn:
+        write_atomically(folder / f"{figure.name}.png", figure.png)
+    files = ["metrics.json", "returns.csv", *(f"{figure.name}.png" for figure in drawn)]
+    if data.baseline is not None and obstacle is None:
+        write_atomically(folder / "tearsheet.html", tearsheet.tear_sheet(data.agent, data.baseline))
+        files.insert(0, "tearsheet.html")
+    else:
+        limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
+    path = folder / "report.html"
+    write_atomically(path, page.build_page(data, results, drawn, limits, files))
+    return path
+
+
+def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
+    """Draw every figure that the data has something to show for, in the order of the page."""
+    agent, others = data.agent, data.compared
+    sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
+    bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
+    drawn = [
+        figures.equity(agent, others),
+        figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
+        figures.drawdown(agent, others),
+        figures.monthly(agent),
+        figures.costs_and_turnover(agent, others),
+        agent_figures.weights(agent),
+        agent_figures.gate(agent),
+        agent_figures.experts(agent),
+        training(data.training),
+    ]
+    return [figure for figure in drawn if figure is not None]
+
+
+def _limits(data: ReportData) -> tuple[str, ...]:
+    days, needed = len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
+    if days >= needed:
+        return data.notes
+    short = f"The window has {days} days; intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+    return (*data.notes, short)
+
+
+def _returns_table(data: ReportData) -> str:
+    columns = {run.name: run.returns for run in (data.agent, *data.compared)}
+    table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
+    return table.to_csv(lineterminator="\n")

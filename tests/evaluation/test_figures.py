@@ -1,0 +1,73 @@
+"""What the figures are told to draw, where that is decided by more than matplotlib."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.evaluation import drawing, page
+from finflow.evaluation.training_figure import _phases, _positions, training
+
+
+def positions(rows: list[dict[str, object]]) -> list[float]:
+    frame = pd.DataFrame(rows)
+    return list(_positions(frame, _phases(frame)))
+
+
+def test_updates_are_counted_on_through_the_phases() -> None:
+    offline = [{"phase": "offline", "update": u} for u in (0, 50, 100)]
+    restarted = [{"phase": "online", "update": u} for u in (0, 10)]
+    assert positions([*offline, *restarted]) == [0, 50, 100, 100, 110]
+    continued = [{"phase": "online", "update": u} for u in (110, 120)]
+    assert positions([*offline, *continued]) == [0, 50, 100, 110, 120]
+
+
+def test_rows_without_updates_are_counted() -> None:
+    assert positions([{"v_loss": 1.0}, {"v_loss": 2.0}]) == [0, 1]
+
+
+def test_a_record_without_curves_has_no_figure() -> None:
+    assert training(pd.DataFrame()) is None
+    assert training(pd.DataFrame({"phase": ["online"], "update": [1]})) is None
+    assert training(pd.DataFrame({"v_loss": [math.nan, math.inf], "sharpe": [None, None]})) is None
+
+
+def test_the_best_validation_is_told_and_losses_are_named() -> None:
+    frame = pd.DataFrame({"update": [0, 10, 20], "sharpe": [0.1, 0.9, None], "q_loss": [1.0, math.inf, 0.5]})
+    figure = training(frame)
+    assert figure is not None
+    assert "0.90, after 10 updates" in figure.alt
+    assert "q loss" in figure.alt
+
+
+def test_thinning_keeps_the_ends() -> None:
+    rows = drawing.thinned(1760, 300)
+    assert len(rows) == 300
+    assert rows[0] == 0
+    assert rows[-1] == 1759
+    np.testing.assert_array_equal(drawing.thinned(5, 300), np.arange(5))
+    assert len(drawing.thinned(0, 300)) == 0
+
+
+def test_lines_of_many_strategies_can_be_told_apart() -> None:
+    looks = [drawing.line_look(position) for position in range(24)]
+    assert len(set(looks)) == 24
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("annual_return", 0.0841, "8.4\N{NARROW NO-BREAK SPACE}%"),
+        ("annual_return", -0.0841, "\N{MINUS SIGN}8.4\N{NARROW NO-BREAK SPACE}%"),
+        ("annual_return", -0.0001, "0.0\N{NARROW NO-BREAK SPACE}%"),
+        ("sharpe", 1.005, "1.00"),
+        ("sharpe", math.nan, "\N{EN DASH}"),
+        ("annual_turnover", 4.22, "4.2\N{MULTIPLICATION SIGN}"),
+    ],
+)
+def test_numbers_are_written_with_their_unit(key: str, value: float, shown: str) -> None:
+    column = next(column for column in page.columns(0.05) if column.key == key)
+    assert column.show(value) == shown

@@ -1,0 +1,196 @@
+"""Metrics against hand computations, their properties, and quantstats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis.extra.numpy import arrays
+
+from finflow.evaluation import metrics
+from finflow.evaluation.backtest import Backtest
+
+SERIES = arrays(np.float64, st.integers(2, 60), elements=st.floats(-0.5, 0.5))
+OF_RETURNS = (
+    metrics.annual_return,
+    metrics.annual_volatility,
+    metrics.sharpe,
+    metrics.sortino,
+    metrics.calmar,
+    metrics.max_drawdown,
+    metrics.cvar,
+    metrics.annual_turnover,
+    metrics.annual_cost,
+)
+
+
+def test_returns_compound_to_a_year() -> None:
+    assert metrics.annual_return([0.1, -0.1]) == pytest.approx(0.99**126 - 1)
+    assert metrics.annual_return(np.full(252, 0.001)) == pytest.approx(1.001**252 - 1)
+
+
+def test_ruin_is_a_return_of_minus_one() -> None:
+    assert metrics.annual_return([0.1, -1.0, 0.1]) == -1.0
+    assert metrics.max_drawdown([0.1, -1.0, 0.1]) == -1.0
+    assert metrics.calmar([0.1, -1.0, 0.1]) == -1.0
+
+
+def test_volatility_has_one_degree_of_freedom_less() -> None:
+    assert metrics.annual_volatility([0.01, 0.03]) == pytest.approx(math.sqrt(2e-4) * math.sqrt(252))
+
+
+def test_sharpe_counts_only_what_cash_would_not_have_paid() -> None:
+    excess = [0.01, 0.03]
+    expected = 0.02 / math.sqrt(2e-4) * math.sqrt(252)
+    assert metrics.sharpe(excess) == pytest.approx(expected)
+    assert metrics.sharpe([0.011, 0.032], [0.001, 0.002]) == pytest.approx(expected)
+
+
+def test_sortino_spreads_losses_over_all_days() -> None:
+    assert metrics.sortino([0.03, -0.01]) == pytest.approx(0.01 / math.sqrt(1e-4 / 2) * math.sqrt(252))
+
+
+def test_drawdown_starts_from_the_money_put_in() -> None:
+    np.testing.assert_allclose(metrics.drawdown_series([-0.1, 0.5, -0.2]), [-0.1, 0.0, -0.2])
+    assert metrics.max_drawdown([-0.1, 0.5, -0.2]) == pytest.approx(-0.2)
+    assert metrics.max_drawdown([0.1, 0.0]) == 0.0
+
+
+def test_calmar_is_return_over_depth() -> None:
+    assert metrics.calmar([-0.1, 0.2]) == pytest.approx((1.08**126 - 1) / 0.1)
+
+
+def test_cvar_weighs_the_last_day_by_its_fraction() -> None:
+    returns = [0.05, -0.04, -0.02, 0.01]
+    assert metrics.cvar(returns, 0.25) == pytest.approx(-0.04)
+    assert metrics.cvar(returns, 0.5) == pytest.approx(-0.03)
+    assert metrics.cvar(returns, 0.375) == pytest.approx((-0.04 + 0.5 * -0.02) / 1.5)
+    assert metrics.cvar(returns, 1.0) == pytest.approx(0.0)
+    assert metrics.cvar(returns, 0.01) == pytest.approx(-0.04), "less than a day is the worst day"
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.1, 1.1, float("nan")])
+def test_cvar_of_no_share_is_refused(alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha"):
+        metrics.cvar([0.1], alpha)
+
+
+def test_turnover_and_costs_are_a_year() -> None:
+    assert metrics.annual_turnover([1.0, 0.0, 0.0, 0.0]) == pytest.approx(63.0)
+    assert metrics.annual_cost([0.0015, 0.0]) == pytest.approx(0.189)
+
+
+@pytest.mark.parametrize("metric", OF_RETURNS)
+def test_nothing_and_gaps_give_nan(metric: Callable[..., float]) -> None:
+    assert math.isnan(metric([]))
+    assert math.isnan(metric([0.01, float("nan"), -0.01]))
+
+
+@pytest.mark.parametrize("metric", [metrics.annual_volatility, metrics.sharpe])
+def test_one_day_has_no_deviation(metric: Callable[..., float]) -> None:
+    assert math.isnan(metric([0.01]))
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-4, -1e-4])
+def test_without_risk_there_is_no_ratio(value: float) -> None:
+    flat = np.full(500, value)
+    assert metrics.annual_volatility(flat) == pytest.approx(0.0, abs=1e-15)
+    assert math.isnan(metrics.sharpe(flat))
+    assert math.isnan(metrics.sharpe(flat + 1e-3, 1e-3)), "all cash"
+    assert math.isnan(metrics.sortino(np.abs(flat)))
+    assert math.isnan(metrics.calmar(np.abs(flat)))
+
+
+def test_a_table_in_place_of_a_series_is_refused() -> None:
+    with pytest.raises(ValueError, match="steps"):
+        metrics.sharpe(np.zeros((2, 3)))
+
+
+@given(SERIES)
+def test_drawdown_lies_between_ruin_and_nothing(returns: np.ndarray) -> None:
+    series = metrics.drawdown_series(returns)
+    assert ((series >= -1.0) & (series <= 0.0)).all()
+    assert metrics.max_drawdown(returns) == series.min()
+
+
+@given(SERIES, st.floats(0.1, 3.0))
+def test_ratios_ignore_how_much_is_at_stake(returns: np.ndarray, scale: float) -> None:
+    if np.std(returns) > 1e-6:
+        assert metrics.sharpe(scale * returns) == pytest.approx(metrics.sharpe(returns), rel=1e-6, abs=1e-9)
+        assert metrics.annual_volatility(scale * returns) == pytest.approx(scale * metrics.annual_volatility(returns))
+    assert metrics.cvar(scale * returns) == pytest.approx(scale * metrics.cvar(returns))
+
+
+@given(SERIES, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_a_larger_tail_is_a_milder_one(returns: np.ndarray, first: float, second: float) -> None:
+    low, high = sorted((first, second))
+    assert metrics.cvar(returns, low) <= metrics.cvar(returns, high) + 1e-12
+    assert returns.min() - 1e-12 <= metrics.cvar(returns, low) <= returns.mean() + 1e-12
+
+
+@given(SERIES)
+def test_the_order_of_days_matters_to_drawdown_alone(returns: np.ndarray) -> None:
+    backwards = returns[::-1]
+    for metric in (metrics.annual_return, metrics.annual_volatility, metrics.cvar):
+        assert metric(backwards) == pytest.approx(metric(returns), rel=1e-9, abs=1e-12)
+
+
+def test_months_compound_and_partial_years_are_marked_by_what_is_there() -> None:
+    dates = np.array(["2019-12-31", "2020-01-02", "2020-01-03", "2020-03-02"], dtype="datetime64[D]")
+    table = metrics.monthly_returns(dates, [0.1, 0.1, 0.1, -0.5])
+    assert list(table.index) == [2019, 2020]
+    assert list(table.columns) == [*range(1, 13), "year"]
+    assert table.loc[2020, 1] == pytest.approx(0.21)
+    assert table.loc[2020, "year"] == pytest.approx(1.21 * 0.5 - 1)
+    assert table.loc[2019, 12] == pytest.approx(0.1)
+    assert table.loc[2020, [2, 4, 12]].isna().all()
+
+
+def test_a_gap_is_not_hidden_by_its_month() -> None:
+    dates = np.array(["2020-01-02", "2020-01-03"], dtype="datetime64[D]")
+    assert math.isnan(metrics.monthly_returns(dates, [0.1, float("nan")]).loc[2020, 1])
+
+
+def test_the_summary_has_every_metric(backtest: Callable[..., Backtest]) -> None:
+    run = backtest("x")
+    summary = metrics.summarise(run, 0.1)
+    assert summary["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
+    assert summary["cvar"] == metrics.cvar(run.returns, 0.1)
+    assert summary["annual_turnover"] == metrics.annual_turnover(run.turnover)
+    assert set(summary) == {metric.__name__ for metric in OF_RETURNS}
+
+
+def test_quantstats_agrees() -> None:
+    from quantstats import stats
+
+    generator = np.random.default_rng(5)
+    for drift in (-1e-3, 0.0, 1e-3):
+        returns = generator.standard_t(4, 1000) * 0.01 + drift
+        series = pd.Series(returns, index=pd.bdate_range("2016-01-04", periods=1000))
+        rate = 0.03
+        cash = np.full(1000, (1 + rate) ** (1 / 252) - 1)
+        close = {"rel": 1e-10, "abs": 1e-12}
+        assert metrics.annual_return(returns) == pytest.approx(stats.cagr(series), **close)
+        assert metrics.annual_volatility(returns) == pytest.approx(stats.volatility(series), **close)
+        assert metrics.sharpe(returns, cash) == pytest.approx(stats.sharpe(series, rf=rate), **close)
+        assert metrics.sortino(returns, cash) == pytest.approx(stats.sortino(series, rf=rate), **close)
+        assert metrics.max_drawdown(returns) == pytest.approx(stats.max_drawdown(series), **close)
+        assert metrics.calmar(returns) == pytest.approx(stats.calmar(series), **close)
+        np.testing.assert_allclose(metrics.drawdown_series(returns), stats.to_drawdown_series(series), atol=1e-12)
+
+
+def test_quantstats_cvar_agrees_where_the_tail_is_a_whole_number_of_days() -> None:
+    from quantstats import stats
+
+    series = pd.Series(np.random.default_rng(5).normal(size=1010) * 0.01)
+    whole = series[:1000]
+    theirs = stats.conditional_value_at_risk(whole, method="historical")
+    assert metrics.cvar(whole, 0.05) == pytest.approx(theirs, rel=1e-10)
+    theirs = stats.conditional_value_at_risk(series, method="historical")
+    assert metrics.cvar(series, 0.05) != pytest.approx(theirs, rel=1e-6), "51 whole days against 50.5"
+    assert metrics.cvar(series, 51 / 1010) == pytest.approx(theirs, rel=1e-10)

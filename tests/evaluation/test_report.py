@@ -1,0 +1,295 @@
+"""The report: complete, self-contained, escaped, honest, and equal to its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.errors import OutputError
+from finflow.evaluation import metrics, page, report, tearsheet
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report import ReportData, write_report
+from finflow.evaluation.results import as_json, judge
+from finflow.evaluation.significance import Interval, SharpeDifference
+
+FIGURES = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "gate", "experts", "training"]
+ALWAYS = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights"]
+
+
+class Page(HTMLParser):
+    """What a reader of the page meets: tags with their attributes, and the text of each cell."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.cells: dict[tuple[str, str], tuple[str, str]] = {}
+        self._cell: tuple[str, str, str] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        self._cell = None
+        if "data-metric" in found:
+            self._cell = (str(found["data-strategy"]), str(found["data-metric"]), str(found["data-value"]))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._cell:
+            self.cells[self._cell[:2]] = (self._cell[2], data)
+            self._cell = None
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, report_data: Callable[..., ReportData]) -> Path:
+    """A report with everything in it, written once."""
+    folder = tmp_path_factory.mktemp("report") / "reports"
+    settings, level = dict(matplotlib.rcParams), logging.getLogger("matplotlib.font_manager").level
+    assert write_report(folder, report_data()) == folder / "report.html"
+    assert dict(matplotlib.rcParams) == settings, "matplotlib's settings leak"
+    assert logging.getLogger("matplotlib.font_manager").level == level
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> Page:
+    return Page((folder / "report.html").read_text("utf-8"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tear sheet, which takes seconds and has a test of its own."""
+    monkeypatch.setattr(report.tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
+
+
+def test_every_file_is_there_and_nothing_else(folder: Path) -> None:
+    expected = {"report.html", "metrics.json", "returns.csv", "tearsheet.html", *(f"{name}.png" for name in FIGURES)}
+    assert set(os.listdir(folder)) == expected
+    for name in FIGURES:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_figure_is_embedded_and_described(html: Page) -> None:
+    images = html.all("img")
+    assert len(images) == len(FIGURES)
+    for image in images:
+        assert str(image["src"]).startswith("data:image/png;base64,")
+        assert len(str(image["alt"])) > 40
+    anchors = [str(found.get("id")) for found in html.all("section")]
+    assert [anchor for anchor in anchors if anchor in FIGURES] == FIGURES
+
+
+@pytest.mark.parametrize("name", ["report.html", "tearsheet.html"])
+def test_a_page_loads_nothing_from_anywhere(folder: Path, name: str) -> None:
+    text = (folder / name).read_text("utf-8")
+    for tag, found in Page(text).tags:
+        assert tag not in ("script", "iframe", "object", "embed", "base")
+        assert not any(attribute.startswith("on") for attribute in found)
+        for attribute in ("src", "srcset", "data", "poster"):
+            assert str(found.get(attribute, "data:")).startswith("data:")
+        if tag != "a":
+            assert str(found.get("href", "data:")).startswith(("data:", "#"))
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_what_came_from_outside_is_escaped(folder: Path, html: Page) -> None:
+    text = (folder / "report.html").read_text("utf-8")
+    for raw in ("<script>", "<CCC>", "<made up>", "<survivors>"):
+        assert raw not in text
+    words = " ".join(html.words)
+    for shown in ("Agent & <script>alert(1)</script>", "<made up>", "Survivorship: only <survivors> are here."):
+        assert shown in words
+
+
+def test_every_number_of_the_table_is_in_metrics_json(folder: Path, html: Page) -> None:
+    content = json.loads((folder / "metrics.json").read_text("utf-8"))
+    columns = page.columns(content["cvar_alpha"])
+    assert len(html.cells) == len(content["strategies"]) * len(columns)
+    for column in columns:
+        for strategy, table in content["strategies"].items():
+            full, shown = html.cells[strategy, column.key]
+            assert float(full) == table[column.key]
+            assert shown == column.show(table[column.key])
+
+
+def test_metrics_json_has_the_metrics_and_no_times_or_paths(
+    folder: Path, report_data: Callable[..., ReportData]
+) -> None:
+    text = (folder / "metrics.json").read_text("utf-8")
+    content = json.loads(text)
+    data = report_data()
+    for run in (data.agent, *data.strategies):
+        summary = metrics.summarise(run, 0.05)
+        assert {key: content["strategies"][run.name][key] for key in summary} == summary
+        low, high = content["strategies"][run.name]["intervals"]["sharpe"]
+        assert low < summary["sharpe"] < high
+    assert content["window"] == {"start": "2016-01-04", "end": str(data.agent.dates[-1]), "days": 400}
+    assert text == json.dumps(content, indent=2, sort_keys=True) + "\n"
+    assert "/" not in text
+
+
+def test_the_same_data_and_seed_give_the_same_bytes(folder: Path, report_data: Callable[..., ReportData]) -> None:
+    data = report_data()
+    results = judge(data)
+    assert as_json(data, results) == (folder / "metrics.json").read_text("utf-8")
+    drawn = report.draw_figures(data, results)
+    assert [figure.png for figure in drawn] == [(folder / f"{name}.png").read_bytes() for name in FIGURES]
+    other = report_data(seed=8)
+    assert as_json(other, judge(other)) != as_json(data, results)
+
+
+def test_returns_csv_gives_back_every_return(folder: Path, report_data: Callable[..., ReportData]) -> None:
+    table = pd.read_csv(folder / "returns.csv", dtype=str)
+    data = report_data()
+    assert list(table.columns) == ["date", "agent", *(run.name for run in data.strategies)]
+    assert table["date"].iloc[0] == "2016-01-04"
+    for run in (data.agent, *data.strategies):
+        np.testing.assert_array_equal([float(value) for value in table[run.name]], run.returns)
+
+
+def test_the_finding_never_says_more_than_the_interval(report_data: Callable[..., ReportData]) -> None:
+    data = report_data()
+    results = judge(data)
+
+    def said(value: float, low: float, high: float) -> str:
+        difference = SharpeDifference(value, Interval(low, high), 0.5)
+        return page.build_page(data, dataclasses.replace(results, difference=difference), [], [], [])
+
+    unclear = said(0.3, -0.01, 0.6)
+    assert "Not shown to beat equal weight" in unclear
+    assert "The interval includes zero" in unclear
+    ahead = said(0.3, 0.01, 0.6)
+    assert "Ahead of equal weight on this window" in ahead
+    assert "This is one window." in ahead
+    assert "Behind equal weight on this window" in said(-0.3, -0.6, -0.01)
+    assert "Not shown to beat equal weight" in said(0.3, math.nan, math.nan)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_fixed_strategy_has_no_gate_experts_or_training(
+    tmp_path: Path, report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
+) -> None:
+    data = report_data(agent=backtest("risk-parity", seed=4), training=pd.DataFrame(), notes=(), facts={})
+    text = write_report(tmp_path, data).read_text("utf-8")
+    assert {name.stem for name in tmp_path.glob("*.png")} == set(ALWAYS)
+    assert len(Page(text).all("img")) == len(ALWAYS)
+    assert list(json.loads((tmp_path / "metrics.json").read_text())["strategies"]) == [
+        "buy-and-hold",
+        "equal-weight",
+        "risk-parity",
+    ], "the strategy is not compared with itself"
+
+
+def test_equal_weight_is_not_compared_with_itself(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+    data = report_data(agent=report_data().strategies[1], training=pd.DataFrame())
+    text = write_report(tmp_path, data).read_text("utf-8")
+    assert "Equal weight itself" in text
+    assert "There is no quantstats tear sheet: there is no equal-weight strategy" in text
+    assert not (tmp_path / "tearsheet.html").exists()
+    against = json.loads((tmp_path / "metrics.json").read_text())["against_equal_weight"]
+    assert against == {"finding": "not compared", "interval": None, "sharpe_difference": None, "share_ahead": None}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("days", [1, 60])
+def test_a_short_window_has_a_report_without_intervals(
+    tmp_path: Path, report_data: Callable[..., ReportData], backtest: Callable[..., Backtest], days: int
+) -> None:
+    data = report_data(
+        agent=backtest("agent", steps=days, explained=True), strategies=(backtest("equal-weight", steps=days, seed=3),)
+    )
+    text = write_report(tmp_path, data).read_text("utf-8")
+    assert f"The window has {days} days; intervals need 105" in text
+    assert "Not shown to beat equal weight" in text
+    content = json.loads((tmp_path / "metrics.json").read_text())
+    assert content["strategies"]["agent"]["intervals"]["sharpe"] is None
+    assert content["against_equal_weight"]["interval"] is None
+    if days == 1:
+        assert content["strategies"]["agent"]["sharpe"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda r: np.zeros_like(r), "are all the same"),
+        (lambda r: np.where(np.arange(len(r)) == 5, np.nan, r), "have gaps"),
+        (lambda r: np.abs(r) + 1.0, "for prices"),
+        (lambda r: r[:1], "only 1 return"),
+    ],
+    ids=["all cash", "gap", "doubling", "one day"],
+)
+def test_returns_that_quantstats_cannot_judge_are_told(
+    backtest: Callable[..., Backtest], change: Callable[[np.ndarray], np.ndarray], reason: str
+) -> None:
+    agent, baseline = backtest("agent"), backtest("equal-weight")
+    assert tearsheet.why_impossible(agent, baseline) is None
+    told = tearsheet.why_impossible(dataclasses.replace(agent, returns=change(agent.returns)), baseline)
+    assert reason in str(told)
+
+
+def test_a_gap_in_the_returns_still_has_a_report(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+    agent = report_data().agent
+    returns = agent.returns.copy()
+    returns[5] = np.nan
+    text = write_report(tmp_path, report_data(agent=dataclasses.replace(agent, returns=returns))).read_text("utf-8")
+    assert "There is no quantstats tear sheet: the returns of agent have gaps." in text
+    assert not (tmp_path / "tearsheet.html").exists()
+    content = json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
+    assert content["strategies"]["agent"]["sharpe"] is None
+
+
+@pytest.mark.usefixtures("quick")
+def test_ruin_is_drawn_and_told(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+    agent = report_data().agent
+    returns = agent.returns.copy()
+    returns[200] = -1.0
+    write_report(tmp_path, report_data(agent=dataclasses.replace(agent, returns=returns)))
+    table = json.loads((tmp_path / "metrics.json").read_text())["strategies"]["agent"]
+    assert table["annual_return"] == -1.0
+    assert table["max_drawdown"] == -1.0
+
+
+def test_the_tear_sheet_agrees_with_the_report(folder: Path) -> None:
+    text = (folder / "tearsheet.html").read_text("utf-8")
+    table = json.loads((folder / "metrics.json").read_text())["strategies"]["agent"]
+    assert f"<td>{round(table['sharpe'], 2)}" in text
+    assert f"{table['max_drawdown']:.2%}" in text
+    assert "qtpylib" not in text
+    assert "<dc:date>" not in text
+
+
+def test_names_cannot_break_the_tear_sheet() -> None:
+    assert not set("<>&\"'{}$\\") & set(tearsheet._plain("<b>{{x}} & \"$y$\" 'z' \\"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
+    (tmp_path / "reports").write_text("a file, no folder")
+    with pytest.raises(OutputError, match="reports"):
+        write_report(tmp_path / "reports", report_data(bootstrap_samples=100))
+
+
+def test_strategies_over_other_days_are_refused(
+    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
+) -> None:
+    with pytest.raises(ValueError, match="other days"):
+        report_data(strategies=(backtest("equal-weight", steps=10),))
+    with pytest.raises(ValueError, match="share a name"):
+        report_data(strategies=(backtest("x"), backtest("x")))
+    with pytest.raises(ValueError, match="no returns"):
+        report_data(agent=backtest("x", steps=0), strategies=())

@@ -1,0 +1,137 @@
+"""The bootstrap: repeatable, paired, equal to arch's own, and right about as often as it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from arch.bootstrap import StationaryBootstrap
+
+from finflow.evaluation import metrics, paths, significance
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.significance import Interval, SharpeDifference
+
+
+def test_the_same_seed_draws_the_same_days() -> None:
+    first = significance.draw_days(200, 50, 10, seed=3)
+    np.testing.assert_array_equal(first, significance.draw_days(200, 50, 10, seed=3))
+    assert (first != significance.draw_days(200, 50, 10, seed=4)).any()
+    assert first.shape == (50, 200)
+    assert first.min() >= 0
+    assert first.max() < 200
+
+
+def test_days_are_drawn_in_blocks_of_the_length_asked_for() -> None:
+    draws = significance.draw_days(1000, 200, 20, seed=0)
+    follows = (draws[:, 1:] - draws[:, :-1]) % 1000 == 1
+    assert 1.0 / (1.0 - follows.mean()) == pytest.approx(20.0, rel=0.05)
+
+
+def test_drawing_leaves_the_global_random_state_alone() -> None:
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    significance.draw_days(200, 20, 10, seed=0)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_every_metric_of_a_resample_is_the_metric_of_those_days(backtest: Callable[..., Backtest]) -> None:
+    run = backtest("x")
+    draws = significance.draw_days(len(run.returns), 300, 21, seed=0)
+    resampled = significance.resample(run, draws, 0.05)
+    for row in (0, 127, 128, 299):
+        days = draws[row]
+        returns, cash = run.returns[days], run.cash_returns[days]
+        assert resampled["annual_return"][row] == pytest.approx(metrics.annual_return(returns))
+        assert resampled["annual_volatility"][row] == pytest.approx(metrics.annual_volatility(returns))
+        assert resampled["sharpe"][row] == pytest.approx(metrics.sharpe(returns, cash))
+        assert resampled["sortino"][row] == pytest.approx(metrics.sortino(returns, cash))
+        assert resampled["calmar"][row] == pytest.approx(metrics.calmar(returns))
+        assert resampled["max_drawdown"][row] == pytest.approx(metrics.max_drawdown(returns))
+        assert resampled["cvar"][row] == pytest.approx(metrics.cvar(returns, 0.05))
+    assert set(resampled) == set(metrics.summarise(run)) - {"annual_turnover", "annual_cost"}
+
+
+def test_the_interval_is_archs_percentile_interval(backtest: Callable[..., Backtest]) -> None:
+    run = backtest("x")
+    excess = run.returns - run.cash_returns
+    theirs = StationaryBootstrap(21, excess, seed=np.random.default_rng(5)).conf_int(
+        lambda x: float(paths.sharpe(x)), reps=400, method="percentile", size=0.9
+    )
+    draws = significance.draw_days(len(excess), 400, 21, seed=5)
+    ours = significance.interval(significance.resample(run, draws, 0.05)["sharpe"], 0.9)
+    np.testing.assert_allclose([ours.low, ours.high], theirs[:, 0], rtol=1e-10)
+
+
+def test_a_higher_confidence_is_a_wider_interval() -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    narrow, wide = significance.interval(values, 0.8), significance.interval(values, 0.99)
+    assert wide.low < narrow.low < narrow.high < wide.high
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    mean, deviation, days, worlds = 0.0006, 0.01, 300, 150
+    truth = mean / deviation * math.sqrt(252)
+    draws = significance.draw_days(days, 250, 5, seed=0)
+    covered = 0
+    for world in range(worlds):
+        returns = np.random.default_rng(world).normal(mean, deviation, days)
+        bounds = significance.interval(paths.sharpe(returns[draws]), 0.9)
+        covered += bounds.low <= truth <= bounds.high
+    assert 0.80 <= covered / worlds <= 0.97
+
+
+def test_a_window_of_few_blocks_has_no_interval(backtest: Callable[..., Backtest]) -> None:
+    run = backtest("x", steps=104)
+    draws = significance.draw_days(104, 100, 21, seed=0)
+    assert draws.shape == (0, 104)
+    assert not significance.interval(significance.resample(run, draws, 0.05)["sharpe"], 0.95).defined
+    assert len(significance.draw_days(105, 100, 21, seed=0)) == 100
+
+
+def test_an_undefined_resample_leaves_no_interval() -> None:
+    assert not significance.interval(np.array([1.0, 2.0, np.nan]), 0.95).defined
+
+
+def test_what_both_strategies_share_cancels_in_the_difference(backtest: Callable[..., Backtest]) -> None:
+    first, second = backtest("first", seed=1), backtest("second", seed=2)
+    draws = significance.draw_days(len(first.returns), 500, 21, seed=0)
+    one, two = (significance.resample(run, draws, 0.05)["sharpe"] for run in (first, second))
+    paired = significance.sharpe_difference(first, second, one, two, 0.95)
+    unpaired = significance.interval(one - np.random.default_rng(0).permutation(two), 0.95)
+    assert paired.interval.high - paired.interval.low < 0.6 * (unpaired.high - unpaired.low)
+    expected = metrics.sharpe(first.returns, first.cash_returns) - metrics.sharpe(second.returns, second.cash_returns)
+    assert paired.value == pytest.approx(expected)
+    back = significance.sharpe_difference(second, first, two, one, 0.95)
+    assert back.value == pytest.approx(-paired.value)
+    assert back.share_ahead == pytest.approx(1.0 - paired.share_ahead)
+
+
+def test_a_strategy_is_not_ahead_of_itself(backtest: Callable[..., Backtest]) -> None:
+    run = backtest("x")
+    draws = significance.draw_days(len(run.returns), 100, 21, seed=0)
+    resampled = significance.resample(run, draws, 0.05)["sharpe"]
+    difference = significance.sharpe_difference(run, run, resampled, resampled, 0.95)
+    assert difference == SharpeDifference(0.0, Interval(0.0, 0.0), 0.0)
+    assert difference.finding == "not shown"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "finding"),
+    [
+        (0.1, 0.2, "ahead"),
+        (-0.2, -0.1, "behind"),
+        (-0.1, 0.2, "not shown"),
+        (0.0, 0.2, "not shown"),
+        (math.nan, math.nan, "not shown"),
+    ],
+)
+def test_only_an_interval_on_one_side_of_zero_is_a_finding(low: float, high: float, finding: str) -> None:
+    assert SharpeDifference(0.15, Interval(low, high), 0.5).finding == finding
+
+
+def test_a_difference_over_other_days_is_refused(backtest: Callable[..., Backtest]) -> None:
+    with pytest.raises(ValueError, match="different days"):
+        significance.sharpe_difference(
+            backtest("first", steps=100), backtest("second", steps=101), np.zeros(1), np.zeros(1), 0.95
+        )
