@@ -1,0 +1,1 @@
+"""What was done before: behaviour data and its datasets."""

@@ -1,0 +1,158 @@
+"""Collects behaviour: five families of rules and a mixture that covers the simplex, all through the ledger.
+
+Every episode draws a source, one of its variants, how often it decides, how far it goes and how noisily. All
+episodes step together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.env.coverage import draw_coverage, smooth
+from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.offline.dataset import SOURCES, OfflineDataset, made_by
+from finflow.strategies.behaviour import FAMILIES, family_tables
+
+COVERAGE = len(FAMILIES)
+COVERAGE_SHARE = 0.25
+INTERVALS = (1, 5, 21, 63)  # decisions between two that trade
+TRADE_RATES = (0.05, 1.0)  # share of the way to the aim; drawn log-uniformly
+NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How each of N episodes behaves.
+
+    Attributes
+    ----------
+    source, variant, interval, phase : int (N,)
+    trade_rate, noise_scale : float (N,)
+    """
+
+    source: NDArray[np.int64]
+    variant: NDArray[np.int64]
+    interval: NDArray[np.int64]
+    phase: NDArray[np.int64]
+    trade_rate: NDArray[np.float64]
+    noise_scale: NDArray[np.float64]
+
+
+def draw_habits(rng: np.random.Generator, size: int, n_variants: int) -> Habits:
+    """Draw the habits of N episodes; the sources come in fixed shares, in random order."""
+    n_coverage = round(COVERAGE_SHARE * size)
+    sources = np.concatenate([np.full(n_coverage, COVERAGE), np.arange(size - n_coverage) % len(FAMILIES)])
+    interval = rng.choice(INTERVALS, size=size)
+    low, high = np.log(TRADE_RATES)
+    return Habits(
+        source=rng.permutation(sources),
+        variant=rng.integers(n_variants, size=size),
+        interval=interval,
+        phase=rng.integers(interval),
+        trade_rate=np.exp(rng.uniform(low, high, size=size)),
+        noise_scale=rng.choice(NOISE_SCALES, size=size),
+    )
+
+
+class Behaviour:
+    """Decides for N episodes at once.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    size : int
+        N.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
+        self.process = process
+        self.rng = rng
+        self.tables = np.stack([family_tables(process.panel, family) for family in FAMILIES])
+        self.habits = draw_habits(rng, size, n_variants=self.tables.shape[1])
+
+    def decide(self, state: PortfolioState, step: int) -> NDArray[np.float64]:
+        """Targets, (N, K): part of the way to an aim where a decision is due, the same portfolio elsewhere."""
+        habits = self.habits
+        weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
+        aim = smooth(self._aims(state))
+        wanted = weights + habits.trade_rate[:, None] * (aim - weights)
+        noise = habits.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
+        wanted = wanted * np.exp(noise)
+        wanted /= wanted.sum(axis=1, keepdims=True)
+        due = (step + habits.phase) % habits.interval == 0
+        targets: NDArray[np.float64] = np.where(due[:, None], wanted, weights)
+        return targets
+
+    def _aims(self, state: PortfolioState) -> NDArray[np.float64]:
+        """The portfolio each episode's source names now, (N, K)."""
+        source = self.habits.source
+        covering = source == COVERAGE
+        aims, _ = draw_coverage(self.rng, len(source), self.process.n_weights)
+        family = np.minimum(source, COVERAGE - 1)
+        named: NDArray[np.float64] = self.tables[family, self.habits.variant, state.bar - self.process.lag]
+        return np.where(covering[:, None], aims, named)
+
+
+def collect(config: Config, process: DecisionProcess, window: range) -> OfflineDataset:
+    """Collect ``train.offline_episodes`` episodes in the training window.
+
+    Parameters
+    ----------
+    config : Config
+    process : DecisionProcess
+    window : range
+        Bars that episodes stay within.
+
+    Returns
+    -------
+    OfflineDataset
+        Ruin ends an episode like any other end; the rows after it belong to a new one.
+    """
+    size, length = config.train.offline_episodes, config.env.episode_length
+    seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
+    rng = np.random.default_rng(seeds[0])
+    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True)
+    env.reset(seed=int(seeds[1].generate_state(1)[0]))
+    behaviour = Behaviour(process, size, rng)
+    names = ("bar", "portfolio", "action", "reward", "next_portfolio", "next_action", "terminated", "truncated")
+    rows: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}
+    lives, life = [], np.zeros(size, dtype=np.int64)
+    action = behaviour.decide(env.state, 0)
+    for step in range(length):
+        before = env.state
+        _, reward, terminated, truncated, info = env.step(action)
+        after = info.get("final_state", env.state)
+        following = behaviour.decide(after, step + 1)
+        observed, seen_after = process.observed_portfolio(before), process.observed_portfolio(after)
+        values = (before.bar, observed, action, reward, seen_after, following, terminated, truncated)
+        for name, value in zip(names, values, strict=True):
+            rows[name].append(value)
+        lives.append(life.copy())
+        life += terminated
+        restarted = terminated & ~truncated
+        action = behaviour.decide(env.state, step + 1) if restarted.any() else following
+    columns = {
+        name: np.stack(parts, axis=1).reshape(size * length, *parts[0].shape[1:]) for name, parts in rows.items()
+    }
+    episode = (np.arange(size)[:, None] + size * np.stack(lives, axis=1)).ravel()
+    family = np.repeat(behaviour.habits.source, length)
+    meta = {"reward_scale": float(columns["reward"].std()), "made_by": made_by(config, process, window)}
+    return OfflineDataset(
+        bar=columns["bar"].astype(np.int32),
+        portfolio=columns["portfolio"].astype(np.float32),
+        action=columns["action"].astype(np.float32),
+        reward=columns["reward"].astype(np.float32),
+        next_portfolio=columns["next_portfolio"].astype(np.float32),
+        next_action=columns["next_action"].astype(np.float32),
+        terminated=columns["terminated"].astype(np.bool_),
+        truncated=columns["truncated"].astype(np.bool_),
+        episode=episode.astype(np.int32),
+        family=family.astype(np.int8),
+        meta={**meta, "sources": list(SOURCES)},
+    )
