@@ -1,0 +1,1 @@
+"""What decides: networks, policy, critics and losses."""

@@ -1,0 +1,226 @@
+"""The B-Cell agent online: distributional soft actor-critic with calibrated CQL, seeded from IQL.
+
+References
+----------
+Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications.
+Kuznetsov et al. (2020), Truncated Quantile Critics.
+Kumar et al. (2020), Conservative Q-Learning. Nakamoto et al. (2023), Cal-QL.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch, States
+from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
+from finflow.agent.iql import IQL
+from finflow.agent.losses import (
+    actor_loss,
+    bellman_target,
+    conservative_loss,
+    mean_loss,
+    pessimistic_value,
+    pinball_loss,
+    temperature_loss,
+)
+from finflow.agent.networks import Encoding
+from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
+from finflow.agent.policy import Decision, ExpertPolicy
+from finflow.agent.simplex import entropy_share, standard_normal, target_entropy
+from finflow.config import BCellConfig
+
+TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles is switched on, from IQL's none
+ALPHA_BETA2 = 0.999
+
+
+class CoverageProposals(NamedTuple):
+    """Proposals for CQL from the coverage mixture, with their log densities.
+
+    Attributes
+    ----------
+    portfolios : Tensor, (batch, P, K)
+    log_density : Tensor, (batch, P)
+    """
+
+    portfolios: Tensor
+    log_density: Tensor
+
+
+class BCell:
+    """Five experts, their critics, and one update.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    config : BCellConfig
+    generator : Generator
+        Draws initial weights, on the CPU.
+    device : torch.device
+    """
+
+    def __init__(self, shape: NetworkShape, config: BCellConfig, generator: Generator, device: torch.device) -> None:
+        self.shape = shape
+        self.config = config
+        self.device = device
+        self.policy = ExpertPolicy(shape, generator, config.dropout).to(device)
+        self.critic = CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout).to(device)
+        self.target_critic = copy.deepcopy(self.critic)
+        self.behaviour_value = ValueNetwork(shape, generator).to(device)
+        freeze([self.target_critic, self.behaviour_value])
+        self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        self.alpha_optimiser = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, betas=(0.9, ALPHA_BETA2))
+
+    def seed_from(self, iql: IQL) -> None:
+        """Take policy, critics and targets over from IQL, bit for bit; the optimisers start afresh."""
+        self.policy.load_state_dict(iql.policy.state_dict())
+        self.critic.load_state_dict(iql.critic.state_dict())
+        self.target_critic.load_state_dict(iql.target_critic.state_dict())
+        self.behaviour_value.load_state_dict(iql.value.state_dict())
+
+    @torch.no_grad()
+    def decide(self, states: States) -> Decision:
+        """Decisions and what led to them."""
+        decision: Decision = self.policy(states)
+        return decision
+
+    @torch.no_grad()
+    def explore(self, states: States, noise: Generator) -> Tensor:
+        """Portfolios drawn from the policy, (batch, K)."""
+        distribution = self.policy(states).distribution
+        batch, dimensions = distribution.location.shape
+        drawn, _ = distribution.sample(standard_normal((batch, 1, dimensions), noise, distribution.location))
+        portfolios: Tensor = drawn[:, 0]
+        return portfolios
+
+    def update_sac(
+        self,
+        batch: Batch,
+        coverage: CoverageProposals,
+        noise: Generator,
+        update: int,
+        actor: bool = True,
+        alpha: float | None = None,
+    ) -> dict[str, Tensor]:
+        """One update of critics, policy and temperature.
+
+        Parameters
+        ----------
+        batch : Batch
+        coverage : CoverageProposals
+            For CQL.
+        noise : Generator
+            Draws the actions.
+        update : int
+            Updates done before this one.
+        actor : bool
+            Whether the policy learns too: right after the hand-over only the critics do.
+        alpha : float, optional
+            A scheduled entropy coefficient, in place of the tuned one.
+
+        Returns
+        -------
+        dict of Tensor, ()
+        """
+        config, states = self.config, batch.states
+        dropout_noise = noise if config.dropout > 0.0 else None
+        decision = self.policy(states, dropout_noise)
+        with torch.no_grad():
+            next_distribution = self.policy(batch.next_states).distribution
+        size, dimensions = next_distribution.location.shape
+        draws = (size, config.cql_samples + 1, dimensions)
+        drawn, log_density = decision.distribution.sample(standard_normal(draws, noise, batch.actions))
+        next_drawn, next_log_density = next_distribution.sample(standard_normal(draws, noise, batch.actions))
+
+        target, samples = self._targets(batch, next_drawn[:, :1], update)
+        encoding = self.critic.encode(states)
+        proposals = CoverageProposals(
+            torch.cat([coverage.portfolios, drawn[:, 1:].detach(), next_drawn[:, 1:]], dim=1),
+            torch.cat([coverage.log_density, log_density[:, 1:].detach(), next_log_density[:, 1:]], dim=1),
+        )
+        critic_loss, metrics = self._critic_loss(batch, encoding, proposals, target, samples, dropout_noise)
+        temperature = self.log_alpha.detach().exp() if alpha is None else torch.tensor(alpha, device=self.device)
+        if actor:
+            policy_loss, entropy = self._policy_loss(
+                states, encoding.detach(), drawn[:, :1], log_density[:, 0], temperature
+            )
+        metrics["critic_gradient"] = descend(critic_loss, self.critic_optimiser, config.gradient_norm)
+        if actor:
+            metrics["policy_gradient"] = descend(policy_loss, self.policy_optimiser, config.gradient_norm)
+            metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
+            metrics["trade_rate"] = decision.trade_rate.mean().detach()
+            if alpha is None and config.alpha_mode == "auto":
+                self._update_alpha(log_density[:, 0], dimensions)
+        metrics["alpha"] = temperature
+        follow(self.target_critic, self.critic, config.tau)
+        return metrics
+
+    def _targets(self, batch: Batch, next_actions: Tensor, update: int) -> tuple[Tensor, Tensor]:
+        """Targets of m, (B,), and samples for q, (E, B, n); entropy is left out of the backup."""
+        config, next_states = self.config, batch.next_states
+        with torch.no_grad():
+            ahead = self.target_critic.value(self.target_critic.encode(next_states), next_states, next_actions)
+            spread = ahead.spread[:, :, 0]
+            share = min(update / TRUNCATION_UPDATES, 1.0)
+            next_value = pessimistic_value(ahead.mean[..., 0], spread, config.dropped_quantiles, share)
+            target = bellman_target(batch.rewards, batch.terminated, next_value, config.gamma)
+            samples = target.unsqueeze(-1) + config.gamma * (1.0 - batch.terminated).unsqueeze(-1) * spread
+        return target, samples
+
+    def _critic_loss(
+        self,
+        batch: Batch,
+        encoding: Encoding,
+        proposals: CoverageProposals,
+        target: Tensor,
+        samples: Tensor,
+        noise: Generator | None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Squared loss of m, pinball loss of q and the conservative penalty, from one encoding of the states."""
+        portfolios = torch.cat([batch.actions.unsqueeze(1), proposals.portfolios], dim=1)
+        valuation = self.critic.value(encoding, batch.states, portfolios, noise=noise)
+        data = valuation.mean[..., 0]
+        q_loss = mean_loss(data, target)
+        quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
+        count = proposals.portfolios.shape[1]
+        policy_drawn = torch.arange(count, device=data.device) >= self.config.cql_samples
+        penalty = conservative_loss(
+            valuation.mean[..., 1:], proposals.log_density, data, policy_drawn, batch.calibrations
+        )
+        metrics = {
+            "q_loss": q_loss.detach(),
+            "quantile_loss": quantile_loss.detach(),
+            "cql_loss": penalty.detach(),
+            "q": data.mean().detach(),
+        }
+        return q_loss + quantile_loss + self.config.cql_alpha * penalty, metrics
+
+    def _policy_loss(
+        self, states: States, encoding: Encoding, drawn: Tensor, log_density: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The actor's loss, with gradients through the action and none for the critics."""
+        action = drawn.detach().requires_grad_(True)
+        value = self.critic.value(encoding, states, action, with_quantiles=0).mean[..., 0].min(dim=0).values
+        (slope,) = torch.autograd.grad(value.sum(), action)
+        # equal in value and in gradient to Q(s, a), linear in the action
+        linear = value.detach() + (slope * (drawn - action.detach())).sum(dim=(1, 2))
+        dimensions = drawn.shape[-1] - 1
+        return actor_loss(log_density, linear, alpha, dimensions), -log_density.mean().detach()
+
+    def _update_alpha(self, log_density: Tensor, dimensions: int) -> None:
+        """Move the temperature so that the policy's entropy comes to its target."""
+        target = target_entropy(self.config.target_entropy, dimensions + 1)
+        loss = temperature_loss(self.log_alpha, log_density, target, dimensions)
+        self.alpha_optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.alpha_optimiser.step()
+
+    def policy_entropy_share(self, entropy: float, n_weights: int) -> float:
+        """Entropy of the policy as a share of the greatest possible, in 0..1."""
+        return entropy_share(entropy, n_weights)

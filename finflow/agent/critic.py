@@ -1,0 +1,119 @@
+"""What a decision is worth: an ensemble of distributional critics, and the value of a state.
+
+Each critic's distribution is ``Z = m + (q - mean q)``: ``m``, the mean, learned by squared loss as published for
+scalar critics; ``q``, the quantiles, learned by the pinball loss and giving Z its spread only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Generator, Tensor, nn
+
+from finflow.agent.batch import States
+from finflow.agent.networks import Encoding, EnsembleLinear, MarketEncoder, PortfolioHead, portfolio_width
+
+
+class NetworkShape(NamedTuple):
+    """Sizes that networks are built from; none depends on the number of assets.
+
+    Attributes
+    ----------
+    n_asset_features : int
+        F + 1, the listing flag included.
+    n_market_features : int
+    hidden : int
+    lenses : tuple of tuples of int
+        Columns of the asset features that each of the five experts reads.
+    """
+
+    n_asset_features: int
+    n_market_features: int
+    hidden: int
+    lenses: tuple[tuple[int, ...], ...]
+
+
+class Valuation(NamedTuple):
+    """Values of P portfolios in each state by E critics.
+
+    Attributes
+    ----------
+    mean : Tensor, (E, batch, P)
+    quantiles : Tensor, (E, batch, P' <= P, n_quantiles)
+        Not centred: only their spread enters the distribution.
+    """
+
+    mean: Tensor
+    quantiles: Tensor
+
+    @property
+    def spread(self) -> Tensor:
+        """Centred quantiles, ``q - mean q``."""
+        return self.quantiles - self.quantiles.mean(dim=-1, keepdim=True)
+
+
+class CriticEnsemble(nn.Module):
+    """E critics in one batched call; independent parameters throughout.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    n_critics, n_quantiles : int
+    generator : Generator
+    dropout_rate : float
+    """
+
+    def __init__(
+        self, shape: NetworkShape, n_critics: int, n_quantiles: int, generator: Generator, dropout_rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.encoder = MarketEncoder(
+            n_critics, shape.n_asset_features, shape.n_market_features, shape.hidden, generator
+        )
+        self.head = PortfolioHead(n_critics, shape.hidden, generator, dropout_rate)
+        self.mean = EnsembleLinear(n_critics, portfolio_width(shape.hidden), 1, generator, scale=0.1)
+        self.quantiles = EnsembleLinear(n_critics, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
+
+    def encode(self, states: States) -> Encoding:
+        """Encode states once, to value many portfolios in them."""
+        encoding: Encoding = self.encoder(states)
+        return encoding
+
+    def value(
+        self,
+        encoding: Encoding,
+        states: States,
+        portfolios: Tensor,
+        with_quantiles: int = 1,
+        noise: Generator | None = None,
+    ) -> Valuation:
+        """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
+        hidden = self.head(encoding, states, portfolios, noise)
+        mean = self.mean(hidden).view(-1, *portfolios.shape[:2])
+        if with_quantiles == 0:
+            return Valuation(mean, mean.new_zeros(*mean.shape[:2], 0, 0))
+        spread_out = hidden.view(*mean.shape, -1)[:, :, :with_quantiles].flatten(1, 2)
+        quantiles = self.quantiles(spread_out).view(*mean.shape[:2], with_quantiles, -1)
+        return Valuation(mean, quantiles)
+
+
+class ValueNetwork(nn.Module):
+    """Two values of a state, holding its portfolio: IQL's expectile V, and the behaviour's own V_mu.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    generator : Generator
+    """
+
+    def __init__(self, shape: NetworkShape, generator: Generator) -> None:
+        super().__init__()
+        self.encoder = MarketEncoder(1, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
+        self.head = PortfolioHead(1, shape.hidden, generator)
+        self.values = EnsembleLinear(1, portfolio_width(shape.hidden), 2, generator, scale=0.1)
+
+    def forward(self, states: States) -> tuple[Tensor, Tensor]:
+        """V and V_mu, each (batch,)."""
+        hidden = self.head(self.encoder(states), states, states.weights.unsqueeze(1))
+        values = self.values(hidden)[0]
+        return values[:, 0], values[:, 1]

@@ -1,0 +1,210 @@
+"""The losses, as pure functions of tensors: each is one formula of its paper.
+
+Symbols: m is a critic's mean, q its quantiles, V IQL's value, A = m - V the advantage, r a scaled reward, d the
+termination flag, E critics, B transitions, P proposals, n quantiles, K weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ADVANTAGE_WEIGHT_LIMIT = 100.0
+PINBALL_WIDTH = 0.05
+
+
+def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
+    """``mean |tau - 1(u < 0)| u^2`` with ``u = target - value``.
+
+    Parameters
+    ----------
+    target, value : Tensor, (B,)
+    expectile : float
+        tau, in (0, 1); a half gives half the squared loss.
+
+    Returns
+    -------
+    Tensor, ()
+
+    References
+    ----------
+    Kostrikov, Nair and Levine (2022), Offline Reinforcement Learning with Implicit Q-Learning, equation 5.
+    """
+    difference = target - value
+    weight = torch.where(difference < 0.0, 1.0 - expectile, expectile)
+    return (weight * difference.square()).mean()
+
+
+def advantage_weights(advantage: Tensor, temperature: float) -> Tensor:
+    """``min(exp(beta * A), 100)``, (B,); equation 7 of the same paper, with the clip of its code."""
+    limit = math.log(ADVANTAGE_WEIGHT_LIMIT)
+    return (temperature * advantage).clamp(max=limit).exp()
+
+
+def weighted_likelihood_loss(log_density: Tensor, weights: Tensor, n_dimensions: int) -> Tensor:
+    """``- mean weight * log pi(a | s)`` per free dimension of the action.
+
+    Dividing by K - 1 keeps the step the same size for any number of assets.
+    """
+    return -(weights * log_density).mean() / n_dimensions
+
+
+def bellman_target(rewards: Tensor, terminated: Tensor, next_value: Tensor, gamma: float) -> Tensor:
+    """``r + gamma * (1 - d) * V(s')``, (B,): truncation bootstraps, termination does not."""
+    return rewards + gamma * (1.0 - terminated) * next_value
+
+
+def mean_loss(mean: Tensor, target: Tensor) -> Tensor:
+    """``sum over critics of mean (m - target)^2``.
+
+    Parameters
+    ----------
+    mean : Tensor, (E, B)
+    target : Tensor, (B,)
+    """
+    return (mean - target).square().mean(dim=1).sum()
+
+
+def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDTH) -> Tensor:
+    """Quantile loss of every quantile against every sample, smoothed within ``width``.
+
+    Parameters
+    ----------
+    quantiles : Tensor, (E, B, n)
+        At the levels (i - 1/2) / n.
+    samples : Tensor, (E, B, n')
+        Of the target distribution.
+    width : float
+        Huber width; a wide one learns expectiles, so it is a small part of a typical error.
+
+    Returns
+    -------
+    Tensor, ()
+        ``sum_E mean_B mean_i mean_j |tau_i - 1(u < 0)| * huber(u) / width``, ``u = sample_j - quantile_i``: the
+        mean over i, where the paper sums, so that the number of quantiles does not change the step.
+
+    References
+    ----------
+    Dabney et al. (2018), Distributional Reinforcement Learning with Quantile Regression, equation 10.
+    """
+    loss: Tensor = _Pinball.apply(quantiles, samples, width)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _Pinball(torch.autograd.Function):
+    """The pairwise loss in few passes: unfused it costs as much as all matrix products of an update.
+
+    With ``c+ = clamp(u, 0, width)`` and ``c- = clamp(u, -width, 0)`` the loss of a quantile is the sum over its samples
+    of ``tau c+ (u - c+/2) + (1 - tau) c- (u - c-/2)``, and its slope that of ``- tau c+ - (1 - tau) c-``.
+    """
+
+    @staticmethod
+    def forward(context: Any, quantiles: Tensor, samples: Tensor, width: float) -> Tensor:
+        _, batch, count = quantiles.shape
+        levels = (torch.arange(count, device=quantiles.device, dtype=quantiles.dtype) + 0.5) / count
+        difference = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
+        loss, slope = torch.zeros_like(quantiles), torch.zeros_like(quantiles)
+        for weight, low, high in ((levels, 0.0, width), (1.0 - levels, -width, 0.0)):
+            clamped = difference.clamp(low, high)
+            loss += weight * (torch.linalg.vecdot(clamped, difference) - 0.5 * clamped.square().sum(-1))
+            slope -= weight * clamped.sum(-1)
+        scale = 1.0 / (width * batch * count * samples.shape[-1])
+        context.save_for_backward(slope * scale)
+        return loss.sum() * scale
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = context.saved_tensors
+        return gradient * slope, None, None
+
+
+def truncated_spread(spread: Tensor, dropped: int) -> Tensor:
+    """Mean of centred quantiles without the largest ``dropped``: at most zero, a pessimism to add to m.
+
+    Parameters
+    ----------
+    spread : Tensor, (..., n)
+        ``q - mean q``.
+    dropped : int
+
+    Returns
+    -------
+    Tensor, (...)
+
+    References
+    ----------
+    Kuznetsov et al. (2020), Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional
+    Quantile Critics, equation 4.
+    """
+    if dropped == 0:
+        return torch.zeros_like(spread[..., 0])
+    kept = spread.sort(dim=-1).values[..., : spread.shape[-1] - dropped]
+    return kept.mean(dim=-1)
+
+
+def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float) -> Tensor:
+    """Least value over critics, ``min_e m_e + share * truncated spread_e``.
+
+    Parameters
+    ----------
+    mean : Tensor, (E, B)
+    spread : Tensor, (E, B, n)
+    dropped : int
+        Top quantiles left out.
+    share : float
+        In 0..1: how far the truncation is switched on; at zero this is IQL's own aggregation.
+    """
+    if share == 0.0:
+        return mean.min(dim=0).values
+    return (mean + share * truncated_spread(spread, dropped)).min(dim=0).values
+
+
+def conservative_loss(
+    proposals: Tensor, log_density: Tensor, data: Tensor, policy_drawn: Tensor, calibration: Tensor
+) -> Tensor:
+    """CQL(H), importance-corrected and calibrated.
+
+    Parameters
+    ----------
+    proposals : Tensor, (E, B, P)
+        m at the proposed actions.
+    log_density : Tensor, (B, P)
+        Log density that each proposal was drawn with.
+    data : Tensor, (E, B)
+        m at the actions of the data.
+    policy_drawn : bool Tensor, (P,)
+        Which proposals were drawn from the policy: these are not pushed under the calibration.
+    calibration : Tensor, (B,)
+        Value of the behaviour at the state; minus infinity turns the calibration off.
+
+    Returns
+    -------
+    Tensor, ()
+        ``sum_E mean_B [log mean_P exp(m - log density) - m(data)]``.
+
+    References
+    ----------
+    Kumar et al. (2020), Conservative Q-Learning, equation 4 and appendix F.
+    Nakamoto et al. (2023), Cal-QL, equation 5.1.
+    """
+    calibrated = torch.where(policy_drawn, torch.maximum(proposals, calibration[:, None]), proposals)
+    soft_maximum = torch.logsumexp(calibrated - log_density, dim=-1) - math.log(proposals.shape[-1])
+    return (soft_maximum - data).mean(dim=1).sum()
+
+
+def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int) -> Tensor:
+    """``mean alpha * log pi / (K - 1) - Z(s, a)``: entropy is counted per free dimension.
+
+    References
+    ----------
+    Haarnoja et al. (2018), Soft Actor-Critic Algorithms and Applications, equation 7.
+    """
+    return (alpha * log_density / n_dimensions - value).mean()
+
+
+def temperature_loss(log_alpha: Tensor, log_density: Tensor, target: float, n_dimensions: int) -> Tensor:
+    """``- log alpha * mean (log pi + H_target) / (K - 1)``; equation 18 of the same paper, in log alpha."""
+    return -(log_alpha * (log_density.detach() + target).mean() / n_dimensions)

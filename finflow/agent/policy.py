@@ -1,0 +1,168 @@
+"""Five experts, a gate and a trade rate: how a decision is made, and how it can be read.
+
+Each expert reads the assets through its own lens, its own group of features, and names a portfolio. A gate that
+reads the market mixes them into an aim, and a trade rate moves part of the way from the current weights to it, as
+optimal trading under costs does. The action is logistic-normal around that centre.
+
+References
+----------
+Garleanu and Pedersen (2013), Dynamic Trading with Predictable Returns and Transaction Costs, proposition 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from finflow.agent.batch import States
+from finflow.agent.critic import NetworkShape
+from finflow.agent.networks import EnsembleLinear, dropout, first_layer, listed_share, pooled
+from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_ratios
+
+EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
+INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
+INITIAL_LOG_SCALE = -1.5
+LOG_SCALE_RANGE = (-5.0, 1.0)
+N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
+
+
+class Decision(NamedTuple):
+    """A batch of decisions and what led to them.
+
+    Attributes
+    ----------
+    experts : Tensor, (batch, 5, K)
+        The portfolio each expert names.
+    gate : Tensor, (batch, 5)
+    aim : Tensor, (batch, K)
+        The experts' portfolios, mixed by the gate.
+    trade_rate : Tensor, (batch, 1)
+        Share of the way from the current weights to the aim.
+    centre : Tensor, (batch, K)
+    log_scale : Tensor, (batch, 1)
+    """
+
+    experts: Tensor
+    gate: Tensor
+    aim: Tensor
+    trade_rate: Tensor
+    centre: Tensor
+    log_scale: Tensor
+
+    @property
+    def distribution(self) -> LogisticNormal:
+        """The distribution of the action."""
+        location = log_ratios(self.centre)
+        return LogisticNormal(location, self.log_scale.expand_as(location))
+
+    def expert_distribution(self, weights: Tensor, expert: Tensor) -> LogisticNormal:
+        """What one expert alone would do in each state, at the common trade rate and scale.
+
+        Parameters
+        ----------
+        weights : Tensor, (batch, K)
+            The current weights.
+        expert : Tensor, (batch,)
+            Index of the expert.
+        """
+        portfolio = self.experts[torch.arange(len(expert), device=expert.device), expert]
+        rate = self.trade_rate.detach()
+        location = log_ratios((1.0 - rate) * weights + rate * portfolio)
+        return LogisticNormal(location, self.log_scale.detach().expand_as(location))
+
+
+class ExpertPolicy(nn.Module):
+    """The policy of the B-Cell; takes any number of assets.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    generator : Generator
+        Draws the initial weights.
+    dropout_rate : float
+        Of the gate's hidden layer.
+    """
+
+    lens: Tensor
+
+    def __init__(self, shape: NetworkShape, generator: Generator, dropout_rate: float = 0.0) -> None:
+        super().__init__()
+        experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
+        self.dropout_rate = dropout_rate
+        lens = torch.zeros(experts, shape.n_asset_features, 1)
+        for expert, columns in enumerate(shape.lenses):
+            lens[expert, list(columns)] = 1.0
+        self.register_buffer("lens", lens, persistent=False)
+        self.from_asset = EnsembleLinear(experts, shape.n_asset_features, width, generator)
+        self.from_market = EnsembleLinear(experts, shape.n_market_features, width, generator, bias=False)
+        self.second = EnsembleLinear(experts, width, width, generator)
+        self.from_mean = EnsembleLinear(experts, width, width, generator, bias=False)
+        self.score = EnsembleLinear(experts, width, 1, generator, bias=False)
+        self.cash_score = EnsembleLinear(experts, width + shape.n_market_features, 1, generator)
+        gate_width = max(shape.hidden // 2, 8)
+        self.gate_hidden = _linear(experts * width + shape.n_market_features, gate_width, generator)
+        self.gate = _linear(gate_width, experts, generator, scale=0.1)
+        self.trade_hidden = _linear(gate_width + N_TRADE_FACTS, gate_width, generator)
+        self.trade = _linear(gate_width, 2, generator, scale=0.1)
+        with torch.no_grad():
+            self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
+
+    def forward(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> Decision:
+        """Decide for a batch of states.
+
+        Parameters
+        ----------
+        states : States
+        noise : Generator, optional
+            Switches dropout on.
+        gate_only : bool
+            The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
+        """
+        experts, seen = self._experts(states)
+        if gate_only:
+            seen = seen.detach()
+        hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
+        hidden = dropout(hidden, self.dropout_rate, noise)
+        gate = torch.softmax(self.gate(hidden), dim=-1)
+        mixed = experts.detach() if gate_only else experts
+        aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
+        return self.toward(states, experts, gate, aim, hidden)
+
+    def toward(self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor) -> Decision:
+        """Move from the current weights toward an aim."""
+        weights = states.weights
+        distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
+        facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
+        rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
+        trade_rate = torch.sigmoid(rate_and_scale[:, :1])
+        log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
+        centre = ((1.0 - trade_rate) * weights + trade_rate * aim).clamp(min=SMALLEST_WEIGHT)
+        return Decision(experts, gate, aim, trade_rate, centre, log_scale)
+
+    def _experts(self, states: States) -> tuple[Tensor, Tensor]:
+        """Portfolios of the five experts, (batch, 5, K), and what they saw on average, (batch, 5 * width)."""
+        share = listed_share(states)
+        weight = self.from_asset.weight * self.lens
+        first, mean = first_layer(weight, self.from_asset, self.from_market, states, share)
+        second = self.second(first.flatten(1, 2)).view_as(first)
+        second = (second + self.from_mean(mean).unsqueeze(2)).relu_()
+        scores = self.score(second.flatten(1, 2)).view(second.shape[:3])
+        scores = scores.masked_fill(~states.listed, float("-inf"))
+        market = states.market.expand(len(EXPERTS), -1, -1)
+        seen = pooled(second, share)
+        cash = self.cash_score(torch.cat([seen, market], dim=-1))
+        portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
+        return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
+
+
+def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
+    """A linear layer whose initial weights come from ``generator``."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    bound = scale / inputs**0.5
+    with torch.no_grad():
+        layer.weight.copy_((torch.rand(layer.weight.shape, generator=generator) * 2.0 - 1.0) * bound)
+        layer.bias.zero_()
+    return layer

@@ -1,0 +1,98 @@
+"""The logistic-normal distribution on the simplex, in additive log-ratio coordinates.
+
+``z_i = log(w_i / w_K)`` for i < K is normal with a location and a scale; ``w = softmax([z, 0])``. The density is with
+respect to Lebesgue measure on the first K - 1 weights: ``log p(w) = sum_i log N(z_i) - sum_k log w_k``, the last
+term being the Jacobian of the map from z to w.
+
+References
+----------
+Aitchison (1986), The Statistical Analysis of Compositional Data, section 6.2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+SMALLEST_WEIGHT = 1e-6  # weights under it are read as it: logarithms stay finite
+
+
+@dataclass(frozen=True)
+class LogisticNormal:
+    """A batch of logistic-normal distributions.
+
+    Attributes
+    ----------
+    location : Tensor, (batch, K - 1)
+        Mean of z; the centre of the distribution is its softmax.
+    log_scale : Tensor, (batch, K - 1)
+        Log of the standard deviation of z.
+    """
+
+    location: Tensor
+    log_scale: Tensor
+
+    def centre(self) -> Tensor:
+        """Softmax of the location, (batch, K): the deterministic portfolio."""
+        return log_portfolio(self.location).exp()
+
+    def sample(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Reparametrised portfolios and their log densities.
+
+        Parameters
+        ----------
+        noise : Tensor, (batch, P, K - 1)
+            Standard normal.
+
+        Returns
+        -------
+        portfolios : Tensor, (batch, P, K)
+        log_density : Tensor, (batch, P)
+        """
+        coordinates = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
+        log_weights = log_portfolio(coordinates)
+        normal = -0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale.unsqueeze(1)
+        return log_weights.exp(), normal.sum(-1) - log_weights.sum(-1)
+
+    def log_density(self, portfolios: Tensor) -> Tensor:
+        """Log density of given portfolios, (batch,), one for each distribution."""
+        log_weights = portfolios.clamp(min=SMALLEST_WEIGHT).log()
+        coordinates = log_weights[..., :-1] - log_weights[..., -1:]
+        standard = (coordinates - self.location) * (-self.log_scale).exp()
+        normal = -0.5 * (standard.square() + math.log(2.0 * math.pi)) - self.log_scale
+        return normal.sum(-1) - log_weights.sum(-1)
+
+
+def log_portfolio(coordinates: Tensor) -> Tensor:
+    """Log weights of additive log-ratio coordinates: log softmax of ``[z, 0]``."""
+    zero = torch.zeros_like(coordinates[..., :1])
+    return torch.log_softmax(torch.cat([coordinates, zero], dim=-1), dim=-1)
+
+
+def log_ratios(portfolios: Tensor) -> Tensor:
+    """Additive log-ratio coordinates of portfolios, (..., K) to (..., K - 1)."""
+    log_weights = portfolios.clamp(min=SMALLEST_WEIGHT).log()
+    return log_weights[..., :-1] - log_weights[..., -1:]
+
+
+def maximum_entropy(n_weights: int) -> float:
+    """Entropy of the uniform distribution on the simplex, ``-ln Gamma(K)``: no policy has more."""
+    return -math.lgamma(n_weights)
+
+
+def target_entropy(share: float, n_weights: int) -> float:
+    """Entropy whose ``exp((H - H_max) / (K - 1))`` is ``share``."""
+    return maximum_entropy(n_weights) + (n_weights - 1) * math.log(share)
+
+
+def entropy_share(entropy: float, n_weights: int) -> float:
+    """How spread out a policy is, in 0..1: ``exp((H - H_max) / (K - 1))``."""
+    return math.exp(min((entropy - maximum_entropy(n_weights)) / max(n_weights - 1, 1), 0.0))
+
+
+def standard_normal(shape: tuple[int, ...], generator: Generator, like: Tensor) -> Tensor:
+    """Standard normal noise from ``generator``, of the type and on the device of ``like``."""
+    return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
