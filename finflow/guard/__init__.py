@@ -1,0 +1,1 @@
+"""What keeps learning safe: detectors, rollback and checkpoints."""

@@ -1,0 +1,141 @@
+"""The checkpoints of one run: best, latest and the newest numbered ones, each one file, each written whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from finflow.errors import CheckpointError, OutputError
+from finflow.tensor_file import read_tensors, write_tensors
+
+BEST, LATEST, PRETRAINED = "checkpoint_best", "checkpoint_latest", "checkpoint_pretrained"
+SUFFIX = ".safetensors"
+MODELS = "models"
+
+
+class CheckpointFolder:
+    """Writes and finds the checkpoints of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's ``models`` folder.
+    max_checkpoints : int
+        Numbered checkpoints kept, the newest.
+    save_best, save_latest : bool
+    """
+
+    def __init__(
+        self, folder: Path, max_checkpoints: int = 5, save_best: bool = True, save_latest: bool = True
+    ) -> None:
+        self.folder = folder
+        self.max_checkpoints = max_checkpoints
+        self.save_best = save_best
+        self.save_latest = save_latest
+
+    def save(self, update: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write a checkpoint as the latest and under its number, then drop the oldest numbered ones."""
+        names = ([LATEST] if self.save_latest else []) + ([numbered(update)] if self.max_checkpoints else [])
+        self._write(names, tensors, state)
+        for path in self.numbered()[self.max_checkpoints :]:
+            path.unlink(missing_ok=True)
+
+    def save_as(self, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write a checkpoint under a name of its own; the best only where the run keeps one."""
+        if name != BEST or self.save_best:
+            self._write([name], tensors, state)
+
+    def numbered(self) -> list[Path]:
+        """Numbered checkpoints, the newest first."""
+        return sorted(self.folder.glob(f"checkpoint_[0-9]*{SUFFIX}"), reverse=True)
+
+    def path(self, name: str) -> Path:
+        """Where a checkpoint of a name is."""
+        return self.folder / f"{name}{SUFFIX}"
+
+    def _write(self, names: list[str], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write one file under several names: the others are hard links to it, or copies where there are none."""
+        if not names:
+            return
+        first = self.path(names[0])
+        write_tensors(first, tensors, state)
+        for name in names[1:]:
+            temporary = self.folder / f".{name}.{os.getpid()}.tmp"
+            try:
+                temporary.unlink(missing_ok=True)
+                os.link(first, temporary)
+                os.replace(temporary, self.path(name))
+            except OSError:  # a file system without hard links
+                temporary.unlink(missing_ok=True)
+                write_tensors(self.path(name), tensors, state)
+
+
+def numbered(update: int) -> str:
+    """Name of the checkpoint of an update; names sort as numbers do."""
+    return f"checkpoint_{update:09d}"
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The file meant by a run folder (its latest checkpoint) or by a file.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none.
+    """
+    if not path.exists():
+        raise CheckpointError(f"there is no checkpoint or run folder {path}")
+    if path.is_file():
+        return path
+    folder = CheckpointFolder(path / MODELS if (path / MODELS).is_dir() else path)
+    candidates = [folder.path(LATEST), *folder.numbered(), folder.path(BEST), folder.path(PRETRAINED)]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise CheckpointError(f"{path} has no checkpoint; give a run folder of finflow or one of its checkpoint files")
+
+
+def read_newest(path: Path) -> tuple[Path, dict[str, Tensor], dict[str, Any], str | None]:
+    """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
+
+    Returns
+    -------
+    path, tensors, state
+    warning : str or None
+        What was damaged, where an older one had to be taken.
+
+    Raises
+    ------
+    CheckpointError
+        If none can be read; for a file, if that file cannot.
+    """
+    first = find_checkpoint(path)
+    if path.is_file():
+        return first, *read_tensors(first), None
+    warning = None
+    for candidate in dict.fromkeys([first, *CheckpointFolder(first.parent).numbered()]):
+        try:
+            return candidate, *read_tensors(candidate), warning
+        except CheckpointError as error:
+            warning = warning or f"{error}; went back to the newest whole one"
+    raise CheckpointError(f"no checkpoint in {first.parent} can be read: {warning}")
+
+
+def check_writable(folder: Path) -> None:
+    """Fail before any work is done if a run's folder cannot be written.
+
+    Raises
+    ------
+    OutputError
+    """
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another output.logs_dir") from error
