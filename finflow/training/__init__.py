@@ -1,0 +1,1 @@
+"""How one agent learns, from data to report."""

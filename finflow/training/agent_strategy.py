@@ -1,0 +1,54 @@
+"""The trained agent as a Strategy: the backtest knows no other kind of thing."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from finflow.agent.batch import States
+from finflow.agent.policy import ExpertPolicy
+from finflow.strategies.base import Information
+
+FloatArray = NDArray[np.float64]
+
+
+class AgentStrategy:
+    """Decides by the centre of a policy, and remembers why.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    device : torch.device
+    name : str
+    """
+
+    def __init__(self, policy: ExpertPolicy, device: torch.device, name: str = "finflow") -> None:
+        self.policy = policy
+        self.device = device
+        self.name = name
+        self._reasons: dict[str, list[FloatArray]] = {"gate": [], "experts": [], "trade_rate": []}
+
+    def decide(self, information: Information) -> FloatArray:
+        """The centre of the policy's distribution, (K,)."""
+        if information.observation is None:
+            raise ValueError("a learned agent needs the environment's observation")
+        states = States(
+            *(
+                torch.as_tensor(np.asarray(information.observation[name], dtype=np.float32)[None], device=self.device)
+                for name in ("assets", "market", "portfolio")
+            )
+        )
+        with torch.no_grad():
+            decision = self.policy(states)
+            centre = decision.distribution.centre()[0]
+        self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
+        self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
+        self._reasons["trade_rate"].append(decision.trade_rate[0, 0].double().cpu().numpy())
+        weights = centre.double().cpu().numpy()
+        normalised: FloatArray = weights / weights.sum()
+        return normalised
+
+    def explanation(self) -> dict[str, FloatArray]:
+        """Gate (steps, 5), experts (steps, 5, K) and trade rate (steps,) of all decisions so far."""
+        return {name: np.stack(values) for name, values in self._reasons.items()}

@@ -1,0 +1,128 @@
+"""Reading checkpoints back: as a configuration, as a policy, as a training to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.critic import NetworkShape
+from finflow.agent.policy import ExpertPolicy
+from finflow.config import Config, config_hash, load_config
+from finflow.errors import CheckpointError
+from finflow.guard.capture import SEPARATOR
+from finflow.guard.checkpoint import read_newest
+from finflow.yaml_text import parse_file, parse_scalar
+
+CONFIG = "config.yaml"
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read and verified.
+
+    Attributes
+    ----------
+    path : Path
+    tensors : dict of Tensor
+    facts : dict
+        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``log``, ``torch``.
+    warning : str or None
+        What was damaged, where an older one had to be taken.
+    """
+
+    path: Path
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    warning: str | None
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """How far the training had come."""
+        return dict(self.facts["training"]["counters"])
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint file, or the latest whole one of a run folder."""
+    found, tensors, facts, warning = read_newest(path)
+    missing = [name for name in ("training", "config", "shape", "market", "log") if name not in facts]
+    if missing:
+        raise CheckpointError(f"{found} is not a finflow training checkpoint: it has no {missing[0]}")
+    return Checkpoint(found, tensors, facts, warning)
+
+
+def configuration_of(path: Path) -> Config:
+    """The resolved configuration that a checkpoint was trained with, its folders as its run has them."""
+    checkpoint = read_checkpoint(path)
+    return stored_config(checkpoint)
+
+
+def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None = None) -> Config:
+    """The configuration in a checkpoint, with overrides on top; the environment plays no part.
+
+    A checkpoint holds what decides results; where files lie is read from the ``config.yaml`` of its run, if that is
+    still beside it.
+    """
+    stored = flatten(parse_scalar(checkpoint.facts["config"]))
+    beside = checkpoint.path.parent.parent / CONFIG
+    if beside.is_file():
+        content, _ = parse_file(beside)
+        stored |= {key: value for key, value in flatten(content).items() if key.startswith("output.")}
+    return load_config(None, {**stored, **(overrides or {})}, environ={})
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested keys as dotted ones."""
+    flat: dict[str, object] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
+    """A training goes on with the configuration that it began with.
+
+    Raises
+    ------
+    CheckpointError
+        If ``config`` differs in anything that decides results.
+    """
+    if checkpoint.facts["config_hash"] != config_hash(config):
+        raise CheckpointError(
+            f"{checkpoint.path} was trained with another configuration; a resumed run keeps its own: start a new run, "
+            "or leave the changes out"
+        )
+
+
+def shape_of(facts: Mapping[str, Any]) -> NetworkShape:
+    """Sizes of a checkpoint's networks."""
+    shape = facts["shape"]
+    lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
+    return NetworkShape(int(shape["n_asset_features"]), int(shape["n_market_features"]), int(shape["hidden"]), lenses)
+
+
+def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
+    """The policy in a checkpoint of either phase.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none that fits.
+    """
+    policy = ExpertPolicy(shape_of(checkpoint.facts), Generator()).to(device)
+    for learner in ("bcell", "iql"):
+        prefix = SEPARATOR.join((learner, "policy", ""))
+        own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+        if own:
+            try:
+                policy.load_state_dict(own)
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise CheckpointError(f"the policy in {checkpoint.path} does not fit this finflow: {reason}") from error
+            return policy
+    raise CheckpointError(f"{checkpoint.path} holds no policy")

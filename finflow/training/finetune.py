@@ -1,0 +1,172 @@
+"""The online phase: the B-Cell acts, remembers, and learns from what it did and from what was done before."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch
+from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.config import Config
+from finflow.env.coverage import draw_coverage
+from finflow.offline.dataset import OfflineDataset
+from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
+from finflow.training.run import TrainingRun
+from finflow.training.schedules import between, entropy_coefficient
+from finflow.training.state import ONLINE, OnlineWorld
+
+COVERAGE_POOL = 65_536
+CALIBRATION_ROWS = 4096  # states valued at once
+
+
+def vector_steps(config: Config, episodes: int) -> int:
+    """Vector steps in which ``episodes`` episodes are played, whole ones where the portfolios divide them."""
+    return math.ceil(episodes * config.env.episode_length / config.train.n_envs)
+
+
+class CoveragePool:
+    """Portfolios that cover the simplex, drawn once, for CQL's proposals.
+
+    Parameters
+    ----------
+    seed : int
+    n_weights : int
+    device : torch.device
+    """
+
+    def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
+        rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+        portfolios, log_density = draw_coverage(rng, COVERAGE_POOL, n_weights)
+        self.portfolios = torch.from_numpy(portfolios).float().to(device)
+        self.log_density = torch.from_numpy(log_density).float().to(device)
+
+    def draw(self, batch: int, proposals: int, generator: Generator) -> CoverageProposals:
+        """Proposals for a batch of states."""
+        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=self.portfolios.device)
+        return CoverageProposals(self.portfolios[places], self.log_density[places])
+
+
+@torch.no_grad()
+def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
+    """Write the fitted value of the behaviour at every stored state: what Cal-QL does not push values under."""
+    for start in range(0, len(store), CALIBRATION_ROWS):
+        rows = slice(start, min(start + CALIBRATION_ROWS, len(store)))
+        states = market.states(store.columns["bar"][rows], store.columns["portfolio"][rows])
+        store.columns["calibration"][rows] = bcell.behaviour_value(states)[1]
+
+
+def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors) -> None:
+    """Every portfolio takes one decision drawn from the policy, and remembers it."""
+    env, process = world.env, run.materials.process
+    state, before = env.state, process.observed_portfolio(env.state)
+    bars = torch.as_tensor(state.bar, device=run.device)
+    states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device))
+    action = bcell.explore(states, run.state.exploration).cpu().numpy()
+    with torch.no_grad():
+        calibration = bcell.behaviour_value(states)[1].cpu().numpy()
+    _, reward, terminated, _, info = env.step(action)
+    after = process.observed_portfolio(info.get("final_state", env.state))
+    world.replay.add_steps(before, state, action, reward, after, terminated, calibration)
+    run.state.counters.vector_step += 1
+
+
+def mixed_batch(
+    run: TrainingRun,
+    offline: Transitions,
+    online: Transitions,
+    market: MarketTensors,
+    reward_scale: float,
+    progress: float,
+) -> Batch:
+    """Offline and online transitions in one batch, the offline share annealed."""
+    train, noise = run.config.train, run.state.noise
+    share = between(train.offline_share_start, train.offline_share_end, progress)
+    n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
+    parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
+    rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
+    return make_batch(joined(rows), market, reward_scale, noise, train.observation_noise)
+
+
+def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+    """Fine-tune the B-Cell to the end of the online phase, from wherever the state stands.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Its state's ``bcell`` and ``world`` are used.
+    dataset : OfflineDataset
+
+    Returns
+    -------
+    dict
+        The last update's losses and validation metrics.
+    """
+    config, train, counters = run.config, run.config.train, run.state.counters
+    bcell, world = run.state.bcell, run.state.world
+    if bcell is None or world is None:
+        raise ValueError("the online phase has not begun")
+    market = MarketTensors.of(run.materials.process, run.device)
+    offline = Transitions.of(dataset, run.device)
+    calibrate(offline, bcell, market)
+    pool = CoveragePool(train.seed, run.materials.process.n_weights, run.device)
+    warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
+    total = steps * train.updates_per_vector_step
+    run.progress.start_phase(f"{ONLINE} (B-Cell)", total, done=counters.phase_update)
+    if counters.vector_step == 0:
+        run.validate(bcell.policy, {"episode": 0.0})
+    while counters.vector_step < warmup:
+        step_world(run, bcell, world, market)
+        run.stop_if_asked()
+    result: dict[str, float] = {}
+    while counters.vector_step < warmup + steps:
+        step_world(run, bcell, world, market)
+        episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
+        for _ in range(train.updates_per_vector_step):
+            done = counters.phase_update
+            batch = mixed_batch(run, offline, world.replay, market, dataset.reward_scale, done / total)
+            coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
+            metrics = bcell.update_sac(
+                batch,
+                coverage,
+                run.state.noise,
+                done,
+                actor=done >= train.critic_only_updates,
+                alpha=_scheduled_alpha(config, done),
+            )
+            run.count_update(metrics, {"episode": episode})
+        result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
+        run.stop_if_asked()
+    run.progress.end_phase()
+    return result
+
+
+def _between_updates(
+    run: TrainingRun, bcell: BCell, metrics: dict[str, Tensor], episode: float, last: bool
+) -> dict[str, float]:
+    """Validate and write checkpoints where they are due; the counters decide, never the clock."""
+    train, updates = run.config.train, run.state.counters.phase_update
+    step = train.updates_per_vector_step
+    result: dict[str, float] = {}
+    if last or _crossed(updates, step, train.validation_updates):
+        found = run.validate(bcell.policy, {"episode": episode})
+        result = {**{name: float(value) for name, value in metrics.items()}, **found}
+    per_step = train.n_envs / run.config.env.episode_length
+    due = math.floor(episode / train.checkpoint_interval) > math.floor((episode - per_step) / train.checkpoint_interval)
+    if last or due or _crossed(updates, step, train.checkpoint_updates):
+        run.checkpoint()
+    return result
+
+
+def _crossed(count: int, step: int, interval: int) -> bool:
+    """Whether the last ``step`` counts reached a multiple of ``interval``."""
+    return count // interval > (count - step) // interval
+
+
+def _scheduled_alpha(config: Config, update: int) -> float | None:
+    """The entropy coefficient of the schedule, where there is one."""
+    if config.bcell.alpha_mode != "annealed":
+        return None
+    return entropy_coefficient(config.train.entropy_schedule, update)

@@ -1,0 +1,213 @@
+"""The held-out evaluation: the one place that reads the test window."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+
+from finflow.config import Config, config_hash
+from finflow.env.decision import DecisionProcess
+from finflow.errors import CheckpointError, ConfigError
+from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
+from finflow.evaluation.metrics import summarise
+from finflow.evaluation.report import write_report
+from finflow.evaluation.results import ReportData
+from finflow.strategies.base import Strategy
+from finflow.strategies.classical import NAMED, named_strategy
+from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.checkpoints import Checkpoint, policy_of, read_checkpoint, stored_config
+from finflow.training.logging import METRICS
+from finflow.training.materials import Materials, choose_device, prepare
+
+REPORTS = "reports"
+FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
+LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
+
+
+class Outcome(NamedTuple):
+    """What an application function leaves behind.
+
+    Attributes
+    ----------
+    run_folder : Path
+    report : Path
+    summary : dict
+        Strategy -> metric -> value, over the test window; the one reported on comes first.
+    """
+
+    run_folder: Path
+    report: Path
+    summary: dict[str, dict[str, float]]
+
+
+def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.device, folder: Path) -> Outcome:
+    """Judge the policy in a checkpoint on the test window, beside the classical strategies, and write the report.
+
+    Parameters
+    ----------
+    materials : Materials
+    checkpoint : Checkpoint
+    device : torch.device
+    folder : Path
+        The report goes into its ``reports``.
+    """
+    agent = AgentStrategy(policy_of(checkpoint, device), device)
+    counters = checkpoint.counters
+    facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase"}
+    return _judge(materials, agent, folder, facts, training=_training_rows(checkpoint, folder))
+
+
+def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
+    """Evaluate a trained agent from its checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint file, or a run folder (its latest).
+    overrides : mapping
+        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
+        and the output may differ.
+    output : Path, optional
+        Where ``reports`` goes; the run's own folder when left out.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, MarketError
+    """
+    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
+    if taught:
+        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
+    checkpoint = read_checkpoint(path)
+    config = stored_config(checkpoint, overrides)
+    torch.set_num_threads(config.train.threads)
+    materials = prepare(config)
+    shape = checkpoint.facts["shape"]
+    found = (materials.shape.n_asset_features, materials.shape.n_market_features)
+    if found != (shape["n_asset_features"], shape["n_market_features"]):
+        raise CheckpointError(
+            f"{checkpoint.path} reads {shape['n_asset_features']} features per asset and {shape['n_market_features']} "
+            f"of the market; this market has {found[0]} and {found[1]}: use one with the same columns"
+        )
+    folder = output or run_folder_of(checkpoint.path)
+    return evaluate_agent(materials, checkpoint, choose_device(config.train.device), folder)
+
+
+def run_folder_of(checkpoint: Path) -> Path:
+    """The run that a checkpoint file lies in, or the file's own folder."""
+    parent = checkpoint.resolve().parent
+    return parent.parent if parent.name == "models" else parent
+
+
+def backtest_strategies(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
+    """Backtest named strategies over the test window; the first is the one reported on.
+
+    Parameters
+    ----------
+    config : Config
+    names : sequence of str
+        Of ``strategies.classical.NAMED``, or import paths.
+    output : Path, optional
+        A folder named after the first strategy, under ``output.logs_dir``, when left out.
+    """
+    strategies = [named_strategy(name, config.evaluation) for name in names]
+    folder = output or config.output.logs_dir / f"backtest_{strategies[0].name}"
+    return _judge(prepare(config), strategies[0], folder, {}, others=strategies[1:])
+
+
+def _judge(
+    materials: Materials,
+    judged: Strategy,
+    folder: Path,
+    facts: Mapping[str, object],
+    training: pd.DataFrame | None = None,
+    others: Sequence[Strategy] = (),
+) -> Outcome:
+    """Run a strategy and those it is compared with over the test window, and write the report."""
+    config, process = materials.config, materials.held_out_process()
+    taken = {judged.name, *(strategy.name for strategy in others)}
+    classical = [named_strategy(name, config.evaluation) for name in NAMED if name not in taken]
+    played = run_backtests(process, materials.split.test, [judged, *others, *classical])
+    index = index_backtest(process, materials.split.test)
+    runs = (*played, index) if index is not None and index.name not in taken else played
+    data = ReportData(
+        title=f"{judged.name} on {_universe(materials)}",
+        agent=runs[0],
+        strategies=runs[1:],
+        bootstrap_samples=config.evaluation.bootstrap_samples,
+        confidence=config.evaluation.confidence,
+        block_length=config.evaluation.block_length,
+        seed=config.train.seed,
+        cvar_alpha=config.objectives.cvar_alpha,
+        training=training if training is not None else pd.DataFrame(),
+        facts={**facts, **_provenance(materials, process)},
+        notes=_limits(materials, runs),
+    )
+    report = write_report(folder / REPORTS, data)
+    summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}
+    return Outcome(folder, report, summary)
+
+
+def _training_rows(checkpoint: Checkpoint, folder: Path) -> pd.DataFrame:
+    """What training logged, where the run's log is still beside the checkpoint."""
+    for candidate in (folder, run_folder_of(checkpoint.path)):
+        path = candidate / METRICS
+        if path.is_file() and path.stat().st_size > 0:
+            return pd.read_json(path, lines=True)
+    return pd.DataFrame()
+
+
+def _universe(materials: Materials) -> str:
+    """How the report names the market."""
+    source, count = materials.config.market.source, materials.panel.n_assets
+    return f"{count} stocks of the S&P 500" if source == "embedded" else f"{count} assets ({source})"
+
+
+def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any]:
+    """What the report prints about data and settings."""
+    config, panel, split = materials.config, materials.panel, materials.split
+
+    def window(bars: range) -> str:
+        return f"{panel.dates[bars.start]} to {panel.dates[bars.stop - 1]}"
+
+    return {
+        "data": {**panel.describe(), "sha256": panel.sha256},
+        "windows": {
+            "train": window(split.train),
+            "validation": window(split.validation),
+            "test": window(split.test),
+        },
+        "execution": {
+            "lag": f"{config.env.execution_lag} bar(s) between the newest bar known and the fill",
+            "fill": config.env.fill,
+            "commission": f"{config.env.commission_bps:g} bp",
+            "slippage": f"{config.env.slippage_bps:g} bp",
+            "cash rate": f"{config.market.cash_rate:.2%} a year",
+        },
+        "seed": config.train.seed,
+        "configuration": config_hash(config)[:16],
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("finflow", *LIBRARIES)}},
+    }
+
+
+def _limits(materials: Materials, runs: Sequence[Backtest]) -> tuple[str, ...]:
+    """What the data cannot show, in words."""
+    notes = []
+    survivorship = materials.panel.provenance.get("survivorship")
+    if survivorship:
+        notes.append(str(survivorship))
+    notes += [
+        "One agent from one seed was judged on one test window: the interval covers luck within that window, not the "
+        "luck of the seed or of the period.",
+        "Prices are daily and adjusted; orders fill at the configured price with the configured costs and move no "
+        "market.",
+    ]
+    index = runs[-1]
+    if materials.panel.benchmark is not None and index.name == materials.panel.benchmark_name:
+        notes.append(f"{index.name} is an index bought once at the same costs; it cannot be held by the agent.")
+    return tuple(notes)

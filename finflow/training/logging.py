@@ -1,0 +1,212 @@
+"""What a run writes while it learns: metrics.jsonl, TensorBoard event files and console.log.
+
+`metrics.jsonl` holds one JSON object a line with sorted keys and no times, so that equal runs write equal bytes. A
+checkpoint stores `RunLog.position()`; a resumed run opens its log at that position, which cuts off the rows written
+after the checkpoint and has TensorBoard discard their points, so that no update is ever counted twice. `console.log`
+is a diary for people: it has times, and a resumed run only adds to it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from finflow.errors import CheckpointError, OutputError
+
+METRICS = "metrics.jsonl"
+CONSOLE = "console.log"
+
+Value = float | int | str | bool | None
+
+
+class RunLog:
+    """The log files of one run folder.
+
+    Parameters
+    ----------
+    folder
+        The run folder, made when missing.
+    resume_at
+        What `position()` returned when the checkpoint was written; None starts afresh.
+    branch_from
+        Another run folder, whose rows up to `resume_at` are copied into this one first.
+
+    Raises
+    ------
+    OutputError
+        A file cannot be written: the folder is read-only, the disk is full.
+    CheckpointError
+        metrics.jsonl is shorter than the checkpoint says, so it is not the one of that run.
+    """
+
+    def __init__(
+        self, folder: Path, resume_at: Mapping[str, int] | None = None, branch_from: Path | None = None
+    ) -> None:
+        self.folder = Path(folder)
+        position = dict(resume_at or {})
+        self._step = position.get("step", -1)
+        kept = _kept_rows((branch_from or self.folder) / METRICS, position.get(METRICS, 0))
+        with _writes(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with _writes(self.folder / METRICS):
+            self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
+        with _writes(self.folder / CONSOLE):
+            self._console = (self.folder / CONSOLE).open("a", encoding="utf-8")
+        self._events = _EventFile(self.folder, purge_from=None if resume_at is None else self._step + 1)
+        if branch_from is not None:  # TensorBoard shows the curves that led here
+            for line in kept.splitlines():
+                row = json.loads(line)
+                self._events.add(int(row["update"]), str(row["phase"]), row)
+
+    def record(self, phase: str, update: int, values: Mapping[str, Any]) -> None:
+        """Write one row of metrics.
+
+        Parameters
+        ----------
+        phase
+            "offline" or "online".
+        update
+            Gradient updates since the start of the run over both phases; never falls.
+        values
+            Name -> number, text or None; NumPy and torch scalars are taken too. NaN and infinities become null.
+            Names are used as they are in metrics.jsonl and as "phase/name" in TensorBoard.
+        """
+        if update < self._step:
+            raise ValueError(f"update {update} after update {self._step}: rows go forward only")
+        row: dict[str, Value] = {name: _plain(value) for name, value in values.items()}
+        row |= {"phase": phase, "update": update}
+        text = json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
+        with _writes(self.folder / METRICS):
+            self._metrics.write(text.encode())
+            self._metrics.flush()
+        self._events.add(update, phase, row)
+        self._step = update
+
+    def console(self, text: str) -> None:
+        """Add one line to console.log, with the time of day."""
+        with _writes(self.folder / CONSOLE):
+            self._console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {' '.join(text.split())}\n")
+            self._console.flush()
+
+    def position(self) -> dict[str, int]:
+        """Make what was written durable, and say where the logs stand.
+
+        Returns
+        -------
+        position
+            Bytes of metrics.jsonl and of console.log, and the update of the last row (-1 before the first).
+        """
+        with _writes(self.folder / METRICS):
+            os.fsync(self._metrics.fileno())
+        return {METRICS: self._metrics.tell(), CONSOLE: self._console.tell(), "step": self._step}
+
+    def close(self) -> None:
+        """Close the files; safe to call twice."""
+        for file in (self._metrics, self._console, self._events):
+            with suppress(OSError):  # every write was flushed and checked when it was made
+                file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _EventFile:
+    """A TensorBoard event file, written by the caller's thread so that a failed write is raised where it happened."""
+
+    def __init__(self, folder: Path, purge_from: int | None) -> None:
+        stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        number = 0
+        while (path := folder / f"{stem}.{number}").exists():
+            number += 1
+        self._path = path
+        with _writes(path):
+            self._file = path.open("xb")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if purge_from is not None:  # points of earlier files from this step on are discarded
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time.time(), step=purge_from, session_log=start))
+
+    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
+        points = [
+            Summary.Value(tag=f"{phase}/{name}", simple_value=float(value))
+            for name, value in row.items()
+            if name != "update" and isinstance(value, float | int)
+        ]
+        if points:
+            self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, event: Any) -> None:
+        with _writes(self._path):
+            self._records.write(event.SerializeToString())
+            self._records.flush()
+
+
+@contextmanager
+def _writes(path: Path) -> Iterator[None]:
+    """Turn an OSError into an OutputError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; free the space or the rights, "
+            "or name another folder with output.logs_dir"
+        ) from error
+
+
+def _kept_rows(path: Path, size: int) -> bytes:
+    """The first `size` bytes of a metrics file."""
+    if size == 0:
+        return b""
+    try:
+        with path.open("rb") as file:
+            kept = file.read(size)
+    except FileNotFoundError:
+        kept = b""
+    if len(kept) < size or not kept.endswith(b"\n"):
+        raise CheckpointError(
+            f"{path} holds {len(kept)} of the {size} bytes written before the checkpoint: it was changed since, "
+            "so the run cannot be resumed"
+        )
+    return kept
+
+
+def _open_cut(path: Path, kept: bytes, copied: bool) -> IO[bytes]:
+    """Open a file for appending after `kept`, which it already starts with unless it is `copied`."""
+    if copied:
+        path.write_bytes(kept)
+    file = path.open("ab")
+    file.truncate(len(kept))
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+def _plain(value: Any) -> Value:
+    """A JSON value of a Python, NumPy or torch scalar; None for what is not a finite number."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, float | int | str | bool):
+        return value
+    raise TypeError(f"a row holds numbers and text, not {type(value).__name__}")

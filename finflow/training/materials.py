@@ -1,0 +1,100 @@
+"""What a training receives: prices up to the end of validation, features fitted on the training window, a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from finflow.agent.critic import NetworkShape
+from finflow.config import Config
+from finflow.env.decision import DecisionProcess, equal_weight_moments
+from finflow.env.objective import Moments
+from finflow.errors import ConfigError, MarketError
+from finflow.market.features import Features, compute_features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources import load_panel
+from finflow.market.splits import Split, split_panel, visible
+
+
+@dataclass(frozen=True)
+class Materials:
+    """The market of one training.
+
+    Attributes
+    ----------
+    config : Config
+    panel : MarketPanel
+        All bars up to the end of the test window; only ``held_out_process`` reads those after validation.
+    split : Split
+    process : DecisionProcess
+        Ends with validation: training cannot see further.
+    features : Features
+        Of the process.
+    moments : Moments
+        Of equal weight on the training window.
+    """
+
+    config: Config
+    panel: MarketPanel
+    split: Split
+    process: DecisionProcess
+    features: Features
+    moments: Moments
+
+    @property
+    def shape(self) -> NetworkShape:
+        """Sizes of the networks."""
+        return NetworkShape(
+            n_asset_features=self.process.asset_features.shape[2],
+            n_market_features=self.process.market_features.shape[1],
+            hidden=self.config.bcell.hidden_dim,
+            lenses=tuple(self.features.lenses.values()),
+        )
+
+    def held_out_process(self) -> DecisionProcess:
+        """A process over the test window as well: for the final evaluation alone."""
+        features = compute_features(self.panel, self.split.train_end)
+        return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
+
+
+def prepare(config: Config) -> Materials:
+    """Load prices, split them, compute features.
+
+    Raises
+    ------
+    MarketError
+        If prices are missing, wrong or too few for the windows and the episodes.
+    """
+    panel = load_panel(config.market)
+    split = split_panel(panel, config.market)
+    panel = panel.until(split.test_end)
+    seen = visible(panel, split)
+    features = compute_features(seen, split.train_end)
+    train = range(features.first_bar, split.train_end)
+    moments = equal_weight_moments(seen, config.env.fill, train)
+    process = DecisionProcess(seen, features, config.env, config.objectives, moments)
+    decisions = len(process.decision_bars(split.train))
+    if decisions < config.env.episode_length:
+        raise MarketError(
+            f"the training window has {decisions} bars to decide at after the longest feature, fewer than "
+            f"env.episode_length ({config.env.episode_length}); use more data, a later market.train_end or shorter "
+            "episodes"
+        )
+    return Materials(config, panel, split, process, features, moments)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a configuration; ``auto`` takes CUDA, then MPS, then the CPU.
+
+    Raises
+    ------
+    ConfigError
+        If the one asked for is not there.
+    """
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(candidate for candidate in ("cuda", "mps", "cpu") if available[candidate])
+    if not available[name]:
+        raise ConfigError(f"train.device = {name}, but this machine has no such device; use auto or cpu")
+    return torch.device(name)

@@ -1,0 +1,197 @@
+"""Transitions and the market they happened in: a batch is a gather.
+
+No action of ours moves the features, so a transition holds the bar and the portfolio, and the features of its two
+states are looked up in the market's own tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch, States
+from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.offline.dataset import SOURCES, OfflineDataset
+
+ONLINE = len(SOURCES)  # the family of the agent's own transitions
+
+
+class MarketTensors(NamedTuple):
+    """The market's features on the learner's device.
+
+    Attributes
+    ----------
+    assets : Tensor, (bars, assets, F + 1)
+    market : Tensor, (bars, M)
+    lag : int
+    """
+
+    assets: Tensor
+    market: Tensor
+    lag: int
+
+    @classmethod
+    def of(cls, process: DecisionProcess, device: torch.device) -> MarketTensors:
+        """The features of a decision process."""
+        assets = torch.from_numpy(process.asset_features).to(device)
+        return cls(assets, torch.from_numpy(process.market_features.copy()).to(device), process.lag)
+
+    def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
+        """States at decision bars, with Gaussian noise on the features if asked for.
+
+        Parameters
+        ----------
+        bars : int Tensor, (batch,)
+        portfolio : Tensor, (batch, K + 3)
+        noise : Generator, optional
+        scale : float
+            Deviation of the noise; the features' own is one.
+        """
+        rows = bars - self.lag
+        assets, market = self.assets[rows], self.market[rows]
+        if scale > 0.0 and noise is not None:
+            market = market + scale * torch.randn(market.shape, generator=noise, device=market.device)
+            drawn = torch.randn(assets.shape, generator=noise, device=assets.device)
+            drawn[..., -1] = 0.0  # the last column says whether an asset is listed
+            assets = assets + scale * drawn
+        return States(assets, market, portfolio)
+
+
+class Transitions:
+    """A fixed store of transitions, a ring once it is full.
+
+    Parameters
+    ----------
+    capacity : int
+    n_weights : int
+        K.
+    portfolio_size : int
+        K + 3.
+    device : torch.device
+
+    Attributes
+    ----------
+    columns : dict of Tensor
+        Everything stored; rewards are raw.
+    written : int
+        Transitions ever written.
+    """
+
+    def __init__(self, capacity: int, n_weights: int, portfolio_size: int, device: torch.device) -> None:
+        widths = {
+            "portfolio": portfolio_size,
+            "next_portfolio": portfolio_size,
+            "action": n_weights,
+            "next_action": n_weights,
+        }
+        self.columns = {name: torch.zeros(capacity, width, device=device) for name, width in widths.items()}
+        for name in ("reward", "terminated", "calibration"):
+            self.columns[name] = torch.zeros(capacity, device=device)
+        for name in ("bar", "family"):
+            self.columns[name] = torch.zeros(capacity, dtype=torch.int64, device=device)
+        self.capacity = capacity
+        self.written = 0
+
+    def __len__(self) -> int:
+        return min(self.written, self.capacity)
+
+    @classmethod
+    def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
+        """All transitions of an offline dataset."""
+        store = cls(len(dataset), dataset.action.shape[1], dataset.portfolio.shape[1], device)
+        store.add(**{name: dataset.arrays()[name] for name in store.columns if name != "calibration"})
+        return store
+
+    def add(self, **rows: NDArray[Any]) -> None:
+        """Append rows, (n, ...) each; the oldest go when the store is full. Columns left out are zero."""
+        count = len(rows["bar"])
+        places = (self.written + torch.arange(count)) % self.capacity
+        for name, column in self.columns.items():
+            if name in rows:
+                column[places] = torch.as_tensor(np.ascontiguousarray(rows[name])).to(column.device, column.dtype)
+            else:
+                column[places] = 0
+        self.written += count
+
+    def add_steps(
+        self,
+        before: NDArray[np.float64],
+        state: PortfolioState,
+        action: NDArray[np.float32],
+        reward: NDArray[np.float64],
+        after: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        calibration: NDArray[np.float32],
+    ) -> None:
+        """Append one vector step of the agent's own.
+
+        Parameters
+        ----------
+        before, after : array, (N, K + 3)
+            Observed portfolios.
+        state : PortfolioState
+            Before the step.
+        action : array, (N, K)
+        reward, terminated, calibration : array, (N,)
+        """
+        self.add(
+            bar=state.bar,
+            portfolio=before,
+            action=action,
+            reward=reward,
+            next_portfolio=after,
+            terminated=terminated,
+            family=np.full(len(reward), ONLINE),
+            calibration=calibration,
+        )
+
+    def draw(self, count: int, generator: Generator) -> dict[str, Tensor]:
+        """Rows drawn uniformly with replacement."""
+        device = self.columns["bar"].device
+        places = torch.randint(len(self), (count,), generator=generator, device=device)
+        return self.rows(places)
+
+    def rows(self, places: Tensor) -> dict[str, Tensor]:
+        """Rows at given places."""
+        return {name: column[places] for name, column in self.columns.items()}
+
+
+def make_batch(
+    rows: dict[str, Tensor],
+    market: MarketTensors,
+    reward_scale: float,
+    noise: Generator | None = None,
+    noise_scale: float = 0.0,
+) -> Batch:
+    """Look up the features of both states and scale the rewards.
+
+    Parameters
+    ----------
+    rows : dict of Tensor
+        From one store, or from several joined.
+    market : MarketTensors
+    reward_scale : float
+    noise : Generator, optional
+    noise_scale : float
+        Of the observation noise.
+    """
+    bars = torch.cat([rows["bar"], rows["bar"] + 1])
+    portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
+    return Batch(
+        both=market.states(bars, portfolios, noise, noise_scale),
+        actions=rows["action"],
+        rewards=rows["reward"] / reward_scale,
+        terminated=rows["terminated"],
+        next_actions=rows["next_action"],
+        families=rows["family"],
+        calibrations=rows["calibration"],
+    )
+
+
+def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Rows of several stores, one after the other."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,118 @@
+"""One training in progress: its materials, its state, its folder, and what both phases do between updates."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from finflow.agent.policy import ExpertPolicy
+from finflow.config import Config, OutputConfig, config_hash, dump_config
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.metrics import summarise
+from finflow.guard.capture import capture
+from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.logging import METRICS, RunLog
+from finflow.training.materials import Materials
+from finflow.training.progress import ProgressDisplay
+from finflow.training.state import TrainingState
+
+LOG_EVERY = 50  # updates between two rows of metrics
+_stop = threading.Event()
+
+
+def request_stop() -> None:
+    """Ask the training to write ``checkpoint_latest`` at the next update's end and stop with KeyboardInterrupt."""
+    _stop.set()
+
+
+@dataclass
+class TrainingRun:
+    """A training and everything around it.
+
+    Attributes
+    ----------
+    config : Config
+    materials : Materials
+    device : torch.device
+    state : TrainingState
+    folder : Path
+    log : RunLog
+    progress : ProgressDisplay
+    """
+
+    config: Config
+    materials: Materials
+    device: torch.device
+    state: TrainingState
+    folder: Path
+    log: RunLog
+    progress: ProgressDisplay
+
+    @property
+    def checkpoints(self) -> CheckpointFolder:
+        """The run's checkpoints."""
+        train = self.config.train
+        return CheckpointFolder(self.folder / MODELS, train.max_checkpoints, train.save_best, train.save_latest)
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
+        """The state as tensors and JSON, with what is needed to use or resume it."""
+        tensors, state = capture(self.state)
+        position = {name: place for name, place in self.log.position().items() if name in (METRICS, "step")}
+        return tensors, {
+            "training": state,
+            "config": dump_config(self.config.model_copy(update={"output": OutputConfig()})),
+            "config_hash": config_hash(self.config),
+            "market": self.materials.process.panel.sha256,
+            "shape": self.materials.shape._asdict(),
+            "log": position,
+            "torch": torch.__version__,
+        }
+
+    def checkpoint(self) -> None:
+        """Write the latest and a numbered checkpoint."""
+        self.checkpoints.save(self.state.counters.update, *self.snapshot())
+
+    def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> None:
+        """Count an update; write a row of metrics now and then, and stop here if that was asked for."""
+        counters = self.state.counters
+        counters.update += 1
+        counters.phase_update += 1
+        if counters.phase_update % LOG_EVERY == 0:
+            row = {name: float(value) for name, value in metrics.items()}
+            self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
+        self.progress.advance(1)
+
+    def stop_if_asked(self) -> None:
+        """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
+        if _stop.is_set():
+            _stop.clear()
+            self.checkpoint()
+            raise KeyboardInterrupt
+
+    def validate(self, policy: ExpertPolicy, facts: Mapping[str, float] | None = None) -> dict[str, float]:
+        """Backtest the deterministic policy on the validation window; keep it if it is the best so far.
+
+        Returns
+        -------
+        dict
+            Metrics of the validation window, net of costs.
+        """
+        counters = self.state.counters
+        agent = AgentStrategy(policy, self.device)
+        (backtest,) = run_backtests(self.materials.process, self.materials.split.validation, [agent])
+        metrics = summarise(backtest, self.config.objectives.cvar_alpha)
+        sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash, which is never the best
+        row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
+        self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
+        if math.isfinite(sharpe) and (counters.best_sharpe is None or sharpe > counters.best_sharpe):
+            counters.best_sharpe, counters.best_update = float(sharpe), counters.update
+            self.checkpoints.save_as(BEST, *self.snapshot())
+        self.progress.advance(0, sharpe=sharpe)
+        return metrics

@@ -1,0 +1,146 @@
+"""Everything that a training depends on, in one place: what is a field here is saved, resumed and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.bcell import BCell
+from finflow.agent.iql import IQL
+from finflow.config import Config
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.training.materials import Materials
+from finflow.training.replay import Transitions
+
+OFFLINE, ONLINE = "offline", "online"
+
+
+@dataclass
+class Counters:
+    """How far a training has come.
+
+    Attributes
+    ----------
+    phase : str
+    update : int
+        Gradient updates over both phases.
+    phase_update : int
+        Gradient updates of this phase.
+    vector_step : int
+        Vector steps of the online phase, warm-up included.
+    best_sharpe : float or None
+        Highest validation Sharpe ratio so far.
+    best_update : int or None
+        Where it was.
+    """
+
+    phase: str = OFFLINE
+    update: int = 0
+    phase_update: int = 0
+    vector_step: int = 0
+    best_sharpe: float | None = None
+    best_update: int | None = None
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """As JSON."""
+        return {}, asdict(self)
+
+    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
+        """From JSON."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class OnlineWorld:
+    """The environments and the replay of the online phase.
+
+    Parameters
+    ----------
+    env : PortfolioVectorEnv
+    replay : Transitions
+    """
+
+    def __init__(self, env: PortfolioVectorEnv, replay: Transitions) -> None:
+        self.env = env
+        self.replay = replay
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Environments in mid-episode, their generator, and what was written to the replay."""
+        arrays, generator = self.env.get_state()
+        tensors = {f"env.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        kept = len(self.replay)
+        tensors |= {f"replay.{name}": column[:kept].clone() for name, column in self.replay.columns.items()}
+        return tensors, {"generator": generator, "written": self.replay.written}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
+        """Put all of it back."""
+        prefix = "env."
+        arrays = {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}
+        self.env.set_state(arrays, state["generator"])
+        self.replay.written = int(state["written"])
+        for name, column in self.replay.columns.items():
+            column[: len(self.replay)] = tensors[f"replay.{name}"].to(column.device)
+
+
+@dataclass
+class TrainingState:
+    """The state of one training; ``guard.capture`` saves its fields.
+
+    Attributes
+    ----------
+    counters : Counters
+    noise : Generator
+        Draws everything that is random inside an update.
+    exploration : Generator
+        Draws the actions of the online portfolios.
+    iql : IQL or None
+        While the offline phase runs.
+    bcell : BCell or None
+        From the hand-over on.
+    world : OnlineWorld or None
+        From the hand-over on.
+    """
+
+    counters: Counters
+    noise: Generator
+    exploration: Generator
+    iql: IQL | None = field(default=None)
+    bcell: BCell | None = field(default=None)
+    world: OnlineWorld | None = field(default=None)
+
+
+def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
+    """A generator of its own for each purpose of a seed."""
+    generator = torch.Generator(device=device)
+    words = torch.tensor([seed, purpose], dtype=torch.int64)
+    generator.manual_seed(int(words[0]) * 1_000_003 + int(words[1]))
+    return generator
+
+
+def start_offline(config: Config, materials: Materials, device: torch.device, total_updates: int) -> TrainingState:
+    """The state before the first update."""
+    seed = config.train.seed
+    iql = IQL(materials.shape, config.bcell, seeded(seed, 1), device, total_updates)
+    return TrainingState(Counters(), seeded(seed, 2, device), seeded(seed, 3, device), iql=iql)
+
+
+def start_online(config: Config, materials: Materials, device: torch.device) -> tuple[BCell, OnlineWorld]:
+    """The agent and its world before the hand-over's first step; the agent is still to be seeded."""
+    seed = config.train.seed
+    bcell = BCell(materials.shape, config.bcell, seeded(seed, 4), device)
+    env = PortfolioVectorEnv(
+        materials.process,
+        materials.split.train,
+        config.train.n_envs,
+        config.env.episode_length,
+        random_portfolios=True,
+    )
+    env.reset(seed=seed + 5)
+    replay = Transitions(
+        config.bcell.memory_capacity, materials.process.n_weights, materials.process.portfolio_size, device
+    )
+    return bcell, OnlineWorld(env, replay)

@@ -1,0 +1,271 @@
+"""The whole job: data, offline phase, hand-over, online phase, held-out evaluation, report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from finflow.agent.bcell import BCell
+from finflow.config import Config, config_hash, dump_config
+from finflow.errors import CheckpointError, FinflowError, OutputError
+from finflow.files import write_atomically
+from finflow.guard.capture import restore
+from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder, check_writable
+from finflow.offline.collection import collect
+from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
+from finflow.training.checkpoints import CONFIG, Checkpoint, check_same_configuration, read_checkpoint
+from finflow.training.finetune import finetune
+from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
+from finflow.training.logging import METRICS, RunLog
+from finflow.training.materials import choose_device, prepare
+from finflow.training.pretrain import offline_updates, pretrain
+from finflow.training.progress import ProgressDisplay
+from finflow.training.run import TrainingRun, request_stop
+from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
+
+__all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
+
+MANIFEST = "manifest.json"
+LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")
+
+
+class FinFlowTrainer:
+    """Trains an agent and tells what it is worth.
+
+    Parameters
+    ----------
+    config : Config
+    resume : Path, optional
+        A run folder, or its latest checkpoint: goes on in the same folder exactly where it stopped. Another
+        checkpoint file branches into a new run folder.
+    pretrained : Path, optional
+        A checkpoint of the offline phase's end, to start the online phase from.
+
+    Attributes
+    ----------
+    run_folder : Path
+        Where everything is written.
+
+    Raises
+    ------
+    FinflowError
+        If the market, the checkpoint or the output folder cannot be used; nothing has been written then.
+    """
+
+    def __init__(self, config: Config, resume: Path | None = None, pretrained: Path | None = None) -> None:
+        self.config = config
+        torch.set_num_threads(config.train.threads)
+        self.device = choose_device(config.train.device)
+        checkpoint = self._read(resume or pretrained, exact=pretrained is None)
+        self.materials = prepare(config)
+        if checkpoint is not None and checkpoint.facts["market"] != self.materials.process.panel.sha256:
+            raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
+        in_place = resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path)
+        self.run_folder = (
+            run_folder_of(checkpoint.path) if in_place and checkpoint else new_run_folder(config.output.logs_dir)
+        )
+        check_writable(self.run_folder / MODELS)
+        self._dataset: OfflineDataset | None = None
+        self._start_from = checkpoint
+        self._run: TrainingRun | None = None
+        self._log = self._open_log(checkpoint, in_place, branch=resume is not None)
+        write_atomically(self.run_folder / CONFIG, dump_config(config))
+        write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
+        if checkpoint is not None and checkpoint.warning:
+            self._log.console(checkpoint.warning)
+            print(checkpoint.warning)
+
+    def collect_offline_data(self, path: Path | None = None) -> OfflineDataset:
+        """Collect the behaviour data, or reuse what was collected by the same code from the same market.
+
+        Parameters
+        ----------
+        path : Path, optional
+            The npz file; one named after what made it, under ``output.offline_dir``, when left out. A file given
+            here that was made by something else is refused, never overwritten.
+        """
+        materials, window = self.materials, self.materials.split.train
+        expected = made_by(self.config, materials.process, window)
+        if path is None:
+            name = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
+            path = self.config.output.offline_dir / f"dataset-{name}.npz"
+        if path.exists():
+            self._dataset = load_dataset(path, expected)
+        else:
+            self._dataset = collect(self.config, materials.process, window)
+            save_dataset(path, self._dataset)
+        return self._dataset
+
+    def train_iql(self) -> dict[str, float]:
+        """Run the offline phase to its end.
+
+        Returns
+        -------
+        dict
+            ``v_loss``, ``q_loss``, ``policy_loss`` and others of the last update, and the validation metrics; empty
+            where the phase was already over.
+        """
+        run = self._begin()
+        if run.state.counters.phase != OFFLINE:
+            return {}
+        with run.progress:
+            return pretrain(run, self._data())
+
+    def finetune(self) -> dict[str, float]:
+        """Hand over from IQL, if that has not happened yet, and run the online phase to its end.
+
+        Returns
+        -------
+        dict
+            Losses of the last update, and the validation metrics; empty where the phase was already over.
+        """
+        run = self._begin()
+        if run.state.counters.phase == OFFLINE:
+            self._hand_over(run)
+        with run.progress:
+            result = finetune(run, self._data())
+        return result
+
+    def train_offline(self) -> Outcome:
+        """The offline phase alone, and its report."""
+        run = self._begin()
+        self.train_iql()
+        self._keep_pretrained(run)
+        return self._evaluate(run)
+
+    def train(self) -> Outcome:
+        """The whole pipeline, from wherever the state stands."""
+        run = self._begin()
+        self.train_iql()
+        self.finetune()
+        return self._evaluate(run)
+
+    @property
+    def agent(self) -> BCell:
+        """The B-Cell agent; there is none before the hand-over."""
+        bcell = self._begin().state.bcell
+        if bcell is None:
+            raise FinflowError("there is no B-Cell agent before the offline phase has ended; call finetune() first")
+        return bcell
+
+    def _begin(self) -> TrainingRun:
+        """The run, made when it is first needed."""
+        if self._run is None:
+            data, checkpoint = self._data(), self._start_from
+            updates = offline_updates(self.config.train, len(data))
+            state = start_offline(self.config, self.materials, self.device, updates)
+            if checkpoint is not None:
+                self._restore(state, checkpoint)
+            progress = ProgressDisplay(console_log=self._log.console)
+            self._run = TrainingRun(
+                self.config, self.materials, self.device, state, self.run_folder, self._log, progress
+            )
+        return self._run
+
+    def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint's state into the one just made."""
+        if checkpoint.counters["phase"] == ONLINE:
+            state.bcell, state.world = start_online(self.config, self.materials, self.device)
+            state.iql = None
+        restore(state, checkpoint.tensors, checkpoint.facts["training"])
+
+    def _data(self) -> OfflineDataset:
+        """The behaviour data."""
+        return self._dataset if self._dataset is not None else self.collect_offline_data()
+
+    def _hand_over(self, run: TrainingRun) -> None:
+        """B-Cell takes over from IQL, with nothing lost."""
+        if run.state.iql is None:
+            raise FinflowError("there is nothing to hand over: the offline phase left no networks")
+        self._keep_pretrained(run)
+        bcell, world = start_online(self.config, self.materials, self.device)
+        bcell.seed_from(run.state.iql)
+        run.state.iql, run.state.bcell, run.state.world = None, bcell, world
+        run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
+
+    def _keep_pretrained(self, run: TrainingRun) -> None:
+        """Write the offline phase's end under a name of its own, to start online phases from."""
+        run.checkpoints.save_as(PRETRAINED, *run.snapshot())
+
+    def _evaluate(self, run: TrainingRun) -> Outcome:
+        """Judge the best checkpoint on the test window; without one, the state as it stands."""
+        path = run.checkpoints.path(BEST)
+        if not path.is_file():
+            run.checkpoints.save_as(LATEST, *run.snapshot())
+            path = run.checkpoints.path(LATEST)
+        run.progress.message("judging the best checkpoint on the test window")
+        return evaluate_agent(self.materials, read_checkpoint(path), self.device, self.run_folder)
+
+    def _read(self, path: Path | None, exact: bool) -> Checkpoint | None:
+        """Read the checkpoint to start from, if there is one, and see that it fits."""
+        if path is None:
+            return None
+        checkpoint = read_checkpoint(path)
+        if exact:
+            check_same_configuration(checkpoint, self.config)
+        elif checkpoint.counters["phase"] != OFFLINE:
+            raise CheckpointError(f"{checkpoint.path} is from the online phase; give one of the offline phase's end")
+        return checkpoint
+
+    def _open_log(self, checkpoint: Checkpoint | None, in_place: bool, branch: bool) -> RunLog:
+        """The run's log, cut off at the checkpoint where a run goes on or branches."""
+        if checkpoint is None:
+            return RunLog(self.run_folder)
+        position = checkpoint.facts["log"]
+        if in_place:
+            return RunLog(self.run_folder, resume_at=position)
+        source = run_folder_of(checkpoint.path)
+        if not branch or not (source / METRICS).is_file():
+            return RunLog(self.run_folder)
+        return RunLog(self.run_folder, resume_at=position, branch_from=source)
+
+    def _manifest(self) -> dict[str, object]:
+        """What made this run: versions, data, configuration, seed, machine."""
+        config = self.config
+        return {
+            "data": self.materials.panel.describe(),
+            "data_sha256": self.materials.panel.sha256,
+            "configuration_sha256": config_hash(config),
+            "seed": config.train.seed,
+            "device": str(self.device),
+            "threads": config.train.threads,
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+            "versions": {name: version(name) for name in LIBRARIES},
+            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+
+
+def new_run_folder(logs: Path) -> Path:
+    """A folder named after now, ``YYYYMMDD_HHMMSS``; numbered where there is one already.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be made.
+    """
+    name = datetime.now().strftime("%Y%m%d_%H%M%S")
+    for suffix in ("", *(f"_{number}" for number in range(2, 1000))):
+        folder = logs / f"{name}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise OutputError(f"cannot make {folder}: it is a file; choose another output.logs_dir") from None
+            continue
+        except OSError as error:
+            raise OutputError(f"cannot make {folder}: {error.strerror}; choose another output.logs_dir") from error
+        return folder
+    raise OutputError(f"cannot make a new run folder in {logs}")
+
+
+def _goes_on_in_place(given: Path, found: Path) -> bool:
+    """Whether a run goes on in its own folder: a run folder was given, or its latest checkpoint."""
+    return given.is_dir() or found.name == CheckpointFolder(found.parent).path(LATEST).name

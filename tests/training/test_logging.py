@@ -1,0 +1,290 @@
+"""Logs that can be resumed without a trace of the interruption, and progress that a person can follow."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from finflow.errors import CheckpointError, OutputError
+from finflow.training.logging import RunLog
+from finflow.training.progress import ProgressDisplay
+
+
+def write_rows(log: RunLog, updates: range, phase: str = "online") -> None:
+    for update in updates:
+        log.record(phase, update, {"critic_loss": 1 / (update + 1), "sharpe": 0.1 * update, "cvar": -0.02})
+
+
+def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
+    """The points that TensorBoard shows."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [(point.step, round(point.value, 6)) for point in events.Scalars(tag)]
+
+
+# --- metrics.jsonl
+
+
+def test_rows_read_back_as_a_table(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "run") as log:
+        log.record("offline", 50, {"v_loss": 0.5, "episode": None})
+        log.record("online", 100, {"sharpe": 0.41, "cvar": -0.02, "episode": 16, "reason": "validation"})
+    table = pd.read_json(tmp_path / "run" / "metrics.jsonl", lines=True)
+    assert list(table["phase"]) == ["offline", "online"]
+    assert list(table["update"]) == [50, 100]
+    assert table["sharpe"].iloc[1] == pytest.approx(0.41)
+    assert table["cvar"].iloc[1] == pytest.approx(-0.02)
+    assert np.isnan(table["sharpe"].iloc[0])
+
+
+def test_a_row_is_one_line_of_json_with_sorted_keys_and_no_time(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        log.record("online", 3, {"z": 1.0, "a": 2, "ok": True})
+    assert (tmp_path / "metrics.jsonl").read_text() == (
+        '{"a": 2, "ok": true, "phase": "online", "update": 3, "z": 1.0}\n'
+    )
+
+
+def test_what_is_not_a_finite_number_becomes_null(tmp_path: Path) -> None:
+    values = {"a": float("nan"), "b": np.float32("inf"), "c": torch.tensor(-float("inf")), "d": np.int64(3)}
+    with RunLog(tmp_path) as log:
+        log.record("online", 1, values)
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert row == {"a": None, "b": None, "c": None, "d": 3, "phase": "online", "update": 1}
+
+
+def test_equal_runs_write_equal_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with RunLog(tmp_path / name) as log:
+            write_rows(log, range(5))
+    one, two = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+def test_a_row_is_on_the_disk_as_soon_as_it_is_recorded(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_rows(log, range(1))
+        log.console("started")
+        assert (tmp_path / "metrics.jsonl").read_bytes().endswith(b"}\n")
+        assert (tmp_path / "console.log").read_text().endswith("  started\n")
+        assert curve(tmp_path, "online/sharpe") == [(0, 0.0)]
+
+
+def test_a_row_from_the_past_and_a_value_that_is_no_scalar_are_refused(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_rows(log, range(3))
+        with pytest.raises(ValueError, match="forward only"):
+            log.record("online", 1, {})
+        with pytest.raises(TypeError, match="list"):
+            log.record("online", 4, {"weights": [0.5, 0.5]})
+
+
+# --- resuming
+
+
+def test_a_resumed_log_is_the_log_of_a_run_never_stopped(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "whole") as log:
+        write_rows(log, range(10))
+    with RunLog(tmp_path / "stopped") as log:
+        write_rows(log, range(6))
+        position = log.position()
+        write_rows(log, range(6, 8))  # after the checkpoint, and then killed
+    with (tmp_path / "stopped" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"half a ro')
+    with RunLog(tmp_path / "stopped", resume_at=position) as log:
+        assert log.position() == position
+        write_rows(log, range(6, 10))
+    whole, stopped = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped"))
+    assert stopped == whole
+
+
+def test_tensorboard_discards_the_points_after_the_checkpoint(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        write_rows(log, range(3))
+        position = log.position()
+        log.record("online", 3, {"sharpe": 99.0})
+        log.record("online", 4, {"sharpe": 99.0})
+    with RunLog(tmp_path, resume_at=position) as log:
+        log.record("online", 3, {"sharpe": 0.3})
+    assert curve(tmp_path, "online/sharpe") == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)]
+
+
+def test_a_resume_keeps_the_diary(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        position = log.position()
+        log.console("before")
+    with RunLog(tmp_path, resume_at=position) as log:
+        log.console("after\nthat")
+    lines = (tmp_path / "console.log").read_text().splitlines()
+    assert [line[21:] for line in lines] == ["before", "after that"]
+
+
+def test_a_resume_from_before_the_first_row_starts_at_nothing(tmp_path: Path) -> None:
+    with RunLog(tmp_path) as log:
+        position = log.position()
+        write_rows(log, range(3))
+    with RunLog(tmp_path, resume_at=position) as log:
+        write_rows(log, range(2))
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len(curve(tmp_path, "online/cvar")) == 2
+
+
+def test_a_branch_carries_the_rows_and_curves_that_led_to_it(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "old") as log:
+        write_rows(log, range(3))
+        position = log.position()
+        write_rows(log, range(3, 6))
+    before = (tmp_path / "old" / "metrics.jsonl").read_bytes()
+    with RunLog(tmp_path / "new", resume_at=position, branch_from=tmp_path / "old") as log:
+        assert log.position()["metrics.jsonl"] == position["metrics.jsonl"]
+        write_rows(log, range(3, 4))
+    assert (tmp_path / "old" / "metrics.jsonl").read_bytes() == before
+    assert before.startswith((tmp_path / "new" / "metrics.jsonl").read_bytes())
+    assert [step for step, _ in curve(tmp_path / "new", "online/sharpe")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("left", [b"", b'{"a": 1}\n'])
+def test_a_log_shorter_than_its_checkpoint_is_refused_and_left_alone(tmp_path: Path, left: bytes) -> None:
+    with RunLog(tmp_path) as log:
+        write_rows(log, range(5))
+        position = log.position()
+    (tmp_path / "metrics.jsonl").write_bytes(left)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl holds"):
+        RunLog(tmp_path, resume_at=position)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == left
+
+
+# --- places that cannot be written
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=re.escape(str(tmp_path / "file" / "run"))):
+        RunLog(tmp_path / "file" / "run")
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(OutputError, match=r"cannot write .*metrics\.jsonl: .*output\.logs_dir"):
+        RunLog(tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "console.log"])
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    log = RunLog(tmp_path)
+    full = os.open("/dev/full", os.O_WRONLY)
+    held = log._metrics if name == "metrics.jsonl" else log._console
+    os.dup2(full, held.fileno())
+    os.close(full)
+    with pytest.raises(OutputError, match=rf"cannot write .*{re.escape(name)}: No space left") as caught:
+        log.console("hello") if name == "console.log" else write_rows(log, range(1))
+    assert "\n" not in str(caught.value)
+    log.close()
+    log.close()
+
+
+# --- progress
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_lines_are_plain_and_seconds_apart() -> None:
+    clock, stream, diary = Clock(), io.StringIO(), list[str]()
+    with ProgressDisplay(diary.append, stream=stream, interval=5.0, clock=clock) as progress:
+        progress.start_phase("online training", total=1000)
+        for _ in range(100):
+            clock.now += 0.125
+            progress.advance(10, sharpe=0.41)
+        progress.message("checkpoint written")
+        progress.end_phase()
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "online training: 1,000 steps"
+    assert lines[1] == "online training: 400 of 1,000  40 %  80 steps/s  7.5 s left  validation Sharpe 0.41"
+    assert lines[-2:] == [
+        "checkpoint written",
+        "online training: 1,000 steps in 12 s, 80 steps/s, validation Sharpe 0.41",
+    ]
+    assert 4 <= len(lines) <= 5
+    assert lines == diary
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_steps_made_before_a_resume_do_not_count_as_speed() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with ProgressDisplay(stream=stream, clock=clock) as progress:
+        progress.start_phase("offline", total=1000, done=900)
+        clock.now = 6.0
+        progress.advance(6)
+    assert "offline: 906 of 1,000  91 %  1.0 steps/s  1:34 min left" in stream.getvalue()
+    assert "offline: 6 steps in 6.0 s" in stream.getvalue()
+
+
+def test_the_speed_is_that_of_the_last_half_minute() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with ProgressDisplay(stream=stream, interval=99.0, clock=clock) as progress:
+        progress.start_phase("online", total=10_000)
+        for second in range(100):
+            clock.now = second + 1.0
+            progress.advance(100 if second < 50 else 20)
+    assert "online: 5,980 of 10,000  60 %  20 steps/s" in stream.getvalue()
+
+
+def test_a_terminal_shows_a_bar_and_keeps_messages() -> None:
+    clock, stream, diary = Clock(), Terminal(), list[str]()
+    with ProgressDisplay(diary.append, stream=stream, clock=clock) as progress:
+        progress.start_phase("online", total=10)
+        for _ in range(10):
+            clock.now += 1.0
+            progress.advance(1, sharpe=0.41)
+        progress.message("see [path] reports/report.html")
+    shown = stream.getvalue()
+    assert "━" in shown
+    assert "validation Sharpe 0.41" in shown
+    assert "see [path] reports/report.html" in shown
+    assert any("5 of 10" in line for line in diary)
+    assert "5 of 10" not in shown
+
+
+def test_a_phase_of_no_steps_ends_at_once() -> None:
+    stream = io.StringIO()
+    with ProgressDisplay(stream=stream) as progress:
+        progress.start_phase("online", total=0)
+    assert stream.getvalue().splitlines()[0] == "online: 0 steps"
+
+
+def test_progress_outside_a_phase_is_a_mistake_of_ours() -> None:
+    with ProgressDisplay(stream=io.StringIO()) as progress, pytest.raises(ValueError, match="start_phase"):
+        progress.advance(1)
+
+
+def test_an_interrupted_phase_is_not_called_finished() -> None:
+    stream = io.StringIO()
+    with suppress(KeyboardInterrupt), ProgressDisplay(stream=stream) as progress:
+        progress.start_phase("online", total=10)
+        raise KeyboardInterrupt
+    assert stream.getvalue() == "online: 10 steps\n"
