@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
@@ -31,11 +35,12 @@ from finflow.agent.losses import (
 from finflow.agent.networks import Encoding
 from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
 from finflow.agent.policy import Decision, ExpertPolicy
-from finflow.agent.simplex import entropy_share, standard_normal, target_entropy
+from finflow.agent.simplex import standard_normal, target_entropy
 from finflow.config import BCellConfig
+from finflow.errors import CheckpointError
+from finflow.tensor_file import read_tensors, write_tensors
 
 TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles is switched on, from IQL's none
-ALPHA_BETA2 = 0.999
 
 
 class CoverageProposals(NamedTuple):
@@ -75,7 +80,8 @@ class BCell:
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, betas=(0.9, ALPHA_BETA2))
+        self.alpha_optimiser = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr)
+        self.action_noise = Generator(device=device).manual_seed(0)
 
     def seed_from(self, iql: IQL) -> None:
         """Take policy, critics and targets over from IQL, bit for bit; the optimisers start afresh."""
@@ -221,6 +227,74 @@ class BCell:
         loss.backward()  # type: ignore[no-untyped-call]
         self.alpha_optimiser.step()
 
-    def policy_entropy_share(self, entropy: float, n_weights: int) -> float:
-        """Entropy of the policy as a share of the greatest possible, in 0..1."""
-        return entropy_share(entropy, n_weights)
+    def act(self, observation: Mapping[str, Any], deterministic: bool = True) -> NDArray[np.float32]:
+        """Target weights for an observation of the environment, or for a batch of them.
+
+        Parameters
+        ----------
+        observation : mapping of arrays
+            ``assets``, ``market``, ``portfolio``, as the single or the vector environment gives them.
+        deterministic : bool
+            The centre of the policy; otherwise a draw from it, by the agent's own generator.
+
+        Returns
+        -------
+        array, (K,) or (batch, K)
+            On the simplex, cash last.
+        """
+        states = states_of(observation, self.device)
+        if deterministic:
+            weights = self.decide(states).distribution.centre()
+        else:
+            weights = self.explore(states, self.action_noise)
+        chosen: NDArray[np.float32] = weights.cpu().numpy()
+        return chosen if np.ndim(observation["market"]) == 2 else chosen[0]
+
+    def explain(self, observation: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+        """Gate, the five portfolios, aim, trade rate and centre behind a decision, each with a batch in front."""
+        decision = self.decide(states_of(observation, self.device))
+        shown = decision._asdict() | {"centre": decision.distribution.centre()}
+        return {name: shown[name].cpu().numpy() for name in ("gate", "experts", "aim", "trade_rate", "centre")}
+
+    def save(self, path: str | Path) -> None:
+        """Write the agent as one verified safetensors file."""
+        state = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
+        write_tensors(Path(path), {name: part for name, part in self._tensors()}, state)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "cpu") -> BCell:
+        """Read an agent from its own file or from a training's checkpoint of the online phase.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is missing, damaged, or holds no B-Cell agent.
+        """
+        tensors, state = read_tensors(Path(path))
+        shape = state.get("shape", {})
+        own = {name.removeprefix("bcell/"): t for name, t in tensors.items()}
+        if "log_alpha" not in own or "bcell" not in state:
+            raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
+        lenses = tuple(tuple(lens) for lens in shape["lenses"])
+        sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
+        agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        with torch.no_grad():
+            for name, tensor in agent._tensors():
+                if name not in own or own[name].shape != tensor.shape:
+                    raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
+                tensor.copy_(own[name])
+        return agent
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """What the agent has learned, by name, as training checkpoints name it."""
+        for part in ("policy", "critic", "target_critic", "behaviour_value"):
+            for name, tensor in getattr(self, part).state_dict().items():
+                yield f"{part}/{name}", tensor
+        yield "log_alpha", self.log_alpha
+
+
+def states_of(observation: Mapping[str, Any], device: torch.device) -> States:
+    """An observation of the environment, single or batched, as states."""
+    batched = np.ndim(observation["market"]) == 2
+    arrays = (np.asarray(observation[name], dtype=np.float32) for name in ("assets", "market", "portfolio"))
+    return States(*(torch.as_tensor(array if batched else array[None], device=device) for array in arrays))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finflow.agent.batch import States
+from finflow.agent.bcell import states_of
 from finflow.agent.policy import ExpertPolicy
 from finflow.strategies.base import Information
 
@@ -33,12 +33,7 @@ class AgentStrategy:
         """The centre of the policy's distribution, (K,)."""
         if information.observation is None:
             raise ValueError("a learned agent needs the environment's observation")
-        states = States(
-            *(
-                torch.as_tensor(np.asarray(information.observation[name], dtype=np.float32)[None], device=self.device)
-                for name in ("assets", "market", "portfolio")
-            )
-        )
+        states = states_of(information.observation, self.device)
         with torch.no_grad():
             decision = self.policy(states)
             centre = decision.distribution.centre()[0]

@@ -71,6 +71,7 @@ class TrainingRun:
             "config_hash": config_hash(self.config),
             "market": self.materials.process.panel.sha256,
             "shape": self.materials.shape._asdict(),
+            "bcell": self.config.bcell.model_dump(mode="json"),
             "log": position,
             "torch": torch.__version__,
         }
