@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+# Before torch is loaded: on two cores, two threads are far slower than one whenever the other core is busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import hypothesis
 import pytest
 

@@ -1,0 +1,140 @@
+"""Each loss against its formula, written out independently, and against finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent import losses
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_expectile_loss_is_minimised_by_the_expectile() -> None:
+    sample = normal(4000)
+    value = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([value], lr=1.0, max_iter=200, tolerance_grad=1e-12, tolerance_change=1e-14)
+
+    def closure() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = losses.expectile_loss(sample, value.expand_as(sample), 0.7)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    # the expectile balances weighted deviations: tau * E[(x - v)+] = (1 - tau) * E[(v - x)+]
+    above = (sample - value).clamp(min=0).mean()
+    below = (value - sample).clamp(min=0).mean()
+    assert 0.7 * above.item() == pytest.approx(0.3 * below.item(), rel=1e-6)
+
+
+def test_expectile_loss_at_a_half_is_half_the_squared_loss() -> None:
+    target, value = normal(50), normal(50, seed=1)
+    assert losses.expectile_loss(target, value, 0.5).item() == pytest.approx(
+        0.5 * ((target - value) ** 2).mean().item(), rel=1e-12
+    )
+
+
+def test_advantage_weights_are_clipped_at_a_hundred() -> None:
+    weights = losses.advantage_weights(torch.tensor([-1.0, 0.0, 1.0, 50.0]), 3.0)
+    np.testing.assert_allclose(weights.numpy(), [math.exp(-3), 1.0, math.exp(3), 100.0], rtol=1e-6)
+
+
+def test_bellman_target_bootstraps_at_truncation_but_not_at_termination() -> None:
+    rewards, values = torch.tensor([1.0, 1.0]), torch.tensor([10.0, 10.0])
+    target = losses.bellman_target(rewards, torch.tensor([0.0, 1.0]), values, 0.9)
+    assert target.tolist() == pytest.approx([10.0, 1.0])
+
+
+def test_pinball_loss_equals_the_unfused_formula_and_its_gradient() -> None:
+    quantiles, samples = normal(2, 5, 8).requires_grad_(), normal(2, 5, 6, seed=1)
+    levels = ((torch.arange(8, dtype=torch.float64) + 0.5) / 8)[:, None]
+    difference = samples.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    width = 0.05
+    size = difference.abs()
+    huber = torch.where(size <= width, 0.5 * difference**2, width * (size - 0.5 * width)) / width
+    direct = ((levels - (difference < 0).double()).abs() * huber).mean(dim=(1, 2, 3)).sum()
+    fused = losses.pinball_loss(quantiles, samples, width)
+    assert fused.item() == pytest.approx(direct.item(), rel=1e-12)
+    (expected,) = torch.autograd.grad(direct, quantiles)
+    (found,) = torch.autograd.grad(fused, quantiles)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
+    assert torch.autograd.gradcheck(lambda q: losses.pinball_loss(q, samples, width), quantiles)
+
+
+def test_pinball_loss_learns_the_quantiles_of_its_samples() -> None:
+    samples = torch.sort(normal(1, 1, 2000)).values
+    quantiles = torch.zeros(1, 1, 8, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([quantiles], lr=0.02)
+    for _ in range(600):
+        optimiser.zero_grad()
+        losses.pinball_loss(quantiles, samples).backward()
+        optimiser.step()
+    expected = np.quantile(samples.numpy().ravel(), (np.arange(8) + 0.5) / 8)
+    # Huber smoothing within 0.05 and a constant step move a quantile by a few hundredths
+    np.testing.assert_allclose(quantiles.detach().numpy().ravel(), expected, atol=0.05)
+
+
+def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:
+    mean, spread = normal(2, 6), normal(2, 6, 8, seed=1)
+    spread = spread - spread.mean(dim=-1, keepdim=True)
+    off, half, on = (losses.pessimistic_value(mean, spread, 2, share) for share in (0.0, 0.5, 1.0))
+    assert torch.equal(off, mean.min(dim=0).values)
+    assert (on < half).all()
+    assert (half < off).all()
+    kept = np.sort(spread.numpy(), axis=-1)[..., :6].mean(axis=-1)
+    np.testing.assert_allclose(on.numpy(), (mean.numpy() + kept).min(axis=0), rtol=1e-12)
+
+
+def test_conservative_loss_equals_its_formula() -> None:
+    proposals, log_density, data = normal(2, 5, 6), normal(5, 6, seed=1), normal(2, 5, seed=2)
+    drawn = torch.tensor([False, False, True, True, True, True])
+    calibration = normal(5, seed=3)
+    found = losses.conservative_loss(proposals, log_density, data, drawn, calibration).item()
+    expected = 0.0
+    for critic in range(2):
+        for state in range(5):
+            terms = []
+            for p in range(6):
+                value = proposals[critic, state, p].item()
+                if drawn[p]:
+                    value = max(value, calibration[state].item())
+                terms.append(math.exp(value - log_density[state, p].item()))
+            expected += (math.log(sum(terms) / 6) - data[critic, state].item()) / 5
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_a_lower_bound_calibration_is_plain_cql() -> None:
+    proposals, log_density, data = normal(2, 5, 6), normal(5, 6, seed=1), normal(2, 5, seed=2)
+    nothing = torch.full((5,), -math.inf, dtype=torch.float64)
+    every, none = torch.ones(6, dtype=torch.bool), torch.zeros(6, dtype=torch.bool)
+    calibrated = losses.conservative_loss(proposals, log_density, data, every, nothing)
+    plain = losses.conservative_loss(proposals, log_density, data, none, nothing)
+    assert calibrated.item() == plain.item()
+
+
+def test_conservative_loss_estimates_the_soft_maximum_over_the_simplex() -> None:
+    # m(w) = c * w_1 on the 1-simplex: log of the integral of exp(c w) over [0, 1] is log((e^c - 1) / c)
+    slope, count = 1.7, 200_000
+    draws = torch.rand(1, count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = losses.conservative_loss(
+        (slope * draws)[None],
+        torch.zeros(1, count, dtype=torch.float64),
+        torch.zeros(1, 1, dtype=torch.float64),
+        torch.zeros(count, dtype=torch.bool),
+        torch.zeros(1, dtype=torch.float64),
+    )
+    # standard error of the log mean is about 0.0011 with this many uniform draws
+    assert found.item() == pytest.approx(math.log((math.exp(slope) - 1) / slope), abs=0.005)
+
+
+def test_temperature_falls_where_the_policy_has_more_entropy_than_its_target() -> None:
+    log_alpha = torch.zeros((), requires_grad=True)
+    losses.temperature_loss(log_alpha, log_density=torch.full((8,), 3.0), target=-5.0, n_dimensions=4).backward()
+    assert log_alpha.grad is not None
+    assert log_alpha.grad.item() == pytest.approx(0.5)  # entropy -3 over the target -5: descent lowers alpha
