@@ -1,0 +1,255 @@
+"""The whole job on a small market: repeatable, resumable, blind to the test window."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent.bcell import BCell
+from finflow.config import Config, dump_config
+from finflow.errors import CheckpointError, MarketError
+from finflow.guard.checkpoint import numbered
+from finflow.tensor_file import read_tensors
+from finflow.training.held_out import evaluate_checkpoint
+from finflow.training.run import TrainingRun, request_stop
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+
+
+def latest(trainer: FinFlowTrainer) -> Path:
+    return trainer.run_folder / "models" / "checkpoint_latest.safetensors"
+
+
+def best(trainer: FinFlowTrainer) -> Path:
+    return trainer.run_folder / "models" / "checkpoint_best.safetensors"
+
+
+def train_through(config: Config) -> FinFlowTrainer:
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer
+
+
+def test_the_same_seed_gives_identical_checkpoints_and_numbers(tiny: Make) -> None:
+    first, second = FinFlowTrainer(tiny()), FinFlowTrainer(tiny())
+    reports = [trainer.train().report.parent for trainer in (first, second)]
+    assert first.run_folder != second.run_folder
+    assert latest(first).read_bytes() == latest(second).read_bytes()
+    assert best(first).read_bytes() == best(second).read_bytes()
+    assert (reports[0] / "metrics.json").read_bytes() == (reports[1] / "metrics.json").read_bytes()
+    assert (first.run_folder / "metrics.jsonl").read_bytes() == (second.run_folder / "metrics.jsonl").read_bytes()
+
+
+def test_another_seed_gives_another_agent(tiny: Make) -> None:
+    assert latest(train_through(tiny())).read_bytes() != latest(train_through(tiny(train__seed=1))).read_bytes()
+
+
+def test_a_run_writes_what_was_promised(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny())
+    outcome = trainer.train()
+    folder = trainer.run_folder
+    for name in ("config.yaml", "manifest.json", "metrics.jsonl", "console.log", "reports/report.html"):
+        assert (folder / name).stat().st_size > 0, name
+    assert list(folder.glob("events.out.tfevents.*"))
+    assert list((folder / "reports").glob("*.png"))
+    kept = sorted(path.name for path in (folder / "models").glob("checkpoint_[0-9]*"))
+    assert len(kept) == trainer.config.train.max_checkpoints
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert {"sharpe", "cvar"} <= set().union(*rows)
+    assert next(iter(outcome.summary)) == "finflow"
+    assert {"equal-weight", "buy-and-hold", "minimum-variance", "risk-parity", "momentum"} <= set(outcome.summary)
+
+
+def test_prices_after_validation_cannot_change_what_is_learned(
+    tiny: Make, make_prices: Callable[..., Path], tmp_path: Path
+) -> None:
+    crashed = make_prices(tmp_path / "crashed.csv", changed_after="2011-10-31")
+    calm, crash = train_through(tiny()), train_through(tiny(market__path=str(crashed)))
+    (tensors, _), (others, _) = read_tensors(latest(calm)), read_tensors(latest(crash))
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+def test_seeding_loses_nothing(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny(train__online_episodes=0, train__warmup_episodes=0))
+    trainer.train_iql()
+    iql = trainer._begin().state.iql
+    assert iql is not None
+    before = {
+        (part, name): tensor.clone()
+        for part in ("policy", "critic", "target_critic")
+        for name, tensor in getattr(iql, part).state_dict().items()
+    }
+    trainer.finetune()
+    agent = trainer.agent
+    assert all(torch.equal(tensor, getattr(agent, part).state_dict()[name]) for (part, name), tensor in before.items())
+
+
+STOPS = ["offline", "warmup", "online"]
+
+
+@pytest.mark.parametrize("moment", STOPS)
+def test_stopped_and_resumed_equals_never_stopped(tiny: Make, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train_through(tiny())
+    stopped = FinFlowTrainer(tiny())
+    calls = {"n": 0}
+    original = TrainingRun.stop_if_asked
+    # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+    when = {"offline": 9, "warmup": 14 + 6, "online": 14 + 20 + 33}[moment]
+
+    def stop_at(run: TrainingRun) -> None:
+        calls["n"] += 1
+        if calls["n"] == when:
+            request_stop()
+        original(run)
+
+    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+    resumed = FinFlowTrainer(tiny(), resume=stopped.run_folder)
+    assert resumed.run_folder == stopped.run_folder.resolve()
+    resumed.train_iql()
+    resumed.finetune()
+    assert latest(resumed).read_bytes() == latest(whole).read_bytes()
+    assert best(resumed).read_bytes() == best(whole).read_bytes()
+    logs = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole)]
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.timeout(240)
+def test_killed_at_any_moment_and_resumed_equals_never_stopped(tiny: Make, tmp_path: Path) -> None:
+    whole = train_through(tiny())
+    config = tmp_path / "tiny.yaml"
+    config.write_text(dump_config(tiny(output__logs_dir=str(tmp_path / "killed"))))
+    script = (
+        "import sys; from pathlib import Path; from finflow.config import load_config\n"
+        "from finflow.training.trainer import FinFlowTrainer\n"
+        "resume = Path(sys.argv[2]) if len(sys.argv) > 2 else None\n"
+        "t = FinFlowTrainer(load_config(Path(sys.argv[1]), {}, {}), resume=resume)\n"
+        "print('started', flush=True); t.train_iql(); t.finetune()\n"
+    )
+    rng = random.Random(7)
+    folder: list[str] = []
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(config), *folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0.2, 1.0))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        runs = sorted((tmp_path / "killed").iterdir())
+        # a kill before the first checkpoint leaves a run that has nothing to resume
+        folder = [str(runs[-1])] if any((runs[-1] / "models").glob("*.safetensors")) else []
+    last = subprocess.run([sys.executable, "-c", script, str(config), *folder], capture_output=True, text=True)
+    assert last.returncode == 0, last.stderr
+    run = sorted((tmp_path / "killed").iterdir())[-1]
+    assert (run / "models" / "checkpoint_latest.safetensors").read_bytes() == latest(whole).read_bytes()
+    assert (run / "models" / "checkpoint_best.safetensors").read_bytes() == best(whole).read_bytes()
+
+
+def test_an_earlier_checkpoint_branches_into_a_new_run(tiny: Make) -> None:
+    whole = train_through(tiny())
+    earlier = sorted((whole.run_folder / "models").glob("checkpoint_[0-9]*"))[0]
+    content = earlier.read_bytes()
+    branch = FinFlowTrainer(tiny(), resume=earlier)
+    assert branch.run_folder != whole.run_folder
+    branch.train_iql()
+    branch.finetune()
+    assert latest(branch).read_bytes() == latest(whole).read_bytes()
+    assert earlier.read_bytes() == content
+
+
+def test_a_resumed_run_keeps_its_configuration(tiny: Make) -> None:
+    whole = train_through(tiny())
+    with pytest.raises(CheckpointError, match="another configuration"):
+        FinFlowTrainer(tiny(bcell__gamma=0.9), resume=whole.run_folder)
+
+
+def test_a_damaged_latest_falls_back_to_the_one_before(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = train_through(tiny())
+    content = latest(whole).read_bytes()
+    for path in (latest(whole), whole.run_folder / "models" / f"{numbered(14 + 60)}.safetensors"):
+        path.unlink()
+        path.write_bytes(content[: len(content) // 2])
+    resumed = FinFlowTrainer(tiny(), resume=whole.run_folder)
+    assert "went back to the newest whole one" in capsys.readouterr().out
+    resumed.train_iql()
+    resumed.finetune()
+    assert latest(resumed).read_bytes() == content
+
+
+def test_other_prices_cannot_be_resumed_on(tiny: Make, make_prices: Callable[..., Path], tmp_path: Path) -> None:
+    whole = train_through(tiny())
+    make_prices(tmp_path / "prices.csv", seed=4)
+    with pytest.raises(CheckpointError, match="other prices"):
+        FinFlowTrainer(tiny(), resume=whole.run_folder)
+
+
+def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
+    first = FinFlowTrainer(tiny())
+    outcome = first.train_offline()
+    assert outcome.report.is_file()
+    pretrained = first.run_folder / "models" / "checkpoint_pretrained.safetensors"
+    second = FinFlowTrainer(tiny(), pretrained=pretrained)
+    second.finetune()
+    assert read_tensors(latest(second))[1]["training"]["counters"]["phase"] == "online"
+    with pytest.raises(CheckpointError, match="online phase"):
+        FinFlowTrainer(tiny(), pretrained=latest(second))
+
+
+def test_an_agent_is_evaluated_from_its_checkpoint_alone(tiny: Make, tmp_path: Path) -> None:
+    trainer = FinFlowTrainer(tiny())
+    outcome = trainer.train()
+    again = evaluate_checkpoint(best(trainer), {}, output=tmp_path / "again")
+    assert again.summary == outcome.summary
+    assert (again.report.parent / "metrics.json").read_bytes() == (outcome.report.parent / "metrics.json").read_bytes()
+    dear = evaluate_checkpoint(best(trainer), {"env.commission_bps": 50.0}, output=tmp_path / "dear")
+    assert dear.summary["equal-weight"]["annual_cost"] > outcome.summary["equal-weight"]["annual_cost"]
+
+
+def test_the_agent_saves_and_loads_itself(tiny: Make, tmp_path: Path) -> None:
+    trainer = train_through(tiny())
+    agent, process = trainer.agent, trainer.materials.process
+    observation = process.observe(process.start(np.arange(400, 405)))
+    path = tmp_path / "agent.safetensors"
+    agent.save(path)
+    loaded = BCell.load(path)
+    assert np.array_equal(agent.act(observation, deterministic=True), loaded.act(observation, deterministic=True))
+    single = {name: value[2] for name, value in observation.items()}
+    np.testing.assert_allclose(agent.act(single), agent.act(observation)[2], rtol=1e-5)  # another batch, float32
+
+
+def test_a_training_window_shorter_than_an_episode_says_so(tiny: Make) -> None:
+    with pytest.raises(MarketError, match=r"env\.episode_length"):
+        FinFlowTrainer(tiny(env__episode_length=600))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bcell__dropout": 0.2, "train__observation_noise": 0.05},
+        {"bcell__alpha_mode": "annealed", "env__execution_lag": 0},
+        {"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5, "env__no_trade_band": 0.01},
+        {"train__n_envs": 3, "train__updates_per_vector_step": 2, "train__save_best": False},
+    ],
+)
+def test_options_train_to_the_end(tiny: Make, changes: dict[str, object]) -> None:
+    trainer = FinFlowTrainer(tiny(**changes))
+    outcome = trainer.train()
+    assert np.isfinite(list(outcome.summary["finflow"].values())).all()
