@@ -1,0 +1,151 @@
+"""From arguments to a configuration: of a new run, of one that is resumed, of an evaluation."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finflow.cli.options import explicit
+from finflow.cli.output import plain
+from finflow.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from finflow.config import Config
+
+#: The checkout: `--config configs/volatile.yaml` is found from any folder.
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config:
+    """The configuration that the arguments ask for.
+
+    `--tickers` are Yahoo's unless the source is a file, or the command line or the environment names a source: the
+    "embedded" of a configuration file goes with the file's own tickers.
+
+    Parameters
+    ----------
+    arguments
+        With the options of `add_configuration_options`.
+    base
+        Stands in for the defaults: the configuration in a checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        One line for the first mistake.
+    """
+    from finflow.config import load_config
+
+    path = _found(arguments.config)
+    overrides = explicit(arguments)
+    below = {} if base is None else _below(base, path)
+    config = load_config(path, {**below, **overrides})
+    chosen = "market.source" in overrides or "FINFLOW_MARKET__SOURCE" in os.environ
+    if arguments.tickers and config.market.source == "embedded" and not chosen:
+        config = load_config(path, {**below, **overrides, "market.source": "yfinance"})
+    return config
+
+
+def checkpoint_configuration(path: Path) -> Config:
+    """The configuration in a run folder or checkpoint file; a path that is not there is answered at once."""
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} does not exist: name a run folder such as logs/20260131_120000, or a file in its models folder"
+        )
+    from finflow.training.checkpoints import configuration_of
+
+    return configuration_of(path)
+
+
+def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
+    """The configuration of the run that is resumed; only what decides no result may be changed.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first key that would change results.
+    """
+    from finflow.config import config_hash
+
+    base = checkpoint_configuration(path)
+    config = resolve(arguments, base)
+    before = _leaves(base)
+    for key, value in _changes(base, config).items():
+        if config_hash(_replaced(base, key.split("."), value)) != config_hash(base):
+            raise ConfigError(
+                f"{key} is {plain(value)}, but the run in {path} has {plain(before[key])}; a resumed run keeps its "
+                "configuration: leave that out, or start a new run"
+            )
+    return config
+
+
+def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str, object]:
+    """What an evaluation changes of the configuration in a checkpoint.
+
+    What a file or the environment says about learning is left aside, since that is over; on the command line it is a
+    mistake, which the evaluation refuses.
+    """
+    base = checkpoint_configuration(path)
+    changes = _changes(base, resolve(arguments, base))
+    from finflow.training.held_out import FREE_SECTIONS
+
+    allowed = (*FREE_SECTIONS, *explicit(arguments))
+    return {key: value for key, value in changes.items() if key.startswith(allowed)}
+
+
+def _found(path: Path | None) -> Path | None:
+    """The file named, or else the one of that name in the checkout."""
+    if path is None or path.exists() or not (ROOT / path).is_file():
+        return path
+    return ROOT / path
+
+
+def _below(base: Config, path: Path | None) -> dict[str, object]:
+    """The checkpoint's values, but for the keys that file or environment name: those levels lie above it."""
+    from finflow.config import ENVIRONMENT_PREFIX
+    from finflow.training.checkpoints import flatten
+    from finflow.yaml_text import parse_file
+
+    named = set() if path is None else set(flatten(parse_file(path)[0]))
+    for name, text in os.environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            named |= set(flatten({key: _read(text)}))
+    return {  # text goes in quotes, so that it is read back as the text it is
+        key: json.dumps(value) if isinstance(value, str) else value
+        for key, value in _leaves(base).items()
+        if key not in named
+    }
+
+
+def _read(text: str) -> object:
+    import yaml
+
+    from finflow.yaml_text import parse_scalar
+
+    try:
+        return parse_scalar(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _leaves(config: Config) -> dict[str, object]:
+    from finflow.config import describe_schema
+
+    return {key: reduce(getattr, key.split("."), config) for key, *_ in describe_schema()}
+
+
+def _changes(base: Config, config: Config) -> dict[str, object]:
+    before = _leaves(base)
+    return {key: value for key, value in _leaves(config).items() if value != before[key]}
+
+
+def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
+    name, *rest = parts
+    inner = _replaced(getattr(section, name), rest, value) if rest else value
+    return section.model_copy(update={name: inner})

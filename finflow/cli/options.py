@@ -1,0 +1,129 @@
+"""Options, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from finflow.errors import FinflowError
+
+MODES = ("train", "evaluate", "backtest", "demo")
+
+#: Option, name of its value, the keys it stands for, help.
+_SHORT = (
+    ("--iql-epochs", "N", ("train.offline_training_epochs",), "passes of the offline phase over its data"),
+    ("--sac-episodes", "N", ("train.online_episodes",), "episodes of the online phase"),
+    ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
+    ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
+    ("--seed", "N", ("train.seed",), "of every random number"),
+    ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
+)
+
+
+def program() -> str:
+    """How finflow was called, for messages that say what to type."""
+    path = Path(sys.argv[0])
+    if path.suffix != ".py":
+        return "finflow"
+    return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
+
+
+class Parser(argparse.ArgumentParser):
+    """Options whose mistakes are answered with one line that names the nearest option."""
+
+    def __init__(self, description: str, **settings: Any) -> None:
+        super().__init__(
+            prog=program(),
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **settings,
+        )
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Read the arguments.
+
+        Raises
+        ------
+        FinflowError
+            For the first that is unknown or lacks its value.
+        """
+        found, unknown = self.parse_known_args(arguments)
+        if unknown:
+            self.error(f"unknown argument {unknown[0]}{self._hint(unknown[0])}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """Answer a mistake like every other: as a FinflowError."""
+        raise FinflowError(f"{message} ({self.prog} --help lists the options)")
+
+    def _hint(self, word: str) -> str:
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        near = difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=0.5)
+        if word in MODES and "--mode" in options:
+            near = [f"--mode {word}"]
+        elif "=" in word and not word.startswith("-"):
+            near = [f"--set {word}"]
+        return f"; did you mean {near[0]}?" if near else ""
+
+
+class _Override(argparse.Action):
+    """Note a value for configuration keys; one given later replaces one given before."""
+
+    def __init__(self, *, keys: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(**{**settings, "dest": "overrides", "default": {}})
+        self.keys = keys
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        value, keys = self.const or values, self.keys
+        if not keys:
+            key, sign, value = values.partition("=")
+            if not sign or not key.strip():
+                raise argparse.ArgumentError(self, f"needs key=value, as in bcell.cql_alpha=10, not {values!r}")
+            keys = (key.strip(),)
+        namespace.overrides = {**namespace.overrides, **dict.fromkeys(keys, value)}
+
+
+def add_configuration_options(parser: Parser) -> None:
+    """Add --config, --set, the options that stand for configuration keys, and --verbose."""
+    parser.add_argument("--verbose", action="store_true", help="show warnings, and the traceback of a fault")
+    group = parser.add_argument_group("configuration")
+    group.add_argument("--config", type=Path, metavar="FILE", help="YAML file of keys; the rest keep their defaults")
+    group.add_argument("--set", action=_Override, metavar="KEY=VALUE", help="any key, such as bcell.cql_alpha=10")
+    group.add_argument(
+        "--tickers",
+        nargs="+",
+        metavar="NAME",
+        help="assets: tickers of Yahoo, or columns where market.source is csv or parquet; with --set "
+        "market.source=embedded, some of the embedded stocks",
+    )
+    for option, name, keys, text in _SHORT:
+        group.add_argument(option, action=_Override, keys=keys, metavar=name, help=text)
+    group.add_argument(
+        "--no-cache", action=_Override, keys=("market.use_cache",), nargs=0, const="false", help="fetch prices anew"
+    )
+
+
+def one_of(*names: str) -> Any:
+    """A type for argparse: one of a few words, with the nearest named in the answer to any other."""
+
+    def check(word: str) -> str:
+        if word in names:
+            return word
+        near = difflib.get_close_matches(word, names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(names)}{hint}")
+
+    return check
+
+
+def explicit(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the command line itself says, by key."""
+    overrides: dict[str, object] = dict(arguments.overrides)
+    if arguments.tickers:
+        overrides["market.tickers"] = [name for word in arguments.tickers for name in word.split(",") if name]
+    return overrides

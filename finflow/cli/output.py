@@ -1,0 +1,105 @@
+"""What the command line shows: the summary of an outcome, and every configuration key."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from finflow.training.held_out import Outcome
+
+_COLUMNS = (
+    ("return", "annual_return", "{:.1%}"),
+    ("volatility", "annual_volatility", "{:.1%}"),
+    ("Sharpe", "sharpe", "{:.2f}"),
+    ("max drawdown", "max_drawdown", "{:.1%}"),
+    ("turnover", "annual_turnover", "{:.2f}"),
+)
+
+
+def show_outcome(outcome: Outcome, only: Sequence[str] | None = None) -> None:
+    """Print the summary table and where the report is; `only` these strategies are listed beside the judged one."""
+    rows = summary_rows(outcome.summary, only)
+    if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        _print_styled(rows)
+    else:
+        print()
+        print("\n".join(aligned(rows)))
+        print()
+    print("over the test window, net of costs; return, volatility, Sharpe and turnover are annual")
+    print("the report has the intervals, and what these figures cannot show")
+    print(f"report: {outcome.report}")
+
+
+def summary_rows(
+    summary: Mapping[str, Mapping[str, float]], only: Sequence[str] | None = None
+) -> list[tuple[str, ...]]:
+    """The summary as text: a heading, the one that is judged, and the others by falling Sharpe ratio.
+
+    What is not a number is a dash, and comes last.
+    """
+
+    def rank(name: str) -> float:
+        sharpe = summary[name].get("sharpe", math.nan)
+        return math.inf if math.isnan(sharpe) else -sharpe
+
+    def cell(name: str, metric: str, form: str) -> str:
+        value = summary[name].get(metric, math.nan)
+        return "-" if math.isnan(value) else form.format(value)
+
+    judged, *others = summary
+    listed = [judged, *sorted((name for name in others if only is None or name in only), key=rank)]
+    rows = [(name, *(cell(name, metric, form) for _, metric, form in _COLUMNS)) for name in listed]
+    return [("", *(heading for heading, _, _ in _COLUMNS)), *rows]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def _print_styled(rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for n, heading in enumerate(rows[0]):
+        table.add_column(heading, justify="right" if n else "left")
+    for n, row in enumerate(rows[1:]):
+        table.add_row(*row, style=None if n else "bold")
+    Console(markup=False, highlight=False).print(table)
+
+
+def describe_configuration() -> str:
+    """Every key with its default, what it does and what it may be."""
+    from finflow.config import describe_schema
+
+    lines = ["Every key and its default. Change it with --set KEY=VALUE, FINFLOW_SECTION__KEY=VALUE or --config FILE."]
+    section = ""
+    for key, allowed, default, description in describe_schema():
+        if (head := key.partition(".")[0]) != section:
+            section = head
+            lines.append("")
+        lines.append(f"{key} = {plain(default)}")
+        lines += textwrap.wrap(f"{description}; {allowed}", 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def plain(value: object) -> str:
+    """A value as it is written in YAML."""
+    if value is None:
+        return "null"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,144 @@
+"""Training and evaluation from the command line, and how Ctrl-C stops them."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finflow.cli.configuration import evaluation_overrides
+from finflow.cli.options import explicit, program
+from finflow.cli.output import plain, show_outcome
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from finflow.config import Config
+
+#: What an evaluation may change without changing its figures.
+_NOT_DECIDING = ("output.", "train.", "market.cache_dir", "market.use_cache", "env.episode_length")
+
+
+def run_training(
+    config: Config,
+    *,
+    resume: Path | None = None,
+    pretrained: Path | None = None,
+    dataset: Path | None = None,
+    offline_only: bool = False,
+) -> None:
+    """Train, and show the outcome. Ctrl-C stops between two updates, after writing `checkpoint_latest`.
+
+    Parameters
+    ----------
+    config
+        The resolved configuration.
+    resume, pretrained
+        Where to go on from, or the offline phase's checkpoint to start the online phase from.
+    dataset
+        The file of the offline dataset; one under `output.offline_dir` when left out.
+    offline_only
+        Stop after the offline phase.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        With a line that says how to go on.
+    """
+    from finflow.training.trainer import FinFlowTrainer, request_stop
+
+    with stopping_between_updates(request_stop):
+        trainer = FinFlowTrainer(config, resume=resume, pretrained=pretrained)
+        try:
+            if dataset is not None:
+                trainer.collect_offline_data(dataset)
+            outcome = trainer.train_offline() if offline_only else trainer.train()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_how_to_go_on(trainer.run_folder)) from None
+    show_outcome(outcome)
+
+
+def run_evaluation(arguments: argparse.Namespace, checkpoint: Path, only: Sequence[str] | None = None) -> None:
+    """Judge a trained agent on the test window, and show the outcome.
+
+    The report goes into the run's folder; that of a changed market or environment into a folder of its own there.
+
+    Parameters
+    ----------
+    arguments
+        With the options of `add_configuration_options`.
+    checkpoint
+        A run folder or checkpoint file.
+    only
+        Strategies to list beside the agent; all of them when left out.
+    """
+    overrides = evaluation_overrides(arguments, checkpoint)
+    from finflow.training.held_out import evaluate_checkpoint
+
+    folder = _evaluation_folder(checkpoint, overrides, elsewhere=explicit(arguments).get("output.logs_dir"))
+    show_outcome(evaluate_checkpoint(checkpoint, overrides, folder), only)
+
+
+def backtest_named(config: Config, names: Sequence[str]) -> None:
+    """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
+    sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
+    from finflow.training.held_out import backtest_strategies
+
+    show_outcome(backtest_strategies(config, names))
+
+
+def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
+    """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
+    given = checkpoint.resolve()
+    run = given if given.is_dir() else given.parent.parent if given.parent.name == "models" else given.parent
+    folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
+    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
+    if not deciding:
+        return folder
+    name = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
+    return (folder or run) / "evaluations" / name
+
+
+@contextmanager
+def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C (or SIGTERM) ask for a stop at the next update, and the second stop at once.
+
+    Only the main thread can do that; in others nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        request_stop()
+        with suppress(OSError):  # not print, in the middle of which a signal may arrive
+            os.write(2, b"\nstopping after the next update; once more to stop at once\n")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _how_to_go_on(run_folder: Path) -> str:
+    if not any(run_folder.glob("models/checkpoint_latest*")):
+        return f"stopped before the first checkpoint; {run_folder} holds nothing to go on from"
+    command = program() if program() == "finflow" else "python main.py"
+    return f"stopped; to go on: {command} --mode train --resume {run_folder}"

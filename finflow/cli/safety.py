@@ -1,0 +1,87 @@
+"""One line and an exit status for whatever a command raises."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from finflow.errors import FinflowError
+
+FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+
+
+def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str] | None = None) -> int:
+    """Call a command with its arguments, those of the process when left out.
+
+    Returns
+    -------
+    status
+        0; 1 for a fault in finflow, with its traceback in a file (`--verbose`: on the screen); 2 for what the user can
+        mend; 130 for Ctrl-C; 141 when whoever read the output has gone.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    verbose = "--verbose" in given
+    try:
+        with warnings.catch_warnings():
+            if not verbose and not sys.warnoptions:
+                warnings.simplefilter("ignore")  # those of libraries; what finflow has to remark it prints
+            try:
+                command(given)
+            finally:
+                sys.stdout.flush()
+    except SystemExit as stop:  # argparse, after --help
+        return int(stop.code or 0)
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # so that the interpreter does not complain when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt as stop:
+        return _say(str(stop) or "stopped", INTERRUPTED)
+    except FinflowError as error:
+        return _say(f"error: {error}", MISTAKE)
+    except Exception as error:
+        if verbose:
+            traceback.print_exception(error)
+        lack = _lack(error)
+        return _say(_fault(error, verbose), FAULT) if lack is None else _say(f"error: {lack}", MISTAKE)
+    return 0
+
+
+def _lack(error: Exception) -> str | None:
+    """What this machine lacks, in words; None for a fault in finflow."""
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
+        return f"the package {error.name} is not installed for {sys.executable}; the README has the lines to install"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "out of memory: use smaller batches (--batch-size), fewer train.n_envs or a smaller bcell.hidden_dim"
+    if isinstance(error, OSError):
+        names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+        return f"{names}: {error.strerror}" if names else str(error.strerror or error)
+    return None
+
+
+def _fault(error: Exception, shown: bool) -> str:
+    places = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+    return f"fault in finflow: {type(error).__name__}: {error}{place}" + ("" if shown else _keep_traceback(error))
+
+
+def _keep_traceback(error: Exception) -> str:
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="finflow-fault-", suffix=".txt")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return "; --verbose shows the traceback"
+    return f"; the traceback is in {path}"
+
+
+def _say(message: str, status: int) -> int:
+    with suppress(OSError):
+        print(" ".join(message.split()), file=sys.stderr, flush=True)
+    return status

@@ -1,0 +1,33 @@
+"""Evaluate a trained agent on the test window, and write its report.
+
+Example: python scripts/evaluate.py --checkpoint logs/20260131_120000/models/checkpoint_best.safetensors --with-backtest
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from finflow.cli.options import Parser, add_configuration_options
+from finflow.cli.running import run_evaluation
+from finflow.cli.safety import run_safely
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the options and evaluate."""
+    parser = Parser(__doc__ or "")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="checkpoint file or run folder of the agent")
+    parser.add_argument(
+        "--with-backtest",
+        action="store_true",
+        help="list the backtest of every classical strategy beside the agent, not of equal weight alone (the report "
+        "has them all in any case)",
+    )
+    add_configuration_options(parser)
+    given = parser.parse(arguments)
+    if given.checkpoint is None:
+        parser.error("--checkpoint is missing: the checkpoint file or run folder of the agent")
+    run_evaluation(given, given.checkpoint, only=None if given.with_backtest else ["equal-weight"])
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(main))

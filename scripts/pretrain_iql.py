@@ -1,0 +1,36 @@
+"""Collect an offline dataset, save it, and train IQL on it.
+
+Example: python scripts/pretrain_iql.py --collect-episodes 1000 --save-path data/offline/dataset.npz
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from finflow.cli.configuration import resolve
+from finflow.cli.options import Parser, add_configuration_options
+from finflow.cli.running import run_training
+from finflow.cli.safety import run_safely
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the options, collect and pretrain."""
+    parser = Parser(__doc__ or "")
+    parser.add_argument("--collect-episodes", metavar="N", help="behaviour episodes (train.offline_episodes)")
+    parser.add_argument(
+        "--save-path",
+        type=Path,
+        metavar="FILE",
+        help="the dataset, as npz; reused where it is there and would come out the same",
+    )
+    add_configuration_options(parser)
+    given = parser.parse(arguments)
+    if given.collect_episodes is not None:
+        given.overrides = {**given.overrides, "train.offline_episodes": given.collect_episodes}
+    if given.save_path is not None and given.save_path.suffix != ".npz":
+        parser.error(f"--save-path {given.save_path} must end in .npz")
+    run_training(resolve(given), dataset=given.save_path, offline_only=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(main))

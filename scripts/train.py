@@ -1,0 +1,41 @@
+"""Train an agent: both phases, the offline phase alone, or the online phase from a pretrained file.
+
+Example: python scripts/train.py --config configs/default.yaml --mode full
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from finflow.cli.configuration import checkpoint_configuration, resolve
+from finflow.cli.options import Parser, add_configuration_options, one_of
+from finflow.cli.running import run_training
+from finflow.cli.safety import run_safely
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the options and train."""
+    parser = Parser(__doc__ or "")
+    parser.add_argument(
+        "--mode",
+        type=one_of("full", "offline", "online"),
+        default="full",
+        metavar="MODE",
+        help="full (default), offline (stops before the online phase) or online (starts from --pretrained)",
+    )
+    parser.add_argument(
+        "--pretrained",
+        type=Path,
+        metavar="FILE",
+        help="online: checkpoint_pretrained of an offline run, whose configuration stands in for the defaults",
+    )
+    add_configuration_options(parser)
+    given = parser.parse(arguments)
+    if (given.mode == "online") != (given.pretrained is not None):
+        parser.error("--mode online and --pretrained FILE go together")
+    base = None if given.pretrained is None else checkpoint_configuration(given.pretrained)
+    run_training(resolve(given, base), pretrained=given.pretrained, offline_only=given.mode == "offline")
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(main))

@@ -1,0 +1,332 @@
+"""Modes: what is called with what, and what is refused. The application behind them is stood in for."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from finflow.cli import main
+from finflow.config import Config, MarketConfig, config_hash, load_config
+
+ROOT = Path(__file__).parents[2]
+
+SUMMARY = {
+    "finflow": {"annual_return": 0.186, "annual_volatility": 0.175, "sharpe": 1.06, "max_drawdown": -0.289},
+    "momentum": {"annual_return": 0.2, "annual_volatility": 0.23, "sharpe": 0.91, "annual_turnover": 2.35},
+    "cash": {"annual_return": 0.0, "annual_volatility": 0.0, "sharpe": math.nan, "max_drawdown": 0.0},
+    "equal-weight": {"annual_return": 0.192, "annual_volatility": 0.191, "sharpe": 1.02, "max_drawdown": -0.315},
+}
+
+
+class Outcome(NamedTuple):
+    """As the application has it."""
+
+    run_folder: Path
+    report: Path
+    summary: dict[str, dict[str, float]]
+
+
+class Application:
+    """Stands in for training and evaluation, and notes how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.outcome = Outcome(folder / "run", folder / "run" / "reports" / "report.html", SUMMARY)
+        self.stored = Config()  # in every checkpoint
+        self.calls: list[tuple[str, Any]] = []
+        self.during_training: Callable[[], None] = lambda: None
+        self.stop_requested = False
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        application = self
+
+        class Trainer:
+            def __init__(self, config: Config, resume: Path | None = None, pretrained: Path | None = None) -> None:
+                application.calls.append(("trainer", (config, resume, pretrained)))
+                self.run_folder = application.outcome.run_folder
+
+            def collect_offline_data(self, path: Path | None = None) -> None:
+                application.calls.append(("collect", path))
+
+            def train(self) -> Outcome:
+                application.calls.append(("train", None))
+                application.during_training()
+                return application.outcome
+
+            def train_offline(self) -> Outcome:
+                application.calls.append(("train_offline", None))
+                return application.outcome
+
+        def request_stop() -> None:
+            application.stop_requested = True
+
+        def evaluate(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
+            application.calls.append(("evaluate", (path, dict(overrides), output)))
+            return application.outcome
+
+        def backtest(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
+            application.calls.append(("backtest", (config, list(names))))
+            return application.outcome
+
+        def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+            flat: dict[str, object] = {}
+            for name, value in nested.items():
+                flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value})
+            return flat
+
+        free = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
+        fakes = {
+            "trainer": SimpleNamespace(FinFlowTrainer=Trainer, request_stop=request_stop),
+            "held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest, FREE_SECTIONS=free),
+            "checkpoints": SimpleNamespace(configuration_of=lambda path: application.stored, flatten=flatten),
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setitem(sys.modules, f"finflow.training.{name}", fake)
+
+    @property
+    def config(self) -> Config:
+        """What the trainer was given."""
+        (given,) = (values for name, values in self.calls if name == "trainer")
+        config: Config = given[0]
+        return config
+
+    def called(self, name: str) -> Any:
+        (values,) = (values for called, values in self.calls if called == name)
+        return values
+
+
+@pytest.fixture
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Application:
+    fake = Application(tmp_path)
+    fake.install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    return fake
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with a checkpoint; the application stands in for what is in it."""
+    models = tmp_path / "run" / "models"
+    models.mkdir(parents=True)
+    (models / "checkpoint_latest.safetensors").touch()
+    return tmp_path / "run"
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
+    """The one line that a command is answered with."""
+    assert main(arguments) == status
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1
+    return written.strip()
+
+
+def test_train_trains_and_shows_the_summary_and_the_report(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode", "train", "--seed", "4"]) == 0
+    assert [name for name, _ in application.calls] == ["trainer", "train"]
+    assert application.called("trainer") == (load_config(None, {"train.seed": 4}, {}), None, None)
+    shown = capsys.readouterr().out
+    assert "finflow" in shown
+    assert shown.rstrip().endswith(f"report: {application.outcome.report}")
+
+
+def test_demo_trains_with_its_own_configuration(application: Application) -> None:
+    assert main(["--mode", "demo", "--seed", "4"]) == 0
+    assert application.config == load_config(ROOT / "configs" / "demo.yaml", {"train.seed": 4}, {})
+
+
+def test_a_resumed_run_has_the_configuration_in_its_checkpoint(application: Application, run: Path) -> None:
+    application.stored = load_config(
+        None, {"bcell.gamma": 0.9, "market.test_end": "2014-01-01", "market.validation_end": "2012-06-30"}, {}
+    )
+    assert main(["--mode", "train", "--resume", str(run)]) == 0
+    assert application.called("trainer") == (application.stored, run, None)
+
+
+def test_every_value_in_a_checkpoint_survives_as_it_is(application: Application, run: Path) -> None:
+    awkward: Any = {"source": "csv", "path": Path("null"), "benchmark": "[x]", "tickers": ("NO", "123", "1e5", "null")}
+    application.stored = Config(market=MarketConfig(**awkward))
+    assert main(["--mode", "train", "--resume", str(run)]) == 0
+    assert application.config == application.stored
+
+
+def test_a_resumed_run_may_be_given_its_own_options_again(
+    application: Application, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.stored = load_config(None, {"bcell.gamma": 0.9, "bcell.tau": 0.1, "train.seed": 3}, {})
+    file = tmp_path / "mine.yaml"
+    file.write_text("bcell: {gamma: 0.9}\n", encoding="utf-8")
+    monkeypatch.setenv("FINFLOW_BCELL", "{tau: 0.1}")
+    assert main(["--mode", "train", "--resume", str(run), "--config", str(file), "--seed", "3"]) == 0
+    assert application.config == application.stored
+
+
+@pytest.mark.parametrize("level", ["command line", "environment", "section in the environment", "file"])
+def test_a_resumed_run_refuses_what_would_change_its_results(
+    level: str,
+    application: Application,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--mode", "train", "--resume", str(run)]
+    if level == "command line":
+        arguments += ["--set", "bcell.gamma=0.95"]
+    elif level == "environment":
+        monkeypatch.setenv("FINFLOW_BCELL__GAMMA", "0.95")
+    elif level == "section in the environment":
+        monkeypatch.setenv("FINFLOW_BCELL", "{gamma: 0.95}")
+    else:
+        (tmp_path / "mine.yaml").write_text("bcell: {gamma: 0.95}\n", encoding="utf-8")
+        arguments += ["--config", "mine.yaml"]
+    said = complaint(capsys, *arguments)
+    assert said.startswith(f"error: bcell.gamma is 0.95, but the run in {run} has 0.99; a resumed run keeps")
+    assert application.calls == []
+
+
+def test_a_resumed_run_may_change_what_decides_nothing(application: Application, run: Path) -> None:
+    changed = ["--set", "train.max_checkpoints=2", "--no-cache", "--set", "output.offline_dir=elsewhere"]
+    assert main(["--mode", "train", "--resume", str(run), *changed]) == 0
+    assert application.config.train.max_checkpoints == 2
+    assert config_hash(application.config) == config_hash(application.stored)
+
+
+def test_evaluate_judges_a_checkpoint_where_it_lies(application: Application, run: Path) -> None:
+    checkpoint = run / "models" / "checkpoint_latest.safetensors"
+    assert main(["--mode", "evaluate", "--resume", str(checkpoint)]) == 0
+    assert application.called("evaluate") == (checkpoint, {}, None)
+
+
+def test_backtest_of_an_agent_is_its_evaluation(application: Application, run: Path) -> None:
+    assert main(["--mode", "backtest", "--resume", str(run)]) == 0
+    assert application.called("evaluate") == (run, {}, None)
+
+
+def test_an_evaluation_under_other_conditions_leaves_the_report_of_the_run_alone(
+    application: Application, run: Path
+) -> None:
+    assert main(["--mode", "evaluate", "--resume", str(run), "--set", "env.commission_bps=30"]) == 0
+    _, overrides, folder = application.called("evaluate")
+    assert overrides == {"env.commission_bps": 30.0}
+    assert folder.parent == run / "evaluations"
+
+
+def test_an_evaluation_can_be_written_elsewhere(application: Application, run: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    assert main(["--mode", "evaluate", "--resume", str(run), "--set", f"output.logs_dir={elsewhere}"]) == 0
+    assert application.called("evaluate")[2] == elsewhere / run.name
+
+
+def test_an_evaluation_takes_the_market_of_a_file_and_leaves_its_learning_aside(
+    application: Application, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.stored = load_config(None, {"bcell.hidden_dim": 64, "env.slippage_bps": 2}, {})
+    file = tmp_path / "mine.yaml"
+    file.write_text("bcell: {hidden_dim: 128}\nenv: {slippage_bps: 9}\n", encoding="utf-8")
+    monkeypatch.setenv("FINFLOW_TRAIN__SEED", "7")
+    assert main(["--mode", "evaluate", "--resume", str(run), "--config", str(file), "--device", "cpu"]) == 0
+    assert application.called("evaluate")[1] == {"env.slippage_bps": 9.0, "train.device": "cpu"}
+
+
+def test_an_evaluation_hands_on_what_the_command_line_says_of_learning_to_be_refused(
+    application: Application, run: Path
+) -> None:
+    assert main(["--mode", "evaluate", "--resume", str(run), "--seed", "7"]) == 0
+    assert application.called("evaluate")[1] == {"train.seed": 7}
+
+
+def test_an_evaluation_is_checked_against_the_dates_of_its_checkpoint(application: Application, run: Path) -> None:
+    application.stored = load_config(
+        None, {"market.train_end": "2000-01-01", "market.validation_end": "2002-01-01"}, {}
+    )
+    assert main(["--mode", "evaluate", "--resume", str(run), "--set", "market.test_end=2004-01-01"]) == 0
+
+
+def test_an_agent_is_evaluated_on_other_tickers(application: Application, run: Path) -> None:
+    assert main(["--mode", "evaluate", "--resume", str(run), "--tickers", "TSLA", "KO"]) == 0
+    assert application.called("evaluate")[1] == {"market.source": "yfinance", "market.tickers": ("TSLA", "KO")}
+
+
+def test_backtest_of_a_named_strategy(application: Application) -> None:
+    assert main(["--mode", "backtest", "--strategy", "momentum", "mine:Own", "--set", "env.slippage_bps=9"]) == 0
+    assert application.called("backtest") == (load_config(None, {"env.slippage_bps": 9}, {}), ["momentum", "mine:Own"])
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mode", "trian"], "'trian' is not one of train, evaluate, backtest, demo; did you mean train?"),
+        (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
+        (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),
+        (["train"], "did you mean --mode train?"),
+        (["--mode", "train", "bcell.gamma=0.9"], "did you mean --set bcell.gamma=0.9?"),
+        (["--mode", "train", "--set", "bcell.gamma"], "needs key=value"),
+        (["--mode", "train", "--set", "=3"], "needs key=value"),
+        (["--mode", "train", "--seed"], "--seed: expected one argument"),
+        (["--mode", "train", "--tickers"], "--tickers: expected at least one argument"),
+        (["--mode", "train", "--tickers", ","], "market.tickers = []: at least one asset is needed"),
+        (["--mode", "train", "--set", "bcell.gama=1"], "unknown key bcell.gama (command line): the nearest valid"),
+        (["--mode", "train", "--set", "bcell.gamma=1.5"], "bcell.gamma = 1.5 (command line): must be a number above 0"),
+        (["--mode", "train", "--seed", "x"], "train.seed = 'x' (command line): must be a whole number"),
+        (["--mode", "train", "--config", "none.yaml"], "configuration file none.yaml does not exist"),
+        (["--mode", "train", "--resume", "none"], "none does not exist: name a run folder"),
+        (["--seed", "3"], "--mode is missing"),
+        (["--mode", "evaluate"], "--mode evaluate needs --resume"),
+        (["--mode", "backtest"], "needs one of --resume"),
+        (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),
+        (["--mode", "train", "--strategy", "momentum"], "--strategy belongs to --mode backtest"),
+        (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
+        (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_2(
+    arguments: list[str], words: str, application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = complaint(capsys, *arguments)
+    assert said.startswith("error: ")
+    assert words in said
+    assert application.calls == []
+
+
+# --- Ctrl-C
+
+
+def test_ctrl_c_in_a_run_says_how_to_go_on(
+    application: Application, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert application.stop_requested
+        raise KeyboardInterrupt  # as the trainer does once its checkpoint is written
+
+    application.during_training = press
+    assert main(["--mode", "train"]) == 130
+    assert f"stopped; to go on: python main.py --mode train --resume {run}" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_first_checkpoint_says_so(
+    application: Application, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    application.during_training = press
+    assert complaint(capsys, "--mode", "train", status=130).startswith("stopped before the first checkpoint")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("finflow ")

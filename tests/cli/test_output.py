@@ -1,0 +1,77 @@
+"""What is shown: the summary, and every key."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from finflow.cli.output import aligned, describe_configuration, show_outcome, summary_rows
+from finflow.config import describe_schema
+
+SUMMARY = {
+    "finflow": {"annual_return": 0.186, "annual_volatility": 0.175, "sharpe": 1.06, "max_drawdown": -0.289},
+    "momentum": {"annual_return": 0.2, "annual_volatility": 0.23, "sharpe": 0.91, "annual_turnover": 2.35},
+    "cash": {"annual_return": 0.0, "annual_volatility": 0.0, "sharpe": math.nan, "max_drawdown": 0.0},
+    "equal-weight": {"annual_return": 0.192, "annual_volatility": 0.191, "sharpe": 1.02, "max_drawdown": -0.315},
+}
+
+
+class Outcome(NamedTuple):
+    """As the application has it."""
+
+    run_folder: Path
+    report: Path
+    summary: dict[str, dict[str, float]]
+
+
+def test_the_summary_has_the_judged_one_first_and_the_others_by_sharpe() -> None:
+    heading, *rows = summary_rows(SUMMARY)
+    assert heading == ("", "return", "volatility", "Sharpe", "max drawdown", "turnover")
+    assert [row[0] for row in rows] == ["finflow", "equal-weight", "momentum", "cash"]
+    assert rows[0] == ("finflow", "18.6%", "17.5%", "1.06", "-28.9%", "-")
+    assert rows[3][3] == "-"
+
+
+def test_the_summary_can_be_of_some_strategies_only() -> None:
+    assert [row[0] for row in summary_rows(SUMMARY, ["equal-weight"])[1:]] == ["finflow", "equal-weight"]
+
+
+def test_plain_lines_are_aligned() -> None:
+    lines = aligned(summary_rows(SUMMARY))
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].startswith("finflow ")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_styled_table_with_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    outcome: Any = Outcome(tmp_path, tmp_path / "report.html", SUMMARY)
+    show_outcome(outcome)
+    shown = screen.getvalue()
+    for row in summary_rows(SUMMARY):
+        for cell in row:
+            assert cell in shown
+    assert "─" in shown
+
+
+def test_help_names_every_key_with_its_default() -> None:
+    text = describe_configuration()
+    for key, _, _, _ in describe_schema():
+        assert f"\n{key} = " in text
+    assert "\nmarket.path = null\n" in text
+    assert "\nmarket.use_cache = true\n" in text
+    assert max(map(len, text.splitlines())) <= 110

@@ -1,0 +1,140 @@
+"""Whatever a command raises ends in one line and a status; and the process as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from finflow.cli.safety import run_safely
+from finflow.errors import MarketError
+
+ROOT = Path(__file__).parents[2]
+
+
+def raising(error: BaseException) -> Callable[[Sequence[str]], None]:
+    def command(arguments: Sequence[str]) -> None:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (MarketError("no\nprices"), 2, "error: no prices"),
+        (FileNotFoundError(2, "No such file or directory", "prices.csv"), 2, "error: prices.csv: No such file"),
+        (OSError(28, "No space left on device"), 2, "error: No space left on device"),
+        (MemoryError(), 2, "error: out of memory: use smaller batches"),
+        (ModuleNotFoundError("no", name="torch"), 2, "error: the package torch is not installed"),
+        (KeyboardInterrupt(), 130, "stopped"),
+        (KeyboardInterrupt("stopped; to go on: ..."), 130, "stopped; to go on: ..."),
+        (ModuleNotFoundError("no", name="finflow.x"), 1, "fault in finflow: ModuleNotFoundError: no"),
+        (ValueError("two\nlines"), 1, "fault in finflow: ValueError: two lines (test_safety.py, line"),
+    ],
+)
+def test_whatever_is_raised_ends_in_one_line_and_a_status(
+    error: BaseException,
+    status: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_safely(raising(error), []) == status
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1
+    assert written.startswith(words)
+
+
+def test_the_traceback_of_a_fault_is_kept_in_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run_safely(raising(ValueError("why")), []) == 1
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in capsys.readouterr().err
+    assert "ValueError: why" in kept.read_text("utf-8")
+
+
+def test_verbose_shows_the_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_safely(raising(ValueError("why")), ["--verbose"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in said
+    assert said.rstrip().splitlines()[-1].startswith("fault in finflow: ValueError: why")
+
+
+def test_warnings_of_libraries_are_shown_only_when_asked_for() -> None:
+    script = (
+        "import sys, warnings\n"
+        "from finflow.cli.safety import run_safely\n"
+        "run_safely(lambda arguments: warnings.warn('old', DeprecationWarning) or warnings.warn('litter'))"
+    )
+    quiet = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert quiet.stderr == ""
+    loud = subprocess.run(
+        [sys.executable, "-c", script, "--verbose"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "litter" in loud.stderr
+
+
+def started(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "main.py"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mode", "train", "--set", "bcell.gama=1"], "unknown key bcell.gama"),
+        (["--mode", "train", "--lr", "fast"], "bcell.actor_lr = 'fast'"),
+        (["--mode", "train", "--config", "none.yaml"], "none.yaml does not exist"),
+        (["--mode", "evaluate", "--resume", "none.safetensors"], "none.safetensors does not exist"),
+        (["--mode", "train", "--fast"], "unknown argument --fast"),
+    ],
+)
+def test_the_process_ends_with_status_2_and_leaves_nothing_behind(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    ended = started(*arguments, folder=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert words in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["--help-config"]])
+def test_help_comes_at_once(arguments: list[str], tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = started(*arguments, folder=tmp_path)
+    assert time.monotonic() - began < 2.0
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "--set" in ended.stdout
+
+
+def test_help_and_mistakes_load_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom finflow.cli import main\n"
+        "main([]), main(['--help-config']), main(['--mode', 'train', '--set', 'a=1'])\n"
+        "print(sorted({'torch', 'pandas', 'numpy', 'skfolio', 'matplotlib'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_reader_that_leaves_early_is_no_fault() -> None:
+    command = [sys.executable, str(ROOT / "main.py"), "--help-config"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")

@@ -1,0 +1,139 @@
+"""The scripts: a few lines each over the functions of the command line, and the page made from the schema."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finflow.cli import configuration, running
+from finflow.cli.safety import run_safely
+from finflow.config import Config, load_config
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+class Calls(list[tuple[tuple[Any, ...], dict[str, Any]]]):
+    """Notes how a function was called."""
+
+    def __call__(self, *values: Any, **named: Any) -> None:
+        self.append((values, named))
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    calls = Calls()
+    monkeypatch.setattr(running, "run_training", calls)
+    return calls
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    calls = Calls()
+    monkeypatch.setattr(running, "run_evaluation", calls)
+    return calls
+
+
+def called(name: str, *arguments: str) -> int:
+    """Exit status of a script's main function."""
+    return run_safely(runpy.run_path(str(SCRIPTS / name))["main"], arguments)
+
+
+def test_train_runs_both_phases(trainings: Calls) -> None:
+    assert called("train.py", "--config", "configs/default.yaml", "--mode", "full", "--seed", "2") == 0
+    assert trainings == [((load_config(None, {"train.seed": 2}, {}),), {"pretrained": None, "offline_only": False})]
+
+
+def test_train_stops_after_the_offline_phase(trainings: Calls) -> None:
+    assert called("train.py", "--mode", "offline") == 0
+    assert trainings[0][1]["offline_only"]
+
+
+def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
+    trainings: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = load_config(None, {"bcell.hidden_dim": 64}, {})
+    monkeypatch.setattr(configuration, "checkpoint_configuration", lambda path: stored)
+    assert called("train.py", "--mode", "online", "--pretrained", "a.safetensors", "--sac-episodes", "5") == 0
+    ((config,), named) = trainings[0]
+    assert (config.bcell.hidden_dim, config.train.online_episodes) == (64, 5)
+    assert named == {"pretrained": Path("a.safetensors"), "offline_only": False}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--mode", "online"], ["--mode", "full", "--pretrained", "a.safetensors"], ["--mode", "ofline"]]
+)
+def test_train_refuses_what_does_not_fit_together(
+    arguments: list[str], trainings: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("train.py", *arguments) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert trainings == []
+
+
+def test_train_needs_a_pretrained_file_that_is_there(capsys: pytest.CaptureFixture[str], trainings: Calls) -> None:
+    assert called("train.py", "--mode", "online", "--pretrained", "none.safetensors") == 2
+    assert "none.safetensors does not exist" in capsys.readouterr().err
+
+
+def test_pretrain_collects_as_many_episodes_as_asked_for_into_the_file_named(trainings: Calls) -> None:
+    assert called("pretrain_iql.py", "--collect-episodes", "12", "--save-path", "a/set.npz") == 0
+    ((config,), named) = trainings[0]
+    assert config == load_config(None, {"train.offline_episodes": 12}, {})
+    assert named == {"dataset": Path("a/set.npz"), "offline_only": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--collect-episodes", "none"], "train.offline_episodes = 'none'"),
+        (["--save-path", "set.csv"], "must end in .npz"),
+    ],
+)
+def test_pretrain_names_the_mistake(
+    arguments: list[str], words: str, trainings: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("pretrain_iql.py", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert trainings == []
+
+
+def test_evaluate_lists_equal_weight_or_every_strategy_beside_the_agent(evaluations: Calls) -> None:
+    assert called("evaluate.py", "--checkpoint", "a.safetensors") == 0
+    assert called("evaluate.py", "--checkpoint", "a.safetensors", "--with-backtest") == 0
+    assert [values[1] for values, _ in evaluations] == [Path("a.safetensors")] * 2
+    assert [named for _, named in evaluations] == [{"only": ["equal-weight"]}, {"only": None}]
+
+
+def test_evaluate_needs_a_checkpoint(evaluations: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("evaluate.py") == 2
+    assert "--checkpoint is missing" in capsys.readouterr().err
+    assert evaluations == []
+
+
+@pytest.mark.parametrize("name", ["train.py", "pretrain_iql.py", "evaluate.py", "make_docs.py"])
+def test_a_script_runs_as_a_program(name: str) -> None:
+    command = [sys.executable, str(SCRIPTS / name)]
+    root = SCRIPTS.parent
+    helped = subprocess.run([*command, "--help"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert f"scripts/{name}" in helped.stdout
+    wrong = subprocess.run([*command, "--wrong"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: unknown argument --wrong")
+
+
+def test_the_page_of_keys_is_that_of_the_schema() -> None:
+    made = runpy.run_path(str(SCRIPTS / "make_docs.py"))
+    page: Path = made["PAGE"]
+    assert page.read_text("utf-8") == made["configuration_page"](), "run python scripts/make_docs.py"
+
+
+def test_the_page_of_keys_has_every_section() -> None:
+    page = (SCRIPTS.parent / "docs" / "configuration.md").read_text("utf-8")
+    for section in Config.model_fields:
+        assert f"\n## {section}: " in page
