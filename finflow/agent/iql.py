@@ -1,8 +1,9 @@
 """Implicit Q-learning: the offline phase, in the order of the paper and its code (V, then policy, then Q).
 
 The critic's mean obeys the published rule exactly. Its quantiles learn the spread of the data's own continuation:
-their target uses the behaviour's own next decision. Each expert learns from the family it is named after, through
-its own lens; the gate and the trade rate learn from all transitions; both weighted by advantage.
+their target uses the behaviour's own next decision. Each expert learns to name the portfolios of the family it is
+called after, through its own lens; the gate and the trade rate learn how far and whither all of the data moved; both
+weighted by advantage.
 
 References
 ----------
@@ -116,7 +117,7 @@ class IQL:
         decision = self.policy(states, noise, gate_only=True)
         mixture_loss = weighted_likelihood_loss(decision.distribution.log_density(batch.actions), weights, dimensions)
         own = (batch.families < len(EXPERTS)).to(weights.dtype)
-        expert = decision.expert_distribution(states.weights, batch.families.clamp(max=len(EXPERTS) - 1))
+        expert = decision.expert_distribution(batch.families.clamp(max=len(EXPERTS) - 1))
         expert_loss = weighted_likelihood_loss(expert.log_density(batch.actions), weights * own, dimensions)
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
         descend(mixture_loss + expert_loss, self.policy_optimiser, self.config.gradient_norm)

@@ -25,7 +25,9 @@ from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_ratios
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
 INITIAL_LOG_SCALE = -1.5
-LOG_SCALE_RANGE = (-5.0, 1.0)
+# Behaviour that holds still has a density without bound: under a free scale, likelihood is greatest for a policy that
+# never trades. With a scale of at least a tenth it is greatest for one that trades as much as the data do on average.
+LOG_SCALE_RANGE = (-2.3, -0.7)
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
 
 
@@ -58,19 +60,16 @@ class Decision(NamedTuple):
         location = log_ratios(self.centre)
         return LogisticNormal(location, self.log_scale.expand_as(location))
 
-    def expert_distribution(self, weights: Tensor, expert: Tensor) -> LogisticNormal:
-        """What one expert alone would do in each state, at the common trade rate and scale.
+    def expert_distribution(self, expert: Tensor) -> LogisticNormal:
+        """The portfolio that one expert names in each state, as a distribution of the common scale.
 
         Parameters
         ----------
-        weights : Tensor, (batch, K)
-            The current weights.
         expert : Tensor, (batch,)
             Index of the expert.
         """
         portfolio = self.experts[torch.arange(len(expert), device=expert.device), expert]
-        rate = self.trade_rate.detach()
-        location = log_ratios((1.0 - rate) * weights + rate * portfolio)
+        location = log_ratios(portfolio)
         return LogisticNormal(location, self.log_scale.detach().expand_as(location))
 
 

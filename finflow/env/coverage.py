@@ -15,9 +15,9 @@ SHARES = (0.5, 0.25, 0.25)
 SMOOTHING = 0.01
 
 
-def smooth(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move portfolios into the interior of the simplex: ``(1 - 0.01) w + 0.01 / K``."""
-    smoothed: NDArray[np.float64] = (1.0 - SMOOTHING) * weights + SMOOTHING / weights.shape[-1]
+def smooth(weights: NDArray[np.float64], share: float = SMOOTHING) -> NDArray[np.float64]:
+    """Move portfolios into the interior of the simplex: ``(1 - share) w + share / K``."""
+    smoothed: NDArray[np.float64] = (1.0 - share) * weights + share / weights.shape[-1]
     return smoothed
 
 

@@ -19,9 +19,13 @@ from finflow.offline.dataset import SOURCES, OfflineDataset, made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
 COVERAGE = len(FAMILIES)
-COVERAGE_SHARE = 0.25
-INTERVALS = (1, 5, 21, 63)  # decisions between two that trade
-TRADE_RATES = (0.05, 1.0)  # share of the way to the aim; drawn log-uniformly
+COVERAGE_SHARE = 0.15
+INTERVALS = (1, 1, 1, 5, 21)  # decisions between two that trade
+TRADE_RATES = (0.03, 0.5)  # share of the way to the aim; drawn log-uniformly
+# A rule that has reached its aim hardly trades, and likelihood learns from it a policy that never trades. So now and
+# then a decision of the coverage mixture throws a portfolio elsewhere, from where its rule has to come back.
+THROW_RATE = 1 / 21
+AIM_SMOOTHING = 0.1  # no rule leaves an asset out altogether: a hundredfold change of a weight says little in money
 NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
 
 
@@ -76,18 +80,27 @@ class Behaviour:
         self.tables = np.stack([family_tables(process.panel, family) for family in FAMILIES])
         self.habits = draw_habits(rng, size, n_variants=self.tables.shape[1])
 
-    def decide(self, state: PortfolioState, step: int) -> NDArray[np.float64]:
-        """Targets, (N, K): part of the way to an aim where a decision is due, the same portfolio elsewhere."""
+    def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Part of the way to an aim where a decision is due, the same portfolio elsewhere.
+
+        Returns
+        -------
+        targets : array, (N, K)
+        source : int array, (N,)
+            Who decided: the episode's own source, or the coverage mixture.
+        """
         habits = self.habits
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
-        aim = smooth(self._aims(state))
+        aim = smooth(self._aims(state), AIM_SMOOTHING)
         wanted = weights + habits.trade_rate[:, None] * (aim - weights)
         noise = habits.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
         wanted = wanted * np.exp(noise)
         wanted /= wanted.sum(axis=1, keepdims=True)
         due = (step + habits.phase) % habits.interval == 0
-        targets: NDArray[np.float64] = np.where(due[:, None], wanted, weights)
-        return targets
+        targets = np.where(due[:, None], wanted, weights)
+        thrown = self.rng.random(len(weights)) < THROW_RATE
+        elsewhere, _ = draw_coverage(self.rng, len(weights), self.process.n_weights)
+        return np.where(thrown[:, None], elsewhere, targets), np.where(thrown, COVERAGE, habits.source)
 
     def _aims(self, state: PortfolioState) -> NDArray[np.float64]:
         """The portfolio each episode's source names now, (N, K)."""
@@ -120,28 +133,35 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
     env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True)
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
     behaviour = Behaviour(process, size, rng)
-    names = ("bar", "portfolio", "action", "reward", "next_portfolio", "next_action", "terminated", "truncated")
+    names = (
+        *("bar", "portfolio", "action", "reward", "next_portfolio", "next_action"),
+        *("terminated", "truncated", "family"),
+    )
     rows: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}
     lives, life = [], np.zeros(size, dtype=np.int64)
-    action = behaviour.decide(env.state, 0)
+    action, source = behaviour.decide(env.state, 0)
     for step in range(length):
         before = env.state
         _, reward, terminated, truncated, info = env.step(action)
         after = info.get("final_state", env.state)
-        following = behaviour.decide(after, step + 1)
+        following, next_source = behaviour.decide(after, step + 1)
         observed, seen_after = process.observed_portfolio(before), process.observed_portfolio(after)
-        values = (before.bar, observed, action, reward, seen_after, following, terminated, truncated)
+        cut = truncated | (~terminated & (step + 1 == length))  # an episode that began after a ruin is cut off here
+        values = (before.bar, observed, action, reward, seen_after, following, terminated, cut, source)
         for name, value in zip(names, values, strict=True):
             rows[name].append(value)
         lives.append(life.copy())
         life += terminated
         restarted = terminated & ~truncated
-        action = behaviour.decide(env.state, step + 1) if restarted.any() else following
+        action, source = following, next_source
+        if restarted.any():  # the others do what was recorded as their next decision
+            fresh, fresh_source = behaviour.decide(env.state, step + 1)
+            action = np.where(restarted[:, None], fresh, following)
+            source = np.where(restarted, fresh_source, next_source)
     columns = {
         name: np.stack(parts, axis=1).reshape(size * length, *parts[0].shape[1:]) for name, parts in rows.items()
     }
     episode = (np.arange(size)[:, None] + size * np.stack(lives, axis=1)).ravel()
-    family = np.repeat(behaviour.habits.source, length)
     meta = {"reward_scale": float(columns["reward"].std()), "made_by": made_by(config, process, window)}
     return OfflineDataset(
         bar=columns["bar"].astype(np.int32),
@@ -153,6 +173,6 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
         terminated=columns["terminated"].astype(np.bool_),
         truncated=columns["truncated"].astype(np.bool_),
         episode=episode.astype(np.int32),
-        family=family.astype(np.int8),
+        family=columns["family"].astype(np.int8),
         meta={**meta, "sources": list(SOURCES)},
     )
