@@ -18,6 +18,7 @@ from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
+from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import NAMED, named_strategy
 from finflow.training.agent_strategy import AgentStrategy
@@ -69,7 +70,7 @@ def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Pat
     Parameters
     ----------
     path : Path
-        A checkpoint file, or a run folder (its latest).
+        A checkpoint file, or a run folder (its best by validation, or its latest without one).
     overrides : mapping
         Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
         and the output may differ.
@@ -83,7 +84,8 @@ def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Pat
     taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
     if taught:
         raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
-    checkpoint = read_checkpoint(path)
+    best = CheckpointFolder(path / MODELS).path(BEST)
+    checkpoint = read_checkpoint(best if best.is_file() else path)
     config = stored_config(checkpoint, overrides)
     torch.set_num_threads(config.train.threads)
     materials = prepare(config)
@@ -101,7 +103,7 @@ def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Pat
 def run_folder_of(checkpoint: Path) -> Path:
     """The run that a checkpoint file lies in, or the file's own folder."""
     parent = checkpoint.resolve().parent
-    return parent.parent if parent.name == "models" else parent
+    return parent.parent if parent.name == MODELS else parent
 
 
 def backtest_strategies(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
