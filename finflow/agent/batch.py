@@ -17,11 +17,14 @@ class States(NamedTuple):
     market : Tensor, (batch, M)
     portfolio : Tensor, (batch, K + 3)
         Weights, cash last, then the state of the reward.
+    complete : bool
+        Whether every asset is known to be listed in all of the states, so that a mean over assets needs no mask.
     """
 
     assets: Tensor
     market: Tensor
     portfolio: Tensor
+    complete: bool = False
 
     @property
     def weights(self) -> Tensor:
@@ -40,7 +43,7 @@ class States(NamedTuple):
 
     def rows(self, start: int, stop: int) -> States:
         """Some of the states, as views."""
-        return States(self.assets[start:stop], self.market[start:stop], self.portfolio[start:stop])
+        return States(self.assets[start:stop], self.market[start:stop], self.portfolio[start:stop], self.complete)
 
 
 class Batch(NamedTuple):

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
-from finflow.agent.networks import Encoding, EnsembleLinear, MarketEncoder, PortfolioHead, portfolio_width
+from finflow.agent.networks import (
+    Encoding,
+    EnsembleLinear,
+    EnsembleReadout,
+    MarketEncoder,
+    PortfolioHead,
+    portfolio_width,
+)
 
 
 class NetworkShape(NamedTuple):
@@ -71,7 +79,7 @@ class CriticEnsemble(nn.Module):
             n_critics, shape.n_asset_features, shape.n_market_features, shape.hidden, generator
         )
         self.head = PortfolioHead(n_critics, shape.hidden, generator, dropout_rate)
-        self.mean = EnsembleLinear(n_critics, portfolio_width(shape.hidden), 1, generator, scale=0.1)
+        self.mean = EnsembleReadout(n_critics, portfolio_width(shape.hidden), generator, scale=0.1)
         self.quantiles = EnsembleLinear(n_critics, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
 
     def encode(self, states: States) -> Encoding:
@@ -89,11 +97,14 @@ class CriticEnsemble(nn.Module):
     ) -> Valuation:
         """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
         hidden = self.head(encoding, states, portfolios, noise)
-        mean = self.mean(hidden).view(-1, *portfolios.shape[:2])
+        ensemble, batch = hidden.shape[:2]
         if with_quantiles == 0:
-            return Valuation(mean, mean.new_zeros(*mean.shape[:2], 0, 0))
-        spread_out = hidden.view(*mean.shape, -1)[:, :, :with_quantiles].flatten(1, 2)
-        quantiles = self.quantiles(spread_out).view(*mean.shape[:2], with_quantiles, -1)
+            mean = self.mean(hidden)
+            return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
+        # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
+        spread_out, rest = torch.tensor_split(hidden, [with_quantiles], dim=2)
+        mean = torch.cat([self.mean(spread_out), self.mean(rest)], dim=2)
+        quantiles = self.quantiles(spread_out.flatten(1, 2)).view(ensemble, batch, with_quantiles, -1)
         return Valuation(mean, quantiles)
 
 
@@ -110,10 +121,10 @@ class ValueNetwork(nn.Module):
         super().__init__()
         self.encoder = MarketEncoder(1, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
         self.head = PortfolioHead(1, shape.hidden, generator)
-        self.values = EnsembleLinear(1, portfolio_width(shape.hidden), 2, generator, scale=0.1)
+        self.values = EnsembleReadout(2, portfolio_width(shape.hidden), generator, scale=0.1)
 
     def forward(self, states: States) -> tuple[Tensor, Tensor]:
         """V and V_mu, each (batch,)."""
         hidden = self.head(self.encoder(states), states, states.weights.unsqueeze(1))
-        values = self.values(hidden)[0]
-        return values[:, 0], values[:, 1]
+        value, behaviour = self.values(hidden)[:, :, 0]
+        return value, behaviour

@@ -69,6 +69,28 @@ def dropout(hidden: Tensor, rate: float, generator: Generator | None) -> Tensor:
     return hidden * kept.to(hidden.dtype) / (1.0 - rate)
 
 
+class EnsembleReadout(nn.Module):
+    """E linear maps to one number each, (E, ..., inputs) to (E, ...): a weighted sum is cheaper than a product here.
+
+    Parameters
+    ----------
+    ensemble, inputs : int
+    generator : Generator
+    scale : float
+        Multiplies the initial weights, uniform within ``1 / sqrt(inputs)``.
+    """
+
+    def __init__(self, ensemble: int, inputs: int, generator: Generator, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_uniform((ensemble, 1, 1, inputs), scale / math.sqrt(inputs), generator))
+        self.bias = nn.Parameter(torch.zeros(ensemble, 1, 1))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Read (E, batch, P, inputs) out to (E, batch, P)."""
+        read: Tensor = (hidden * self.weight).sum(dim=-1) + self.bias
+        return read
+
+
 class Encoding(NamedTuple):
     """What E encoders found in a batch of states.
 
@@ -111,21 +133,21 @@ class MarketEncoder(nn.Module):
     ) -> None:
         super().__init__()
         width = asset_width(hidden)
-        self.from_asset = EnsembleLinear(ensemble, n_asset_features, width, generator)
-        self.from_market = EnsembleLinear(ensemble, n_market_features, width, generator, bias=False)
-        self.second = EnsembleLinear(ensemble, width, width, generator)
-        self.from_mean = EnsembleLinear(ensemble, width, width, generator, bias=False)
+        self.from_asset = EnsembleLinear(ensemble, n_asset_features, width, generator, bias=False)
+        self.from_market = EnsembleLinear(ensemble, n_market_features, width, generator)
+        self.second = EnsembleLinear(ensemble, width, width, generator, bias=False)
+        self.from_mean = EnsembleLinear(ensemble, width, width, generator)
         self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, states: States) -> Encoding:
         """Encode a batch of states."""
-        share = listed_share(states)
-        first, mean = first_layer(self.from_asset.weight, self.from_asset, self.from_market, states, share)
+        first = first_layer(self.from_asset.weight, self.from_market, states)
+        mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
         assets = (second + self.from_mean(mean).unsqueeze(2)).relu_()
         market = states.market.expand(assets.shape[0], -1, -1)
-        summary = torch.cat([pooled(assets, share), market], dim=-1)
+        summary = torch.cat([pooled(assets, states), market], dim=-1)
         return Encoding(assets, functional.relu(self.norm(self.state(summary))))
 
 
@@ -139,42 +161,30 @@ def portfolio_width(hidden: int) -> int:
     return max(hidden // 4, 8)
 
 
-def listed_share(states: States) -> Tensor:
-    """Weights of the mean over listed assets, (batch, 1, assets)."""
-    listed = states.assets[:, :, -1].unsqueeze(1)
-    return listed / listed.sum(dim=-1, keepdim=True).clamp(min=1.0)
-
-
-def pooled(assets: Tensor, share: Tensor) -> Tensor:
+def pooled(assets: Tensor, states: States) -> Tensor:
     """Mean over listed assets, (E, batch, assets, d) to (E, batch, d)."""
+    if states.complete:
+        return assets.mean(dim=2)
+    listed = states.assets[:, :, -1].unsqueeze(1)
+    share = listed / listed.sum(dim=-1, keepdim=True).clamp(min=1.0)
     return torch.matmul(share, assets).squeeze(2)
 
 
-def first_layer(
-    weight: Tensor, from_asset: EnsembleLinear, from_market: EnsembleLinear, states: States, share: Tensor
-) -> tuple[Tensor, Tensor]:
-    """First layer over assets, its market part computed once per state.
+def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> Tensor:
+    """First layer over assets, its market part computed once per state, (E, batch, assets, d).
 
     Parameters
     ----------
     weight : Tensor, (E, F + 1, d)
-        Of ``from_asset``, perhaps masked by lenses.
-    from_asset, from_market : EnsembleLinear
+        From the assets' features, perhaps masked by lenses.
+    from_market : EnsembleLinear
     states : States
-    share : Tensor, (batch, 1, assets)
-
-    Returns
-    -------
-    hidden : Tensor, (E, batch, assets, d)
-    mean : Tensor, (E, batch, d)
-        Over listed assets.
     """
     batch, n_assets, n_features = states.assets.shape
     rows = states.assets.reshape(batch * n_assets, n_features).expand(weight.shape[0], -1, -1)
-    market = from_market(states.market) + from_asset.bias
     hidden = torch.bmm(rows, weight).view(weight.shape[0], batch, n_assets, -1)
-    hidden = (hidden + market.unsqueeze(2)).relu_()
-    return hidden, pooled(hidden, share)
+    market: Tensor = from_market(states.market)
+    return (hidden + market.unsqueeze(2)).relu_()
 
 
 class PortfolioHead(nn.Module):
@@ -217,23 +227,24 @@ class PortfolioHead(nn.Module):
 
         Returns
         -------
-        Tensor, (E, batch * P, d)
+        Tensor, (E, batch, P, d)
             The last hidden layer.
         """
         ensemble, batch = encoding.state.shape[:2]
-        exposures = torch.matmul(portfolios[..., :-1], encoding.assets)
+        seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
+        all_exposures = torch.matmul(seen_portfolios[..., :-1], encoding.assets)
+        held, exposures = torch.tensor_split(all_exposures, [1], dim=2)
         facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
         seen = torch.cat([exposures, facts], dim=-1).flatten(1, 2)
         first = self.from_portfolio(seen).view(ensemble, batch, portfolios.shape[1], -1)
-        first = (first + self._from_state(encoding, states).unsqueeze(2)).flatten(1, 2)
+        first = (first + self._from_state(encoding, states, held.squeeze(2)).unsqueeze(2)).flatten(1, 2)
         first = dropout(self.norm(first).relu_(), self.dropout_rate, noise)
         second: Tensor = self.second(first)
-        return second.relu_()
+        return second.relu_().view(ensemble, batch, portfolios.shape[1], -1)
 
-    def _from_state(self, encoding: Encoding, states: States) -> Tensor:
-        """The part of the first layer that all portfolios share, (E, batch, d)."""
+    def _from_state(self, encoding: Encoding, states: States, held: Tensor) -> Tensor:
+        """The part of the first layer that all portfolios share, (E, batch, d); ``held`` are current exposures."""
         weights = states.weights
-        held = torch.matmul(weights[:, None, :-1], encoding.assets).squeeze(2)
         concentration = weights[:, :-1].square().sum(-1, keepdim=True)
         facts = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
         facts = facts.expand(held.shape[0], -1, -1)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from finflow.agent.batch import States
 from finflow.agent.critic import NetworkShape
-from finflow.agent.networks import EnsembleLinear, dropout, first_layer, listed_share, pooled
+from finflow.agent.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
 from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_ratios
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
@@ -95,11 +95,11 @@ class ExpertPolicy(nn.Module):
         for expert, columns in enumerate(shape.lenses):
             lens[expert, list(columns)] = 1.0
         self.register_buffer("lens", lens, persistent=False)
-        self.from_asset = EnsembleLinear(experts, shape.n_asset_features, width, generator)
-        self.from_market = EnsembleLinear(experts, shape.n_market_features, width, generator, bias=False)
-        self.second = EnsembleLinear(experts, width, width, generator)
-        self.from_mean = EnsembleLinear(experts, width, width, generator, bias=False)
-        self.score = EnsembleLinear(experts, width, 1, generator, bias=False)
+        self.from_asset = EnsembleLinear(experts, shape.n_asset_features, width, generator, bias=False)
+        self.from_market = EnsembleLinear(experts, shape.n_market_features, width, generator)
+        self.second = EnsembleLinear(experts, width, width, generator, bias=False)
+        self.from_mean = EnsembleLinear(experts, width, width, generator)
+        self.score = EnsembleReadout(experts, width, generator)
         self.cash_score = EnsembleLinear(experts, width + shape.n_market_features, 1, generator)
         gate_width = max(shape.hidden // 2, 8)
         self.gate_hidden = _linear(experts * width + shape.n_market_features, gate_width, generator)
@@ -143,15 +143,14 @@ class ExpertPolicy(nn.Module):
 
     def _experts(self, states: States) -> tuple[Tensor, Tensor]:
         """Portfolios of the five experts, (batch, 5, K), and what they saw on average, (batch, 5 * width)."""
-        share = listed_share(states)
-        weight = self.from_asset.weight * self.lens
-        first, mean = first_layer(weight, self.from_asset, self.from_market, states, share)
+        first = first_layer(self.from_asset.weight * self.lens, self.from_market, states)
+        mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
         second = (second + self.from_mean(mean).unsqueeze(2)).relu_()
-        scores = self.score(second.flatten(1, 2)).view(second.shape[:3])
+        scores = self.score(second)
         scores = scores.masked_fill(~states.listed, float("-inf"))
         market = states.market.expand(len(EXPERTS), -1, -1)
-        seen = pooled(second, share)
+        seen = pooled(second, states)
         cash = self.cash_score(torch.cat([seen, market], dim=-1))
         portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
         return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)

@@ -28,17 +28,21 @@ class MarketTensors(NamedTuple):
     assets : Tensor, (bars, assets, F + 1)
     market : Tensor, (bars, M)
     lag : int
+    complete : bool
+        Whether every asset is listed at every bar.
     """
 
     assets: Tensor
     market: Tensor
     lag: int
+    complete: bool
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device) -> MarketTensors:
         """The features of a decision process."""
         assets = torch.from_numpy(process.asset_features).to(device)
-        return cls(assets, torch.from_numpy(process.market_features.copy()).to(device), process.lag)
+        market = torch.from_numpy(process.market_features.copy()).to(device)
+        return cls(assets, market, process.lag, complete=bool(process.panel.listed.all()))
 
     def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
         """States at decision bars, with Gaussian noise on the features if asked for.
@@ -58,7 +62,7 @@ class MarketTensors(NamedTuple):
             drawn = torch.randn(assets.shape, generator=noise, device=assets.device)
             drawn[..., -1] = 0.0  # the last column says whether an asset is listed
             assets = assets + scale * drawn
-        return States(assets, market, portfolio)
+        return States(assets, market, portfolio, self.complete)
 
 
 class Transitions:
