@@ -111,7 +111,10 @@ class EnvConfig(Section):
         default=1.0, gt=0, le=1, description="largest half-sum of absolute trades in a decision; 1 is no limit"
     )
     no_trade_band: Number = Field(
-        default=0.0, ge=0, lt=1, description="weight changes smaller than this are not traded"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="a decision whose largest change of a weight is not over this is not traded",
     )
 
 

@@ -182,6 +182,8 @@ class DecisionProcess:
         if weights is None:
             weights = np.zeros((len(bar), self.n_weights))
             weights[:, -1] = 1.0
+        else:  # nobody holds what had no price then
+            weights = keep_listed(weights, self.listed[np.asarray(bar) - 1])
         initial = self.objective.initial(weights)
         wealth = np.full(len(bar), float(self.env.initial_capital))
         return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
@@ -191,6 +193,7 @@ class DecisionProcess:
         xp = array_namespace(state.weights)
         if self.lag == 0:
             weights = drift(state.weights, self._rows(self.growth, state))
+            weights = pay_out(weights, self._rows(self.listed, state))
             reward_state = state.objective
         else:
             weights, reward_state = state.weights, state.objective_before
@@ -227,11 +230,12 @@ class DecisionProcess:
         """
         xp = array_namespace(state.weights)
         growth, listed = self._rows(self.growth, state), self._rows(self.listed, state)
-        before = pay_out(drift(state.weights, growth), listed)
+        held = drift(state.weights, growth)
+        before = pay_out(held, listed)
         target = as_portfolio(action)
         if self.lag > 0:
             target = drift(target, growth)
-        target = apply_limits(before, keep_listed(target, listed), self.limits)
+        target = apply_limits(before, keep_listed(target, listed, held), self.limits)
         fill = settle(before, target, self.costs, state.wealth)
 
         ahead = self._rows(self.growth, replace(state, bar=state.bar + 1))

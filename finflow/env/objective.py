@@ -6,7 +6,8 @@ none outweighs equal weight's own mean net return (a test holds that):
 =================  ==========================================================================================
 ``log_return``     ``log(W_after / W_before)`` net of costs
 ``sharpe``         ``beta * eta * D``, D the differential Sharpe ratio; eta is its natural scale, since
-                   eta * D is the change of the moving Sharpe ratio to first order
+                   eta * D is the change of the moving Sharpe ratio to first order. The moving deviation
+                   counts as a quarter of equal weight's at least
 ``turnover``       ``- lambda_turn * 0.01 * turnover``: lambda 0.1 feels like a further 10 basis points
 ``cvar``           ``- lambda_cvar * (0.005 / alpha) * max(0, -r - zeta)``, zeta = -cvar_target: Rockafellar and
                    Uryasev's excess over alpha, whose mean plus zeta bounds CVaR from above
@@ -31,6 +32,7 @@ from finflow.config import ObjectivesConfig
 TURNOVER_SCALE = 0.01
 CVAR_SCALE = 0.005
 DRAWDOWN_SCALE = 0.1
+LEAST_DEVIATION = 0.25  # of equal weight's: after long in cash the ratio would explode at the first risky day
 COMPONENTS = ("log_return", "sharpe", "turnover", "cvar", "drawdown")
 STATE_SIZE = 3
 
@@ -116,7 +118,7 @@ class Objective:
         weights = self.config
         first, second, below_peak = state[..., 0], state[..., 1], state[..., 2]
         step_first, step_second = log_return - first, log_return**2 - second
-        variance = xp.clip(second - first**2, 1e-12)
+        variance = xp.clip(second - first**2, (LEAST_DEVIATION * self.moments.deviation) ** 2)
         differential_sharpe = (second * step_first - 0.5 * first * step_second) / variance**1.5
         zeta = -weights.cvar_target
         excess = xp.clip(-log_return - zeta, 0.0)

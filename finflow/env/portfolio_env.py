@@ -36,6 +36,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         random_portfolios: bool = False,
     ) -> None:
         self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios)
+        self._ended = True
         self.observation_space = self._portfolios.single_observation_space
         self.action_space = self._portfolios.single_action_space
 
@@ -44,6 +45,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode; ``options`` may give ``bar`` and ``weights`` (K,)."""
         super().reset(seed=seed)
+        self._ended = False
         options = options or {}
         batched: dict[str, Any] = {}
         if "bar" in options:
@@ -56,12 +58,15 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
 
     def step(self, action: NDArray[Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Fill a target and hold it for a bar; ``info`` has the episode's running Sharpe, costs and turnover."""
+        if self._ended:
+            raise gym.error.ResetNeeded("the episode has ended: call reset() before step()")
         observation, reward, terminated, truncated, info = self._portfolios.step(np.asarray(action)[None])
-        final = info.pop("final_obs", observation)
+        self._ended = bool(terminated[0] or truncated[0])
+        last = info.pop("final_obs", [_first(observation)])[0]
         info.pop("_final_obs", None)
         info.pop("final_state", None)
         facts = {name: float(value[0]) for name, value in info.items()}
-        return _first(final), float(reward[0]), bool(terminated[0]), bool(truncated[0]), facts
+        return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), facts
 
 
 def _first(observation: dict[str, Any]) -> dict[str, Any]:

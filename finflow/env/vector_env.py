@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -13,6 +14,7 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision import DecisionProcess, PortfolioState, Step
 from finflow.env.objective import COMPONENTS
 from finflow.errors import ConfigError, MarketError
+from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR
 
 
@@ -109,14 +111,23 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start every episode; ``options`` may give ``bars`` (N,) and ``weights`` (N, K)."""
+        """Start every episode.
+
+        ``options`` may give ``bars`` (N,), the first to decide at, and ``weights`` (N, K), the portfolios held then.
+        An episode that starts too late for its whole length is truncated where the window ends.
+        """
         if isinstance(seed, list):
             raise ConfigError("a vector of portfolios takes one seed, from which all of them are drawn")
         if seed is not None:
-            self._np_random = np.random.default_rng(seed)
+            self._np_random, self._np_random_seed = seeding.np_random(seed)
         options = options or {}
-        everyone = np.ones(self.num_envs, dtype=np.bool_)
-        self._restart(everyone, options.get("bars"), options.get("weights"))
+        bars, weights = options.get("bars"), options.get("weights")
+        if bars is not None and not np.isin(bars, np.asarray(self.bars)).all():
+            first, last = self.bars.start, self.bars.stop - 1
+            raise ValueError(f"an episode can start at the bars {first} to {last}, not at {bars}")
+        if weights is not None:
+            weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights))
+        self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights)
         return self.process.observe(self.state), {}
 
     def step(
@@ -131,19 +142,21 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Returns
         -------
         observations, rewards (N,), terminated (N,), truncated (N,), info
-            ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, the reward's components, and, where an
-            episode ended, ``final_obs`` and ``_final_obs``.
+            ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth`` and the reward's components, all of the step
+            itself, and where episodes ended ``final_obs`` (N,), the last observation of each that did, with its mask
+            ``_final_obs``, as gymnasium's own vector environments give it. ``final_state`` has all N states.
         """
         outcome = self.process.step(self.state, checked_actions(actions, self.num_envs, self.process.n_weights))
         self.state = outcome.state
         self.age += 1
         cash = self.process.growth[self.state.bar, -1] - 1.0
         self.running_sharpe.add(outcome.simple_return - cash)
-        truncated = (self.age >= self.episode_length) & ~outcome.terminated
+        over = (self.age >= self.episode_length) | (self.state.bar >= self.bars.stop)
+        truncated = over & ~outcome.terminated
         info = step_info(outcome, self.running_sharpe.value())
         ended = outcome.terminated | truncated
         if ended.any():
-            info["final_obs"] = self.process.observe(self.state)
+            info["final_obs"] = last_observations(self.process.observe(self.state), ended)
             info["_final_obs"] = ended
             info["final_state"] = self.state
             self._restart(ended)
@@ -190,6 +203,14 @@ def checked_actions(actions: Any, num_envs: int, n_weights: int) -> NDArray[np.f
     if not np.isfinite(checked).all():
         raise ValueError("actions have numbers that are not finite")
     return checked
+
+
+def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> NDArray[np.object_]:
+    """Observations of the episodes that ended, one dict each, and None for the others; (N,)."""
+    last = np.full(len(ended), None, dtype=object)
+    for i in np.flatnonzero(ended):
+        last[i] = {name: value[i] for name, value in observation.items()}
+    return last
 
 
 def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:

@@ -15,6 +15,8 @@ from finflow.strategies.base import Information, Strategy
 
 FloatArray = NDArray[np.float64]
 
+ROUNDING = 1e-4  # what a solver or single precision may leave; beyond it a strategy is wrong, not inexact
+
 
 @dataclass(frozen=True)
 class Backtest:
@@ -144,13 +146,27 @@ def _decide_all(
             observation={name: value[i] for name, value in observation.items()},
         )
         target = np.asarray(strategy.decide(information), dtype=np.float64)
-        if target.shape != (process.n_weights,) or not np.isfinite(target).all():
+        wrong = _not_a_portfolio(target, process.n_weights)
+        if wrong:
             raise MarketError(
-                f"the strategy {strategy.name} named {target.shape} numbers on {process.panel.dates[bar]}; a portfolio "
-                f"has {process.n_weights} finite weights, cash last"
+                f"the strategy {strategy.name} named {wrong} on {process.panel.dates[bar]}; a portfolio has "
+                f"{process.n_weights} weights, cash last, none negative, that sum to one"
             )
         targets[i] = target
     return targets
+
+
+def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
+    """What is wrong with a strategy's answer; None where only rounding is."""
+    if target.shape != (n_weights,):
+        return f"numbers of the shape {target.shape}"
+    if not np.isfinite(target).all():
+        return "numbers that are not finite"
+    if target.min() < -ROUNDING:
+        return f"a weight of {target.min():.6g}"
+    if abs(target.sum() - 1.0) > ROUNDING:
+        return f"weights that sum to {target.sum():.6g}"
+    return None
 
 
 def _explanation(strategy: Strategy) -> Mapping[str, FloatArray] | None:

@@ -6,6 +6,7 @@ error, so that nothing can be forgotten by adding a field.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
@@ -70,7 +71,7 @@ def restore(owner: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Json]
             own[""] = tensors[field.name]
         try:
             value = _restore_value(getattr(owner, field.name), own, state[field.name])
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise CheckpointError(
                 f"the checkpoint does not fit this configuration at {field.name}: {reason}"
@@ -91,10 +92,10 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
     if isinstance(value, Stateful):
         return value.capture()
     if value is None or isinstance(value, bool | int | float | str | dict | list):
-        return {}, value
-    parts = dict(_learned_parts(value))
+        return {}, copy.deepcopy(value)
+    parts = dict(_learned_parts(value)) if hasattr(value, "__dict__") else {}
     if not parts:
-        raise TypeError(f"{name} is a {type(value).__name__}, which cannot be saved")
+        raise TypeError(f"{name} is of the type {type(value).__name__}, which cannot be saved")
     tensors: dict[str, Tensor] = {}
     state: dict[str, Json] = {}
     for key, part in parts.items():
@@ -107,6 +108,8 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
 def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> Any:
     """Put one value's state back; returns what the field now holds."""
     if isinstance(value, Tensor):
+        if tensors[""].shape != value.shape:
+            raise ValueError(f"its shape is {tuple(tensors[''].shape)}, not {tuple(value.shape)}")
         with torch.no_grad():
             value.copy_(tensors[""])
     elif isinstance(value, Generator):
@@ -118,20 +121,24 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
     elif isinstance(value, Stateful):
         value.restore(tensors, state)
     elif value is None or isinstance(value, bool | int | float | str | dict | list):
-        return state
+        if tensors:
+            raise ValueError("it holds tensors, which have no place here")
+        return copy.deepcopy(state)
     else:
         for key, part in _learned_parts(value):
             prefix = key + SEPARATOR
             own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
             if key in tensors:
                 own[""] = tensors[key]
-            _restore_value(part, own, state[key])
+            restored = _restore_value(part, own, state[key])
+            if restored is not part:
+                setattr(value, key, restored)
     return value
 
 
 def _learned_parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a learner that change as it learns: networks, optimisers, tensors, generators."""
-    kinds = (nn.Module, torch.optim.Optimizer, Tensor, Generator)
+    """The attributes of a learner that change as it learns: networks, optimisers, tensors, generators, numbers."""
+    kinds = (nn.Module, torch.optim.Optimizer, Tensor, Generator, bool, int, float)
     for name, part in sorted(vars(value).items()):
         if isinstance(part, (*kinds, Stateful)):
             yield name, part
@@ -152,7 +159,7 @@ def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tens
     moments: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
-        moments.setdefault(int(number), {})[key] = tensor
+        moments.setdefault(int(number), {})[key] = tensor.clone()  # the optimiser goes on to write in it
     whole["state"] = moments
     optimiser.load_state_dict(whole)
     for group, learning_rate in zip(optimiser.param_groups, state, strict=True):

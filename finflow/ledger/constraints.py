@@ -53,6 +53,8 @@ def project_to_simplex(values: Any) -> Any:
     Duchi et al. (2008), Efficient Projections onto the l1-Ball for Learning in High Dimensions, figure 1.
     """
     xp = array_namespace(values)
+    # the projection does not change with a common shift, and near zero no digits are lost
+    values = values - xp.max(values, axis=-1, keepdims=True)
     ordered = xp.flip(xp.sort(values, axis=-1), axis=(-1,))
     excess = xp.cumulative_sum(ordered, axis=-1) - 1.0
     rank = xp.arange(1, values.shape[-1] + 1, dtype=values.dtype)
@@ -87,29 +89,36 @@ def as_portfolio(action: Any) -> Any:
     return near if bool(xp.all(inside)) else xp.where(inside[..., None], near, project_to_simplex(action))
 
 
-def keep_listed(target: Any, listed: Any) -> Any:
+def keep_listed(target: Any, listed: Any, held: Any = None) -> Any:
     """Spread what a target puts into assets that cannot be held over the others, in proportion.
+
+    A position that has ended was paid out in cash, and so is what a target leaves in it: only what goes beyond
+    ``held`` is spread. So a target that names what is held trades nothing on the day an asset ends either.
 
     Parameters
     ----------
     target : array, (batch, K)
     listed : bool array, (batch, assets)
+    held : array, (batch, K), optional
+        Weights before the trade, positions that have ended among them; none when left out.
 
     Returns
     -------
     array, (batch, K)
-        All cash where nothing else was left.
+        All cash where nothing else was left. Rows that name listed assets alone are returned as they are.
     """
     xp = array_namespace(target)
     if bool(xp.all(listed)):
         return target
-    always = xp.ones_like(listed[..., :1])
-    allowed = xp.astype(xp.concat([listed, always], axis=-1), target.dtype)
-    kept = target * allowed
+    risky, cash, nothing = target[..., :-1], target[..., -1:], xp.zeros_like(target[..., :-1])
+    barred = xp.where(listed, nothing, risky)
+    paid = nothing if held is None else xp.minimum(barred, held[..., :-1])
+    kept = xp.concat([xp.where(listed, risky, nothing), cash + xp.sum(paid, axis=-1, keepdims=True)], axis=-1)
+    spread = xp.sum(barred - paid, axis=-1, keepdims=True) > 0.0
     total = xp.sum(kept, axis=-1, keepdims=True)
-    cash = xp.zeros_like(target)
-    cash[..., -1] = 1.0
-    return xp.where(total > 0.0, kept / xp.where(total > 0.0, total, xp.ones_like(total)), cash)
+    scaled = kept / xp.where(total > 0.0, total, xp.ones_like(total))
+    all_cash = xp.concat([nothing, xp.ones_like(cash)], axis=-1)
+    return xp.where(spread, xp.where(total > 0.0, scaled, all_cash), kept)
 
 
 def turnover(before: Any, target: Any) -> Any:
@@ -148,7 +157,8 @@ def apply_limits(before: Any, target: Any, limits: Limits) -> Any:
     xp = array_namespace(before)
     if limits.max_weight < 1.0:
         risky = xp.clip(target[..., :-1], 0.0, limits.max_weight)
-        target = xp.concat([risky, 1.0 - xp.sum(risky, axis=-1, keepdims=True)], axis=-1)
+        cash = xp.clip(1.0 - xp.sum(risky, axis=-1, keepdims=True), 0.0)
+        target = xp.concat([risky, cash], axis=-1)
     if limits.max_turnover < 1.0:
         wanted = turnover(before, target)
         share = xp.clip(limits.max_turnover / xp.clip(wanted, 1e-300), 0.0, 1.0)[..., None]

@@ -15,6 +15,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import MarketError
 from finflow.offline.dataset import SOURCES, OfflineDataset, made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
@@ -162,7 +163,10 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
         name: np.stack(parts, axis=1).reshape(size * length, *parts[0].shape[1:]) for name, parts in rows.items()
     }
     episode = (np.arange(size)[:, None] + size * np.stack(lives, axis=1)).ravel()
-    meta = {"reward_scale": float(columns["reward"].std()), "made_by": made_by(config, process, window)}
+    reward_scale = float(columns["reward"].std())
+    if not reward_scale > 0.0:
+        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    meta = {"reward_scale": reward_scale, "made_by": made_by(config, process, window)}
     return OfflineDataset(
         bar=columns["bar"].astype(np.int32),
         portfolio=columns["portfolio"].astype(np.float32),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -83,7 +82,7 @@ def made_by(config: Config, process: DecisionProcess, window: range) -> dict[str
     return {
         "version": str(VERSION),
         "prices": panel.sha256,
-        "training window": f"{panel.dates[0]} to {panel.dates[-1]}",
+        "training window": f"{panel.dates[window.start]} to {panel.dates[-1]}",
         "features": _hash(
             process.asset_features[: window.stop].tobytes() + process.market_features[: window.stop].tobytes()
         ),
@@ -145,7 +144,7 @@ def load_dataset(path: Path, expected: Mapping[str, str]) -> OfflineDataset:
         lengths = {len(column) for column in columns.values()}
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
         raise FinflowError(f"{path} is not a whole finflow dataset ({error}); delete it to collect it anew") from error
     different = [name for name in expected if found.get(name) != expected[name]]
     if different:
@@ -158,7 +157,7 @@ def load_dataset(path: Path, expected: Mapping[str, str]) -> OfflineDataset:
 
 
 def data_card(dataset: OfflineDataset) -> dict[str, Any]:
-    """What a dataset holds: counts, returns and turnover by family, and what made it."""
+    """What a dataset holds: counts, rewards and kinds of portfolios by family, and what made it."""
     families = {}
     for index, name in enumerate(SOURCES):
         rows = dataset.family == index
