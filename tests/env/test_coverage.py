@@ -1,0 +1,104 @@
+"""Draws reach every kind of portfolio, and their density is exact: CQL's importance weights depend on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import log_expit
+from scipy.stats import dirichlet
+
+from finflow.env.coverage import CONCENTRATIONS, SHARES, SMOOTHING, draw_coverage, mixture_log_density, smooth
+
+
+def test_the_density_of_two_weights_integrates_to_one() -> None:
+    """In z = log(w_1 / w_2), where dw = w_1 w_2 dz; smoothing shrinks the simplex by 0.99.
+
+    The integrand falls as exp(-0.1 |z|), so what lies beyond 400 is under 1e-15, and the trapezoidal rule converges
+    exponentially for such a smooth function.
+    """
+    z = np.arange(-400.0, 400.0, 0.05)
+    log_weights = np.stack([log_expit(z), log_expit(-z)], axis=1)
+    density = np.exp(mixture_log_density(log_weights) + log_weights.sum(axis=1))
+    assert (1.0 - SMOOTHING) * density.sum() * 0.05 == pytest.approx(1.0, abs=1e-9)
+
+
+def test_the_density_of_three_weights_integrates_to_one() -> None:
+    """In the two log ratios, where dw_1 dw_2 = w_1 w_2 w_3 dz_1 dz_2; 0.99^2 of the simplex remains."""
+    step = 0.5
+    axis = np.arange(-200.0, 200.0, step)
+    z = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    z = np.concatenate([z, np.zeros((len(z), 1))], axis=1)
+    log_weights = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+    density = np.exp(mixture_log_density(log_weights) + log_weights.sum(axis=1))
+    total = (1.0 - SMOOTHING) ** 2 * density.sum() * step**2
+    # exp(-0.1 * 200) of the mass lies beyond, along six directions
+    assert total == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("n_weights", [2, 5, 21])
+def test_the_density_is_that_of_scipys_dirichlets(n_weights: int) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.full(n_weights, 2.0), size=50)
+    parts = [
+        np.log(share) + dirichlet(np.full(n_weights, a)).logpdf(weights.T)
+        for share, a in zip(SHARES, CONCENTRATIONS, strict=True)
+    ]
+    expected = np.logaddexp.reduce(parts, axis=0) - (n_weights - 1) * np.log(1.0 - SMOOTHING)
+    np.testing.assert_allclose(mixture_log_density(np.log(weights)), expected, rtol=0, atol=1e-9)
+
+
+def test_the_density_returned_is_that_of_the_portfolio_returned() -> None:
+    """Undo the smoothing and evaluate again, where no weight is too small for that."""
+    weights, log_density = draw_coverage(np.random.default_rng(0), 4000, 4)
+    unsmoothed = (weights - SMOOTHING / 4) / (1.0 - SMOOTHING)
+    kept = unsmoothed.min(axis=1) > 1e-6
+    assert kept.sum() > 1000
+    # 1e-16 of rounding in a weight of 1e-6 is 1e-10 of its logarithm
+    np.testing.assert_allclose(mixture_log_density(np.log(unsmoothed[kept])), log_density[kept], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_weights", [3, 21, 500])
+def test_draws_are_portfolios_in_the_interior(n_weights: int) -> None:
+    weights, log_density = draw_coverage(np.random.default_rng(0), 2000, n_weights)
+    assert weights.shape == (2000, n_weights)
+    assert (weights >= SMOOTHING / n_weights).all()
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    assert np.isfinite(log_density).all()
+
+
+def test_draws_follow_the_density() -> None:
+    """E[sum w^2] of a Dirichlet is (a + 1) / (K a + 1); four standard errors of 40 000 draws."""
+    weights, _ = draw_coverage(np.random.default_rng(1), 40_000, 6)
+    squares = (((weights - SMOOTHING / 6) / (1.0 - SMOOTHING)) ** 2).sum(axis=1)
+    expected = sum(share * (a + 1.0) / (6 * a + 1.0) for share, a in zip(SHARES, CONCENTRATIONS, strict=True))
+    assert abs(squares.mean() - expected) < 4.0 * squares.std() / np.sqrt(len(squares))
+    np.testing.assert_allclose(weights.mean(axis=0), 1 / 6, rtol=0, atol=0.01)  # no weight is preferred
+
+
+def test_a_mean_over_draws_weighted_by_the_density_is_one_over_the_simplex() -> None:
+    """E[p / q] = 1 for any density p, here Dirichlet(2); within four standard errors."""
+    weights, log_density = draw_coverage(np.random.default_rng(2), 40_000, 4)
+    unsmoothed = np.maximum((weights - SMOOTHING / 4) / (1.0 - SMOOTHING), 0.0)
+    with np.errstate(divide="ignore"):  # Gamma(8) = 5040, Gamma(2)^4 = 1
+        log_target = np.log(5040.0) + np.log(unsmoothed).sum(axis=1) - 3 * np.log(1.0 - SMOOTHING)
+    ratio = np.exp(log_target - log_density)
+    assert abs(ratio.mean() - 1.0) < 4.0 * ratio.std() / np.sqrt(len(ratio))
+
+
+def test_concentrated_portfolios_are_among_the_draws() -> None:
+    """Of 21 weights a uniform draw exceeds one half once in 50 000; here it must be common."""
+    weights, _ = draw_coverage(np.random.default_rng(0), 4000, 21)
+    largest = weights.max(axis=1)
+    assert (largest > 0.5).mean() > 0.05
+    assert (largest > 0.9).any()
+    assert (weights[:, -1] > 0.5).any()  # cash too
+
+
+def test_smoothing_keeps_a_portfolio_and_what_it_prefers() -> None:
+    corner = np.array([[1.0, 0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(smooth(corner), [[0.9925, 0.0025, 0.0025, 0.0025]], rtol=1e-12)
+
+
+def test_the_same_generator_draws_the_same() -> None:
+    first, second = (draw_coverage(np.random.default_rng(3), 10, 5) for _ in range(2))
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1], second[1])

@@ -1,0 +1,392 @@
+"""One decision: what it may know, when it fills, what it costs and what it earns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from finflow.config import EnvConfig, ObjectivesConfig
+from finflow.env.decision import RUIN, DecisionProcess, PortfolioState, equal_weight_moments
+from finflow.errors import ConfigError
+from finflow.market.features import Features
+from finflow.market.panel import MarketPanel
+
+FloatArray = NDArray[np.float64]
+Prices = Callable[..., FloatArray]
+MakeProcess = Callable[..., DecisionProcess]
+
+LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
+
+
+def weights_of(process: DecisionProcess, state: PortfolioState) -> FloatArray:
+    """The weights that are observed."""
+    observed: FloatArray = process.observed_portfolio(state)[:, : process.n_weights]
+    return observed
+
+
+def random_targets(process: DecisionProcess, count: int, batch: int = 1, seed: int = 1) -> FloatArray:
+    return np.random.default_rng(seed).dirichlet(np.full(process.n_weights, 0.5), size=(count, batch))
+
+
+def play(process: DecisionProcess, targets: FloatArray, bar: int) -> PortfolioState:
+    """The state after some decisions from cash."""
+    state = process.start(np.full(targets.shape[1], bar))
+    for target in targets:
+        state = process.step(state, target).state
+    return state
+
+
+# What a decision trades -----------------------------------------------------------------------------------------------
+
+
+@LAGS
+@pytest.mark.parametrize("limits", [{}, {"no_trade_band": 0.05}, {"max_turnover": 0.1}])
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_naming_the_observed_portfolio_trades_exactly_nothing(
+    prices: Prices, process_of: MakeProcess, lag: int, limits: dict[str, float], seed: int
+) -> None:
+    process = process_of(prices(seed=seed, deviation=0.05), execution_lag=lag, cash_rate=1e-4, **limits)
+    state = process.start(np.array([3, 9]), random_targets(process, 1, 2, seed)[0])
+    for _ in range(20):
+        outcome = process.step(state, weights_of(process, state))
+        assert (outcome.turnover == 0.0).all()
+        assert (outcome.cost == 0.0).all()
+        state = outcome.state
+
+
+@LAGS
+def test_naming_the_observed_portfolio_trades_nothing_while_assets_list_and_end(
+    prices: Prices, process_of: MakeProcess, lag: int
+) -> None:
+    """The position in what ended becomes cash, at its last price and for nothing."""
+    close = prices()
+    close[20:, 0] = np.nan
+    close[:12, 1] = np.nan
+    process = process_of(close, execution_lag=lag)
+    state = process.start(np.array([14]), np.array([[0.3, 0.3, 0.2, 0.1, 0.1]]))
+    for _ in range(12):
+        before = state
+        if lag == 0 and before.bar[0] == 20:  # its end is known
+            assert weights_of(process, state)[0, 0] == 0.0
+        outcome = process.step(state, weights_of(process, state))
+        assert outcome.turnover[0] == 0.0
+        assert outcome.cost[0] == 0.0
+        state = outcome.state
+        if before.bar[0] == 20:
+            drifted = before.weights * process.growth[20]
+            drifted /= drifted.sum()
+            assert outcome.filled[0, 0] == 0.0
+            assert outcome.filled[0, -1] == pytest.approx(drifted[0, 0] + drifted[0, -1], abs=1e-15)
+
+
+@LAGS
+def test_what_is_not_listed_is_not_bought(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    close = prices()
+    close[:30, 2] = np.nan
+    process = process_of(close, execution_lag=lag)
+    outcome = process.step(process.start(np.array([10])), np.array([[0.1, 0.2, 0.5, 0.1, 0.1]]))
+    assert outcome.filled[0, 2] == 0.0
+    assert outcome.turnover[0] == pytest.approx(0.8, abs=0.02)  # spread over the others, drifted by a day
+
+
+def test_an_account_cannot_begin_with_what_is_not_listed(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices()
+    close[:30, 2] = np.nan
+    state = process_of(close).start(np.array([10]), np.array([[0.1, 0.2, 0.5, 0.1, 0.1]]))
+    np.testing.assert_allclose(state.weights, [[0.2, 0.4, 0.0, 0.2, 0.2]], rtol=0, atol=1e-15)
+
+
+@LAGS
+def test_equal_weight_pays_for_rebalancing_every_day(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    process = process_of(prices(), execution_lag=lag)
+    state, equal = process.start(np.array([5])), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
+    state = process.step(state, equal).state
+    for _ in range(40):
+        outcome = process.step(state, equal)
+        assert outcome.turnover[0] > 0.0
+        assert outcome.cost[0] > 0.0
+        state = outcome.state
+
+
+@LAGS
+def test_buy_and_hold_pays_once_and_then_nothing(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    """Bought for the value of what is left: 1 / (1 + 0.0015) of the money."""
+    close = prices()
+    process = process_of(close, execution_lag=lag)
+    outcome = process.step(process.start(np.array([5])), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
+    assert outcome.cost[0] == pytest.approx(0.0015 / 1.0015, abs=1e-15)
+    bought = outcome.filled[0, :-1] * 1e6 / 1.0015 / close[5]
+    for bar in range(6, 50):
+        outcome = process.step(outcome.state, weights_of(process, outcome.state))
+        assert outcome.cost[0] == 0.0
+        assert outcome.state.wealth[0] == pytest.approx(bought @ close[bar + 1], rel=1e-12)
+
+
+@pytest.mark.parametrize(("lag", "stated"), [(0, 10), (1, 9), (2, 9)])
+def test_a_target_is_stated_at_the_prices_of_the_observed_portfolio(
+    prices: Prices, process_of: MakeProcess, lag: int, stated: int
+) -> None:
+    """Half the money in A at those prices is a number of shares, which moves on to the fill at bar 10."""
+    close = prices(deviation=0.1)
+    process = process_of(close, execution_lag=lag, commission_bps=0.0, slippage_bps=0.0)
+    outcome = process.step(process.start(np.array([10])), np.array([[0.5, 0.0, 0.0, 0.0, 0.5]]))
+    value = 0.5 * close[10, 0] / close[stated, 0]
+    assert outcome.filled[0, 0] == pytest.approx(value / (value + 0.5), abs=1e-15)
+
+
+def test_the_reward_is_earned_between_the_fill_and_the_next_bar(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices(deviation=0.1)
+    process = process_of(close, commission_bps=0.0, slippage_bps=0.0)
+    all_in = np.array([[1.0, 0.0, 0.0, 0.0, 0.0]])
+    outcome = process.step(process.start(np.array([10])), all_in)
+    assert outcome.simple_return[0] == pytest.approx(close[11, 0] / close[10, 0] - 1.0, abs=1e-14)
+    assert outcome.components[0, 0] == pytest.approx(np.log(close[11, 0] / close[10, 0]), abs=1e-14)
+
+
+def test_orders_at_the_open_fill_and_earn_from_open_to_open(prices: Prices, process_of: MakeProcess) -> None:
+    close, opens = prices(), prices(seed=5)
+    source = process_of(close)
+    panel = MarketPanel(dates=source.panel.dates, assets=source.panel.assets, close=close, open=opens)
+    process = DecisionProcess(
+        panel, _features(source), EnvConfig(fill="open"), ObjectivesConfig(), source.objective.moments
+    )
+    outcome = process.step(process.start(np.array([10])), np.array([[1.0, 0.0, 0.0, 0.0, 0.0]]))
+    expected = opens[11, 0] / opens[10, 0] / 1.0015 - 1.0
+    assert outcome.simple_return[0] == pytest.approx(expected, abs=1e-14)
+
+
+def _features(process: DecisionProcess) -> Features:
+    """The features that a process was made with."""
+    return Features(
+        assets=process.asset_features[..., :-1],
+        market=process.market_features,
+        asset_names=("bar", "again"),
+        market_names=("bar",),
+        lenses={},
+        first_bar=0,
+    )
+
+
+def test_fills_at_the_open_are_refused_where_they_are_impossible(prices: Prices, process_of: MakeProcess) -> None:
+    with pytest.raises(ConfigError, match="no opening prices"):
+        process_of(prices(), fill="open")
+    with pytest.raises(ConfigError, match="execution_lag is 0"):
+        process_of(prices(), fill="open", execution_lag=0)
+
+
+# What it is worth -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1), lag=st.sampled_from([0, 1, 2]))
+def test_the_unit_of_a_price_changes_nothing(prices: Prices, process_of: MakeProcess, seed: int, lag: int) -> None:
+    close = prices(bars=30, seed=seed)
+    units = np.exp(np.random.default_rng(seed).normal(0.0, 5.0, size=close.shape[1]))
+    one, other = (process_of(table, execution_lag=lag) for table in (close, close * units))
+    targets = random_targets(one, 20, 3, seed)
+    left, right = (play(process, targets, 5) for process in (one, other))
+    # each price ratio is rounded anew, 20 times
+    np.testing.assert_allclose(right.wealth, left.wealth, rtol=1e-13)
+    np.testing.assert_allclose(right.weights, left.weights, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(right.objective, left.objective, rtol=0, atol=1e-13)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1), lag=st.sampled_from([0, 1, 2]))
+def test_the_order_of_assets_changes_nothing(prices: Prices, process_of: MakeProcess, seed: int, lag: int) -> None:
+    close = prices(bars=30, seed=seed)
+    order = np.random.default_rng(seed).permutation(close.shape[1])
+    one, other = (process_of(table, execution_lag=lag) for table in (close, close[:, order]))
+    targets = random_targets(one, 20, 3, seed)
+    columns = np.append(order, close.shape[1])
+    left, right = play(one, targets, 5), play(other, targets[:, :, columns], 5)
+    np.testing.assert_allclose(right.wealth, left.wealth, rtol=1e-13)
+    np.testing.assert_allclose(right.weights, left.weights[:, columns], rtol=0, atol=1e-13)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1), lag=st.sampled_from([0, 1, 2]))
+def test_a_batch_fares_as_each_account_alone(prices: Prices, process_of: MakeProcess, seed: int, lag: int) -> None:
+    process = process_of(prices(bars=40, seed=seed), execution_lag=lag)
+    targets = random_targets(process, 20, 4, seed)
+    together = play(process, targets, 5)
+    for i in range(4):
+        alone = play(process, targets[:, i : i + 1], 5)
+        np.testing.assert_allclose(alone.wealth[0], together.wealth[i], rtol=1e-13)
+        np.testing.assert_allclose(alone.objective[0], together.objective[i], rtol=0, atol=1e-14)
+
+
+@LAGS
+def test_torch_steps_as_numpy_does(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    process = process_of(
+        prices(),
+        execution_lag=lag,
+        max_weight=0.6,
+        max_turnover=0.7,
+        no_trade_band=0.01,
+        objectives={"lambda_dd": 1.0, "lambda_cvar": 5.0},
+    )
+    state = process.start(np.array([5, 9]))
+    other = PortfolioState(
+        state.bar, *(torch.from_numpy(np.array(value)) for name, value in vars(state).items() if name != "bar")
+    )
+    for target in random_targets(process, 20, 2):
+        left, right = process.step(state, target), process.step(other, torch.from_numpy(target))
+        for name in ("reward", "components", "filled", "simple_return", "cost", "turnover"):
+            ours, theirs = getattr(left, name), getattr(right, name).numpy()
+            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-10)
+        observed = process.observed_portfolio(right.state).numpy()
+        np.testing.assert_allclose(observed, process.observed_portfolio(left.state), rtol=0, atol=1e-10)
+        state, other = left.state, right.state
+
+
+def test_a_reward_can_be_differentiated_by_the_decision(prices: Prices, process_of: MakeProcess) -> None:
+    process = process_of(prices())
+    state = process.start(np.array([5]), np.array([[0.2, 0.2, 0.2, 0.2, 0.2]]))
+    tensors = PortfolioState(
+        state.bar, *(torch.from_numpy(np.array(value)) for name, value in vars(state).items() if name != "bar")
+    )
+    target = torch.tensor([[0.5, 0.1, 0.2, 0.05, 0.15]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda action: process.step(tensors, action / action.sum()).components[0, :3], (target,)
+    )
+
+
+@pytest.mark.parametrize("growth", [0.01, 10.0])
+def test_a_day_of_minus_99_or_plus_900_percent_is_survived(
+    prices: Prices, process_of: MakeProcess, growth: float
+) -> None:
+    close = prices()
+    close[11:] *= growth
+    process = process_of(close)
+    state = process.start(np.array([10, 10]))
+    outcome = process.step(state, np.array([[0.25, 0.25, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]))
+    assert outcome.simple_return[0] == pytest.approx(growth - 1.0, rel=0.1)
+    assert outcome.simple_return[1] == 0.0
+    assert np.isfinite(outcome.reward).all()
+    assert not outcome.terminated.any()
+
+
+def test_only_ruin_terminates(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices()
+    close[11:, 0] *= 0.5 * RUIN
+    process = process_of(close)
+    both = np.array([[1.0, 0.0, 0.0, 0.0, 0.0], [0.9, 0.0, 0.0, 0.0, 0.1]])
+    outcome = process.step(process.start(np.array([10, 10])), both)
+    assert outcome.terminated.tolist() == [True, False]
+    assert np.isfinite(outcome.reward).all()
+
+
+# What it may know -----------------------------------------------------------------------------------------------------
+
+BARS, TRAIN_END, NOW = 420, 330, 380
+
+
+def shocked(close: FloatArray, known: int) -> FloatArray:
+    """Other prices on every bar after ``known``."""
+    changed = close.copy()
+    changed[known + 1 :] *= np.random.default_rng(9).uniform(0.5, 2.0, size=changed[known + 1 :].shape)
+    return changed
+
+
+@pytest.mark.parametrize(("lag", "portfolio_lag"), [(0, 0), (1, 1), (2, 1)])
+def test_a_decision_sees_nothing_after_its_information_set(
+    prices: Prices, featured_process_of: MakeProcess, lag: int, portfolio_lag: int
+) -> None:
+    """Every price after bar t - lag is another: the observation at decision t stays, its outcome does not.
+
+    At lag 2 this holds for the market; the account itself is known up to bar t - 1, as at lag 1.
+    """
+    close = prices(bars=BARS)
+    process = featured_process_of(close, TRAIN_END, execution_lag=lag)
+    targets = random_targets(process, 20)
+    state = play(process, targets, NOW - 20)
+    seen = process.observe(state)
+    for delay, names in ((lag, ("assets", "market")), (portfolio_lag, ("portfolio",))):
+        other = featured_process_of(shocked(close, NOW - delay), TRAIN_END, execution_lag=lag)
+        changed = play(other, targets, NOW - 20)
+        for name in names:
+            np.testing.assert_array_equal(other.observe(changed)[name], seen[name])
+        target = targets[0]
+        assert other.step(changed, target).reward[0] != process.step(state, target).reward[0]
+
+
+@pytest.mark.parametrize(("lag", "portfolio_lag"), [(0, 0), (1, 1), (2, 1)])
+def test_the_observation_is_not_older_than_it_need_be(
+    prices: Prices, featured_process_of: MakeProcess, lag: int, portfolio_lag: int
+) -> None:
+    close = prices(bars=BARS)
+    process = featured_process_of(close, TRAIN_END, execution_lag=lag)
+    targets = random_targets(process, 20)
+    seen = process.observe(play(process, targets, NOW - 20))
+    for delay, names in ((lag, ("assets", "market")), (portfolio_lag, ("portfolio",))):
+        other = featured_process_of(shocked(close, NOW - delay - 1), TRAIN_END, execution_lag=lag)
+        changed = other.observe(play(other, targets, NOW - 20))
+        for name in names:
+            assert not np.array_equal(changed[name], seen[name])
+
+
+@LAGS
+def test_the_reward_state_that_is_seen_holds_only_returns_that_were_known(
+    prices: Prices, process_of: MakeProcess, lag: int
+) -> None:
+    """At decision t: the moments through bar t at lag 0, through bar t - 1 otherwise."""
+    process = process_of(prices(), execution_lag=lag)
+    eta, moments = 1 / 252, process.objective.moments
+    state = process.start(np.array([5]))
+    returns, first = [], [moments.first]
+    for target in random_targets(process, 10):
+        outcome = process.step(state, target)
+        state = outcome.state
+        returns.append(outcome.components[0, 0])
+        first.append(first[-1] + eta * (returns[-1] - first[-1]))
+    seen = process.observed_portfolio(state)[0, process.n_weights]
+    expected = first[-1] if lag == 0 else first[-2]
+    assert seen == pytest.approx((expected - moments.first) / (0.1 * moments.deviation), abs=1e-12)
+
+
+def test_what_is_fitted_is_fitted_on_the_training_window_alone(
+    prices: Prices, featured_process_of: MakeProcess
+) -> None:
+    """Other prices after the training window: scales and moments stay, seen in the bars before the change."""
+    close = prices(bars=BARS)
+    one = featured_process_of(close, TRAIN_END)
+    other = featured_process_of(shocked(close, TRAIN_END - 1), TRAIN_END)
+    np.testing.assert_array_equal(other.asset_features[:TRAIN_END], one.asset_features[:TRAIN_END])
+    np.testing.assert_array_equal(other.market_features[:TRAIN_END], one.market_features[:TRAIN_END])
+    assert other.objective.moments == one.objective.moments
+    assert not np.array_equal(other.asset_features[TRAIN_END:], one.asset_features[TRAIN_END:])
+
+
+def test_the_moments_are_those_of_equal_weight(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices()
+    close[:20, 1] = np.nan
+    panel = process_of(close).panel
+    moments = equal_weight_moments(panel, "close", range(30, 50))
+    returns = np.log((close[30:50] / close[29:49]).mean(axis=1))
+    assert moments.first == pytest.approx(returns.mean(), abs=1e-15)
+    assert moments.second == pytest.approx((returns**2).mean(), abs=1e-15)
+    assert moments.deviation == pytest.approx(returns.std(), abs=1e-12)
+    early = equal_weight_moments(panel, "close", range(2, 19))  # only what is listed
+    others = np.delete(close, 1, axis=1)
+    assert early.first == pytest.approx(np.log((others[2:19] / others[1:18]).mean(axis=1)).mean(), abs=1e-15)
+
+
+@LAGS
+def test_decisions_lie_inside_their_window_with_a_bar_of_growth_after_them(
+    prices: Prices, process_of: MakeProcess, lag: int
+) -> None:
+    process = process_of(prices(), execution_lag=lag)
+    assert process.decision_bars(range(0, 60)) == range(max(lag, 1), 59)
+    assert process.decision_bars(range(20, 40)) == range(20, 39)
+    assert process.decision_bars(range(20, 999)) == range(20, 59)
+    observation = process.observe(process.start(np.array([20])))
+    assert observation["market"][0, 0] == 20 - lag
+    assert observation["assets"][0, 0].tolist() == [20 - lag, 20 - lag, 1.0]

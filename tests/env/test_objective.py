@@ -1,0 +1,169 @@
+"""The reward is what its formulas say, and at the default weights no penalty drowns the return."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finflow.config import MarketConfig, ObjectivesConfig, load_config
+from finflow.env.decision import DecisionProcess, equal_weight_moments
+from finflow.env.objective import COMPONENTS, Moments, Objective
+from finflow.market.features import compute_features
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.sources import load_panel
+from finflow.market.splits import split_panel, visible
+
+MOMENTS = Moments(5e-4, 1.5e-4)
+returns = st.floats(-0.3, 0.3)
+
+
+def objective(**weights: float) -> Objective:
+    return Objective(ObjectivesConfig(**weights), MOMENTS)
+
+
+def one_step(goal: Objective, state: list[float], log_return: float, turnover: float = 0.0) -> dict[str, float]:
+    components, _ = goal.step(np.array([state]), np.array([log_return]), np.array([turnover]))
+    return dict(zip(COMPONENTS, components[0], strict=True))
+
+
+def moving_sharpe(eta: float, first: float, second: float, value: float) -> float:
+    """The Sharpe ratio of exponential moving averages, one step on at the rate eta."""
+    first, second = first + eta * (value - first), second + eta * (value**2 - second)
+    return first / math.sqrt(second - first**2)
+
+
+@given(value=returns, first=st.floats(-0.01, 0.01), deviation=st.floats(0.004, 0.05))
+def test_the_differential_sharpe_ratio_is_the_derivative_of_the_moving_one(
+    value: float, first: float, deviation: float
+) -> None:
+    """Moody and Saffell: D_t = dS_t / d eta at eta = 0, against a central difference of its definition."""
+    second, beta, eta, step = first**2 + deviation**2, 2.0, 1 / 252, 1e-7
+    found = one_step(objective(sharpe_beta=beta), [first, second, 0.0], value)["sharpe"]
+    ahead, behind = moving_sharpe(step, first, second, value), moving_sharpe(-step, first, second, value)
+    derivative = (ahead - behind) / (2 * step)
+    # (return / deviation)^4 step^2 is left out by the difference, up to 5e-6; rounding adds 1e-16 / step
+    assert found == pytest.approx(beta * eta * derivative, rel=1e-4, abs=1e-9)
+
+
+def test_a_long_time_in_cash_does_not_make_the_first_risky_day_everything() -> None:
+    """Without a floor the moving deviation shrinks to nothing, and one day of 1 % would be worth years of returns."""
+    goal = objective()
+    state = goal.initial(np.zeros((1, 3)))
+    for _ in range(5000):
+        _, state = goal.step(state, np.zeros(1), np.zeros(1))
+    assert abs(one_step(goal, list(state[0]), 0.01)["sharpe"]) < 0.05
+
+
+def test_moody_and_saffells_formula_worked_by_hand() -> None:
+    """A = 0.001, B = 0.0001, r = 0.02: dA = 0.019, dB = 0.0003, variance 0.000099.
+
+    D = (0.0001 * 0.019 - 0.5 * 0.001 * 0.0003) / 0.000099^1.5 = 0.00000175 / 9.85038e-7 = 1.77658
+    """
+    found = one_step(objective(sharpe_eta=0.01), [0.001, 0.0001, 0.0], 0.02)["sharpe"]
+    assert found == pytest.approx(0.01 * 1.77658, rel=1e-5)
+
+
+def test_the_moments_move_at_the_rate_eta_and_start_from_equal_weights() -> None:
+    goal = objective(sharpe_eta=0.1)
+    start = goal.initial(np.zeros((2, 5)))
+    np.testing.assert_array_equal(start, [[5e-4, 1.5e-4, 0.0]] * 2)
+    _, after = goal.step(start, np.array([0.02, -0.01]), np.zeros(2))
+    np.testing.assert_allclose(after[:, 0], [0.9 * 5e-4 + 0.1 * 0.02, 0.9 * 5e-4 - 0.1 * 0.01], rtol=1e-14)
+    np.testing.assert_allclose(after[:, 1], [0.9 * 1.5e-4 + 0.1 * 4e-4, 0.9 * 1.5e-4 + 0.1 * 1e-4], rtol=1e-14)
+
+
+@given(value=returns, below=st.floats(-1.0, 0.0), turnover=st.floats(0.0, 1.0))
+def test_each_component_is_its_formula(value: float, below: float, turnover: float) -> None:
+    goal = objective(lambda_turn=0.3, lambda_cvar=4.0, cvar_alpha=0.1, cvar_target=-0.015, lambda_dd=2.0)
+    found = one_step(goal, [5e-4, 1.5e-4, below], value, turnover)
+    assert found["log_return"] == value
+    assert found["turnover"] == pytest.approx(-0.3 * 0.01 * turnover, abs=1e-15)
+    assert found["cvar"] == pytest.approx(-4.0 * 0.005 / 0.1 * max(0.0, -value - 0.015), abs=1e-15)
+    drawdown_before, drawdown_after = 1.0 - math.exp(below), 1.0 - math.exp(min(below + value, 0.0))
+    increase = max(0.0, drawdown_after - drawdown_before)
+    assert found["drawdown"] == pytest.approx(-2.0 * 0.1 * increase, abs=1e-15)
+
+
+def test_only_a_deeper_drawdown_is_penalised_and_each_part_of_it_once() -> None:
+    """100, 90, 95, 80, 130, 117: drawdowns 0, 10, 5, 20, 0, 10 %; increases 10 + 15 + 10 points."""
+    goal, wealth = objective(lambda_dd=1.0), np.array([100.0, 90.0, 95.0, 80.0, 130.0, 117.0])
+    state, total = goal.initial(np.zeros((1, 3))), 0.0
+    for value in np.diff(np.log(wealth)):
+        components, state = goal.step(state, np.array([value]), np.zeros(1))
+        total += components[0, COMPONENTS.index("drawdown")]
+    assert total == pytest.approx(-0.1 * 0.35, abs=1e-15)
+
+
+def test_the_excess_bounds_cvar_from_above() -> None:
+    """Rockafellar and Uryasev: zeta + E[max(0, loss - zeta)] / alpha is at least CVaR, for any zeta."""
+    losses = -np.random.default_rng(0).standard_t(4, size=4000) * 0.01
+    goal = objective(lambda_cvar=1.0 / 0.005, cvar_alpha=0.05, cvar_target=-0.02)
+    components, _ = goal.step(np.tile([[5e-4, 1.5e-4, 0.0]], (4000, 1)), -losses, np.zeros(4000))
+    bound = 0.02 - components[:, COMPONENTS.index("cvar")].mean()
+    cvar = np.sort(losses)[-200:].mean()
+    assert cvar <= bound <= cvar + 0.01
+
+
+def test_weights_of_zero_leave_the_log_return_alone() -> None:
+    goal = objective(sharpe_beta=0.0, lambda_turn=0.0, lambda_cvar=0.0, lambda_dd=0.0)
+    components, _ = goal.step(np.array([[5e-4, 1.5e-4, -0.1]]), np.array([-0.1]), np.array([1.0]))
+    np.testing.assert_array_equal(components, [[-0.1, 0.0, 0.0, 0.0, 0.0]])
+
+
+def test_the_observed_state_is_in_units_of_a_network() -> None:
+    goal = objective()
+    start = goal.initial(np.zeros((1, 3)))
+    np.testing.assert_allclose(goal.observe(start), [[0.0, 0.0, 0.0]], rtol=0, atol=1e-15)
+    deviation = math.sqrt(1.5e-4 - 25e-8)
+    state = np.array([[5e-4 + 0.2 * deviation, 3e-4, -0.1]])
+    np.testing.assert_allclose(goal.observe(state), [[2.0, 1.0, -1.0]], rtol=0, atol=1e-12)
+
+
+def test_numpy_and_torch_give_the_same_reward() -> None:
+    rng, goal = np.random.default_rng(0), objective(lambda_dd=1.0)
+    state = np.stack([rng.normal(0, 1e-3, 50), rng.uniform(1e-4, 2e-4, 50), -rng.uniform(0, 0.3, 50)], axis=1)
+    arrays = (state, rng.normal(0, 0.02, 50), rng.uniform(size=50))
+    for ours, theirs in zip(goal.step(*arrays), goal.step(*(torch.from_numpy(a) for a in arrays)), strict=True):
+        np.testing.assert_allclose(theirs.numpy(), ours, rtol=0, atol=1e-12)
+
+
+def equal_weight_components(process: DecisionProcess, bars: range) -> np.ndarray:
+    """Components of equal weight's rewards, restored every day, in episodes of a year."""
+    equal = np.full((1, process.n_weights), 1.0 / (process.n_weights - 1))
+    equal[0, -1] = 0.0
+    rows = []
+    for first in range(bars.start, bars.stop, BARS_PER_YEAR):
+        state = process.start(np.array([first]), equal)
+        for _ in range(min(BARS_PER_YEAR, bars.stop - first)):
+            outcome = process.step(state, equal)
+            state = outcome.state
+            rows.append(outcome.components[0])
+    return np.array(rows)
+
+
+def test_at_the_default_weights_no_penalty_outweighs_the_return_of_equal_weight() -> None:
+    """On the embedded prices' training window, net of costs; lambda_dd is 0 by default and tried at 1."""
+    market = MarketConfig()
+    panel = load_panel(market)
+    split = split_panel(panel, market)
+    panel = visible(panel, split).until(split.train_end)
+    features = compute_features(panel, split.train_end)
+    moments = equal_weight_moments(panel, "close", range(features.first_bar, split.train_end))
+    config = load_config(environ={})
+    objectives = config.objectives.model_copy(update={"lambda_dd": 1.0})
+    process = DecisionProcess(panel, features, config.env, objectives, moments)
+    components = equal_weight_components(process, process.decision_bars(split.train))
+    mean = dict(zip(COMPONENTS, components.mean(axis=0), strict=True))
+    assert mean["log_return"] > 0.0
+    for name in COMPONENTS[1:]:
+        assert abs(mean[name]) < mean["log_return"], name
+    assert mean["turnover"] < 0.0
+    assert mean["cvar"] < 0.0
+    assert mean["drawdown"] < 0.0
+    penalties = sum(mean[name] for name in ("turnover", "cvar"))
+    assert mean["log_return"] + penalties > 0.0

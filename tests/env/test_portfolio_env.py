@@ -1,0 +1,206 @@
+"""The environment keeps gymnasium's promises and tells the truth about the account."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
+
+from finflow.env.decision import DecisionProcess
+from finflow.env.objective import COMPONENTS
+from finflow.env.portfolio_env import PortfolioEnv
+from finflow.errors import MarketError
+from finflow.evaluation.metrics import sharpe
+
+FloatArray = NDArray[np.float64]
+Prices = Callable[..., FloatArray]
+MakeProcess = Callable[..., DecisionProcess]
+
+JUSTIFIED = (
+    "observation space minimum value is -infinity",  # features and the state of the reward have no bounds
+    "observation space maximum value is infinity",
+    "normalized space",  # actions are weights, in 0..1, not in -1..1
+    "render_modes",  # nothing is drawn
+    "spec",  # it is made from a market, not registered by a name
+)
+
+
+@pytest.fixture
+def process(prices: Prices, process_of: MakeProcess) -> DecisionProcess:
+    return process_of(prices(bars=120), cash_rate=1e-4)
+
+
+def play(env: PortfolioEnv, actions: FloatArray, **reset: Any) -> list[tuple[Any, ...]]:
+    """Everything that a run of actions gives."""
+    steps: list[tuple[Any, ...]] = [env.reset(**reset)]
+    steps.extend(env.step(action) for action in actions)
+    return steps
+
+
+def assert_same(left: Any, right: Any) -> None:
+    if isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for name in left:
+            assert_same(left[name], right[name])
+    elif isinstance(left, tuple | list):
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+    else:
+        np.testing.assert_array_equal(left, right)
+
+
+def random_actions(count: int, size: int = 5) -> FloatArray:
+    return np.random.default_rng(0).uniform(size=(count, size))
+
+
+@pytest.mark.parametrize("random_portfolios", [False, True])
+def test_gymnasiums_own_checker_finds_nothing(process: DecisionProcess, random_portfolios: bool) -> None:
+    env = PortfolioEnv(process, range(0, 120), episode_length=20, random_portfolios=random_portfolios)
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        check_env(env)
+    others = [str(w.message) for w in raised if not any(known in str(w.message) for known in JUSTIFIED)]
+    assert others == []
+
+
+def test_it_can_be_wrapped(process: DecisionProcess) -> None:
+    flat = gym.wrappers.FlattenObservation(PortfolioEnv(process, range(0, 120), episode_length=5))
+    env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.TimeLimit(flat, max_episode_steps=3))
+    observation, _ = env.reset(seed=1)
+    assert env.observation_space.contains(observation)
+    rewards = 0.0
+    for _ in range(3):
+        observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        rewards += reward
+    assert (terminated, truncated) == (False, True)
+    assert info["episode"]["r"] == pytest.approx(rewards)
+
+
+def test_observations_lie_in_their_space(process: DecisionProcess) -> None:
+    env = PortfolioEnv(process, range(0, 120), episode_length=30)
+    for step in play(env, random_actions(30), seed=1):
+        assert env.observation_space.contains(step[0])
+
+
+def test_a_seed_gives_the_same_episodes_and_another_seed_others(process: DecisionProcess) -> None:
+    envs = [PortfolioEnv(process, range(0, 120), episode_length=20, random_portfolios=True) for _ in range(3)]
+    first, second, third = (play(env, random_actions(20), seed=seed) for env, seed in zip(envs, (1, 1, 2), strict=True))
+    assert_same(first, second)
+    assert not np.array_equal(first[0][0]["portfolio"], third[0][0]["portfolio"])
+    assert_same(play(envs[0], random_actions(20)), play(envs[1], random_actions(20)))  # and so do the episodes after
+    assert envs[0].np_random_seed == 1
+
+
+def test_an_episode_has_its_length_and_is_truncated_not_terminated(process: DecisionProcess) -> None:
+    steps = play(PortfolioEnv(process, range(0, 120), episode_length=20), random_actions(20), seed=1)
+    assert [step[2] for step in steps[1:]] == [False] * 20
+    assert [step[3] for step in steps[1:]] == [False] * 19 + [True]
+
+
+def test_the_whole_window_is_played_where_no_length_is_given(process: DecisionProcess) -> None:
+    env = PortfolioEnv(process, range(50, 90))
+    steps = play(env, random_actions(39))
+    assert steps[0][0]["market"][0] == 49  # lag 1 before the first decision, at bar 50
+    assert [step[3] for step in steps[1:]] == [False] * 38 + [True]
+    assert steps[-1][0]["market"][0] == 88
+
+
+def test_ruin_terminates_and_does_not_truncate(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices(bars=120)
+    close[40:, 0] *= 1e-7  # whoever holds A alone keeps a ten-millionth
+    env = PortfolioEnv(process_of(close), range(0, 120), episode_length=20)
+    env.reset(seed=1, options={"bar": 38})
+    only = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
+    _, _, terminated, truncated, _ = env.step(only)
+    assert (terminated, truncated) == (False, False)
+    observation, reward, terminated, truncated, info = env.step(only)
+    assert (terminated, truncated) == (True, False)
+    assert info["wealth"] == pytest.approx(0.1, rel=0.2)
+    assert np.isfinite(reward)
+    assert observation["market"][0] == 39  # the last observation, not that of a new episode
+
+
+def test_ruin_on_the_last_step_is_ruin(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices(bars=120)
+    close[40:, 0] *= 1e-7
+    env = PortfolioEnv(process_of(close), range(0, 120), episode_length=2)
+    env.reset(options={"bar": 38})
+    for _ in range(2):
+        _, _, terminated, truncated, _ = env.step(np.array([1.0, 0.0, 0.0, 0.0, 0.0]))
+    assert (terminated, truncated) == (True, False)
+
+
+def test_components_sum_to_the_reward_and_info_is_of_the_step(process: DecisionProcess) -> None:
+    env = PortfolioEnv(process, range(0, 120), episode_length=20)
+    wealth = 1e6
+    for _, reward, _, _, info in play(env, random_actions(20), seed=3)[1:]:
+        assert sum(info[f"reward_{name}"] for name in COMPONENTS) == pytest.approx(reward, abs=1e-15)
+        wealth *= np.exp(info["reward_log_return"])
+        assert info["wealth"] == pytest.approx(wealth, rel=1e-12)
+        assert 0.0 < info["cost"] < 0.003
+        assert 0.0 < info["turnover"] <= 1.0
+
+
+def test_the_running_sharpe_ratio_is_that_of_the_metrics(process: DecisionProcess) -> None:
+    """In excess of cash, over this episode alone, at its end too."""
+    env = PortfolioEnv(process, range(0, 120), episode_length=20)
+    for episode in range(2):
+        _, info = env.reset(seed=episode)
+        assert info["sharpe"] == 0.0
+        wealth = [info["wealth"]]
+        for step, action in enumerate(random_actions(20)):
+            *_, info = env.step(action)
+            wealth.append(info["wealth"])
+            if step > 0:
+                returns = np.diff(wealth) / wealth[:-1]
+                # the running sums lose some digits
+                assert info["sharpe"] == pytest.approx(sharpe(returns, 1e-4), rel=1e-9)
+
+
+def test_all_cash_has_no_sharpe_ratio_and_no_costs(process: DecisionProcess) -> None:
+    env = PortfolioEnv(process, range(0, 120), episode_length=20)
+    for step in play(env, np.tile([0.0, 0.0, 0.0, 0.0, 1.0], (20, 1)), seed=1)[1:]:
+        assert step[4]["sharpe"] == 0.0
+        assert step[4]["cost"] == 0.0
+        assert step[4]["reward_log_return"] == pytest.approx(np.log(1.0001), abs=1e-15)
+
+
+def test_a_start_may_be_chosen(process: DecisionProcess) -> None:
+    env = PortfolioEnv(process, range(0, 120), episode_length=20)
+    held = np.array([0.5, 0.25, 0.0, 0.0, 0.25])
+    observation, _ = env.reset(options={"bar": 70, "weights": held})
+    np.testing.assert_array_equal(observation["portfolio"][:5], held)
+    assert observation["market"][0] == 69
+
+
+def test_a_start_late_in_the_window_is_truncated_at_its_end(process: DecisionProcess) -> None:
+    """The window ends before bar 100: the last decision fills at 98 and is held until 99."""
+    env = PortfolioEnv(process, range(0, 100), episode_length=20)
+    env.reset(options={"bar": 97})
+    assert [env.step(np.full(5, 0.2))[3] for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("bar", [0, 99, 119, -5])
+def test_a_start_outside_the_window_is_refused(process: DecisionProcess, bar: int) -> None:
+    with pytest.raises(ValueError, match="1 to 98"):
+        PortfolioEnv(process, range(0, 100), episode_length=20).reset(options={"bar": bar})
+
+
+@pytest.mark.parametrize("action", [np.full(4, 0.25), np.full((1, 5), 0.2), np.array([np.nan, 0, 0, 0, 1.0])])
+def test_an_action_that_cannot_be_read_is_refused(process: DecisionProcess, action: FloatArray) -> None:
+    env = PortfolioEnv(process, range(0, 120), episode_length=20)
+    env.reset(seed=1)
+    with pytest.raises(ValueError, match="actions have"):
+        env.step(action)
+
+
+@pytest.mark.parametrize(("window", "length"), [(range(0, 20), 20), (range(30, 31), None), (range(200, 300), 5)])
+def test_a_window_shorter_than_an_episode_says_so(process: DecisionProcess, window: range, length: int | None) -> None:
+    with pytest.raises(MarketError, match=r"fewer than env\.episode_length"):
+        PortfolioEnv(process, window, episode_length=length)

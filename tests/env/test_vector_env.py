@@ -1,0 +1,206 @@
+"""N portfolios together fare as each would alone, and go on where they stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from finflow.env.decision import DecisionProcess
+from finflow.env.portfolio_env import PortfolioEnv
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import ConfigError, FinflowError, MarketError
+
+FloatArray = NDArray[np.float64]
+Prices = Callable[..., FloatArray]
+MakeProcess = Callable[..., DecisionProcess]
+
+N, LENGTH, K = 5, 12, 5
+
+
+@pytest.fixture
+def process(prices: Prices, process_of: MakeProcess) -> DecisionProcess:
+    return process_of(prices(bars=120), cash_rate=1e-4)
+
+
+def make(process: DecisionProcess, **changes: Any) -> PortfolioVectorEnv:
+    given = {"num_envs": N, "episode_length": LENGTH, "random_portfolios": True, **changes}
+    return PortfolioVectorEnv(process, range(0, 120), **given)
+
+
+def random_actions(count: int, size: int = N) -> FloatArray:
+    return np.random.default_rng(0).uniform(size=(count, size, K))
+
+
+def test_spaces_and_batches_are_gymnasiums(process: DecisionProcess) -> None:
+    env = make(process)
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    env.action_space.seed(0)
+    for _ in range(2 * LENGTH):
+        observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        assert env.observation_space.contains(observation)
+        assert reward.shape == terminated.shape == truncated.shape == (N,)
+        assert reward.dtype == np.float64
+        assert terminated.dtype == truncated.dtype == np.bool_
+        assert info["sharpe"].shape == (N,)
+    assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
+    env.close()
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_n_portfolios_together_are_n_alone(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    process = process_of(prices(bars=120), execution_lag=lag, objectives={"lambda_dd": 1.0})
+    together = make(process)
+    start = {"bars": np.array([5, 9, 33, 60, 80]), "weights": np.random.default_rng(1).dirichlet(np.ones(K), size=N)}
+    seen, _ = together.reset(options=start)
+    alone = [PortfolioEnv(process, range(0, 120), LENGTH) for _ in range(N)]
+    for i, env in enumerate(alone):
+        one, _ = env.reset(options={"bar": start["bars"][i], "weights": start["weights"][i]})
+        np.testing.assert_array_equal(one["portfolio"], seen["portfolio"][i])
+    for action in random_actions(LENGTH):
+        seen, reward, terminated, truncated, info = together.step(action)
+        for i, env in enumerate(alone):
+            one, one_reward, one_terminated, one_truncated, one_info = env.step(action[i])
+            # costs are solved for all until the slowest has converged: 1e-15
+            assert one_reward == pytest.approx(reward[i], abs=1e-12)
+            assert (one_terminated, one_truncated) == (terminated[i], truncated[i])
+            mine = info["final_obs"][i] if "final_obs" in info else {name: value[i] for name, value in seen.items()}
+            for name in one:
+                np.testing.assert_allclose(one[name], mine[name], rtol=0, atol=1e-10)
+            for name in one_info:
+                assert one_info[name] == pytest.approx(info[name][i], rel=1e-9, abs=1e-12)
+    assert truncated.all()
+
+
+def test_an_end_gives_the_last_observation_and_begins_anew_in_the_same_step(process: DecisionProcess) -> None:
+    env = make(process, random_portfolios=False)
+    env.reset(seed=0)
+    for step, action in enumerate(random_actions(LENGTH), start=1):
+        bars = env.state.bar.copy()
+        observation, _, _, truncated, info = env.step(action)
+        if step < LENGTH:
+            assert "final_obs" not in info
+    assert truncated.all()
+    assert info["_final_obs"].all()
+    assert [last["market"][0] for last in info["final_obs"]] == bars.tolist()  # lag 1 before the next decision
+    assert (info["final_state"].bar == bars + 1).all()
+    assert (info["wealth"] != 1e6).all()  # what is reported is the episode that ended
+    np.testing.assert_array_equal(observation["portfolio"][:, :K], np.eye(K)[[-1] * N])
+    np.testing.assert_array_equal(env.state.wealth, np.full(N, 1e6))
+    np.testing.assert_array_equal(env.state.bar - 1, observation["market"][:, 0])
+    *_, info = env.step(random_actions(1)[0])
+    assert (info["sharpe"] == 0.0).all()  # one return only: nothing is left of the episodes before
+
+
+def test_one_end_leaves_the_other_portfolios_alone(process: DecisionProcess) -> None:
+    env, other = make(process), make(process)
+    for one in (env, other):
+        one.reset(seed=0)
+    other.age[2] = LENGTH - 1
+    action = random_actions(1)[0]
+    plain, *_ = env.step(action)
+    cut, _, _, truncated, info = other.step(action)
+    rest = np.arange(N) != 2
+    assert truncated.tolist() == [False, False, True, False, False]
+    assert [last is None for last in info["final_obs"]] == rest.tolist()
+    for name in plain:
+        np.testing.assert_array_equal(cut[name][rest], plain[name][rest])
+        np.testing.assert_array_equal(info["final_obs"][2][name], plain[name][2])
+    assert other.age.tolist() == [1, 1, 0, 1, 1]
+
+
+def test_gymnasiums_wrapper_records_every_episode(process: DecisionProcess) -> None:
+    env = gym.wrappers.vector.RecordEpisodeStatistics(make(process))
+    env.reset(seed=0)
+    total = np.zeros(N)
+    for action in random_actions(LENGTH):
+        _, reward, *_, info = env.step(action)
+        total += reward
+    np.testing.assert_allclose(info["episode"]["r"], total, rtol=0, atol=1e-6)  # the wrapper counts in float32
+    assert info["episode"]["l"].tolist() == [LENGTH] * N
+
+
+def test_ruin_ends_one_portfolio(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices(bars=120)
+    close[40:, 0] *= 1e-7
+    env = make(process_of(close), num_envs=2)
+    env.reset(seed=0, options={"bars": np.array([39, 39]), "weights": np.full((2, K), 0.2)})
+    _, _, terminated, truncated, _ = env.step(np.array([[1.0, 0, 0, 0, 0], [0, 0, 0, 0, 1.0]]))
+    assert terminated.tolist() == [True, False]
+    assert truncated.tolist() == [False, False]
+    assert env.age.tolist() == [0, 1]
+
+
+def test_a_seed_gives_the_same_run_and_another_seed_another(process: DecisionProcess) -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        env = make(process)
+        env.reset(seed=seed)
+        runs.append([env.step(action)[1] for action in random_actions(3 * LENGTH)])
+        assert env.np_random_seed == seed
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+def test_episodes_start_all_over_the_window_and_end_inside_it(process: DecisionProcess) -> None:
+    env = PortfolioVectorEnv(process, range(10, 60), num_envs=400, episode_length=20)
+    env.reset(seed=0)
+    # decisions at 10..58; a start at 39 decides last at 58
+    assert (env.state.bar.min(), env.state.bar.max()) == (10, 39)
+    assert len(np.unique(env.state.bar)) == 30
+
+
+def test_a_run_goes_on_bit_for_bit_from_its_state(process: DecisionProcess) -> None:
+    """Stopped in mid-episode, its state through JSON, in another environment."""
+    env, other = make(process), make(process)
+    env.reset(seed=1)
+    other.reset(seed=99)
+    actions = random_actions(4 * LENGTH)
+    for action in actions[: LENGTH + 5]:
+        env.step(action)
+    arrays, generator = env.get_state()
+    other.set_state(arrays, json.loads(json.dumps(generator)))
+    kept = {name: value.copy() for name, value in arrays.items()}
+    for action in actions[LENGTH + 5 :]:
+        left, right = env.step(action), other.step(action)
+        for name in left[0]:
+            np.testing.assert_array_equal(left[0][name], right[0][name])
+        for i in (1, 2, 3):
+            np.testing.assert_array_equal(left[i], right[i])
+        np.testing.assert_array_equal(left[4]["sharpe"], right[4]["sharpe"])
+    for name in kept:  # what was taken is a copy, and is not written in
+        np.testing.assert_array_equal(arrays[name], kept[name])
+
+
+@pytest.mark.parametrize("name", ["bar", "weights", "wealth", "objective", "objective_before", "age", "running_sharpe"])
+def test_all_that_the_next_step_depends_on_is_in_the_state(process: DecisionProcess, name: str) -> None:
+    env = make(process)
+    env.reset(seed=1)
+    assert name in env.get_state()[0]
+
+
+def test_actions_of_another_shape_or_not_finite_are_refused(process: DecisionProcess) -> None:
+    env = make(process)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="shape"):
+        env.step(np.full((N, K - 1), 0.25))
+    with pytest.raises(ValueError, match="not finite"):
+        env.step(np.full((N, K), np.inf))
+
+
+def test_a_window_shorter_than_an_episode_names_the_key(process: DecisionProcess) -> None:
+    with pytest.raises(MarketError, match=r"env\.episode_length"):
+        PortfolioVectorEnv(process, range(10, 20), num_envs=2, episode_length=10)
+
+
+def test_a_list_of_seeds_is_refused(process: DecisionProcess) -> None:
+    with pytest.raises(ConfigError, match="one seed"):
+        make(process).reset(seed=[1, 2, 3, 4, 5])
+    assert issubclass(ConfigError, FinflowError)

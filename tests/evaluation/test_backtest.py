@@ -1,0 +1,281 @@
+"""A backtest is what the strategy would have had in money, recomputed here in shares and cash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
+from finflow.env.decision import DecisionProcess
+from finflow.env.objective import Moments
+from finflow.errors import MarketError
+from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
+from finflow.market.features import Features
+from finflow.market.panel import MarketPanel
+from finflow.strategies.base import Information
+from finflow.strategies.classical import BuyAndHold, EqualWeight, MinimumVariance, SixtyForty
+
+FloatArray = NDArray[np.float64]
+
+LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
+WINDOW = range(30, 90)
+CASH = 2e-4
+RATE = 0.0015
+
+
+class Rule:
+    """A strategy made of a function; it keeps what it was told."""
+
+    def __init__(self, decide: Callable[[Information], FloatArray], name: str = "rule") -> None:
+        self.name = name
+        self.told: list[Information] = []
+        self._decide = decide
+
+    def decide(self, information: Information) -> FloatArray:
+        self.told.append(information)
+        return self._decide(information)
+
+
+def made_process(seed: int = 0, assets: int = 4, bars: int = 100, index: bool = False, **env: Any) -> DecisionProcess:
+    """Random walks with cash that earns, and features that only say which bar they are of."""
+    rng = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.03, size=(bars, assets)), axis=0))
+    cash = np.full(bars, CASH)
+    cash[0] = 0.0
+    panel = MarketPanel(
+        dates=np.datetime64("2000-01-03") + np.arange(bars),
+        assets=tuple(f"A{i}" for i in range(assets)),
+        close=close,
+        cash_returns=cash,
+        benchmark=1000.0 * np.exp(np.cumsum(rng.normal(0.0, 0.01, bars))) if index else None,
+        benchmark_name="INDEX" if index else None,
+    )
+    numbers = np.arange(bars, dtype=np.float32)
+    features = Features(
+        assets=np.repeat(numbers[:, None, None], assets, axis=1),
+        market=numbers[:, None],
+        asset_names=("bar",),
+        market_names=("bar",),
+        lenses={},
+        first_bar=0,
+    )
+    return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+
+
+def random_rule(seed: int, weights: int = 5) -> Rule:
+    rng = np.random.default_rng(seed)
+    return Rule(lambda _: rng.dirichlet(np.full(weights, 0.3)))
+
+
+def wealth_left(value: FloatArray, held: FloatArray, wealth: float) -> float:
+    """Money left by a fill: what it charges and what is left are what there was."""
+
+    def too_much(left: float) -> float:
+        return left + RATE * np.abs(left * value[:-1] - held).sum() - wealth
+
+    return float(brentq(too_much, 0.5 * wealth, 1.01 * wealth, xtol=1e-9, rtol=1e-15))
+
+
+def in_money(process: DecisionProcess, targets: FloatArray, bars: range, lag: int) -> pd.DataFrame:
+    """The same decisions with shares and a bank account, each fill solved by root finding."""
+    prices, rate = process.panel.close, 1.0 + CASH
+    shares, cash, rows = np.zeros(prices.shape[1]), process.env.initial_capital, []
+    for target, bar in zip(targets, bars, strict=True):
+        price = prices[bar]
+        wealth = float(shares @ price + cash)
+        # what the target is worth at the fill, if it was stated a bar earlier
+        value = target.copy() if lag == 0 else target * np.append(price / prices[bar - 1], rate)
+        value /= value.sum()
+        left = wealth_left(value, shares * price, wealth)
+        changes = value[:-1] - shares * price / wealth
+        turnover = max(changes[changes > 0.0].sum(), -changes[changes < 0.0].sum())
+        shares, cash = left * value[:-1] / price, left * value[-1] * rate
+        after = float(shares @ prices[bar + 1] + cash)
+        rows.append({"returns": after / wealth - 1.0, "costs": 1.0 - left / wealth, "turnover": turnover})
+    return pd.DataFrame(rows, index=pd.DatetimeIndex(process.panel.dates[bars.start + 1 : bars.stop + 1]))
+
+
+@LAGS
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ledger_of_shares_and_cash_comes_to_the_same(lag: int, seed: int) -> None:
+    process = made_process(seed, execution_lag=lag)
+    rule = random_rule(seed)
+    (backtest,) = run_backtests(process, WINDOW, [rule])
+    rng = np.random.default_rng(seed)
+    targets = np.array([rng.dirichlet(np.full(5, 0.3)) for _ in rule.told])
+    expected = in_money(process, targets, process.decision_bars(WINDOW), lag)
+    for name in expected:
+        # 60 fills, each rounded to 1e-15 in either ledger
+        np.testing.assert_allclose(getattr(backtest, name), expected[name], rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(backtest.dates, expected.index.to_numpy().astype("datetime64[D]"))
+
+
+@LAGS
+def test_equal_weight_pays_for_rebalancing_and_buy_and_hold_pays_once(lag: int) -> None:
+    process = made_process(execution_lag=lag)
+    equal, held = run_backtests(process, WINDOW, [EqualWeight(), BuyAndHold()])
+    assert (equal.costs > 0.0).all()
+    assert (equal.turnover > 0.0).all()
+    assert equal.costs[1:].sum() > 0.001
+    assert held.costs[0] == pytest.approx(RATE / (1.0 + RATE), abs=1e-15)
+    assert (held.costs[1:] == 0.0).all()
+    assert (held.turnover[1:] == 0.0).all()
+
+
+@LAGS
+def test_holding_between_two_decisions_trades_nothing(lag: int) -> None:
+    process = made_process(execution_lag=lag)
+    (backtest,) = run_backtests(process, WINDOW, [SixtyForty(rebalance_every=21)])
+    trades = np.flatnonzero(backtest.turnover > 0.0)
+    assert trades.tolist() == [0, 21, 42]
+    np.testing.assert_array_equal(np.flatnonzero(backtest.costs), trades)
+
+
+def test_buy_and_hold_lives_through_the_end_of_an_asset() -> None:
+    process = made_process()
+    close = process.panel.close.copy()
+    close[50:, 1] = np.nan
+    panel = MarketPanel(dates=process.panel.dates, assets=process.panel.assets, close=close)
+    features = Features(process.asset_features[..., :-1], process.market_features, ("bar",), ("bar",), {}, 0)
+    ended = DecisionProcess(panel, features, process.env, ObjectivesConfig(), Moments(4e-4, 1e-4))
+    (backtest,) = run_backtests(ended, WINDOW, [BuyAndHold()])
+    assert (backtest.turnover[1:] == 0.0).all()
+    assert (backtest.weights[20:, 1] == 0.0).all()
+    # bought with equal money at the prices of bar 29, which the first target was stated at
+    worth = (close[49, 1] / close[29, 1]) / (close[50, [0, 2, 3]] / close[29, [0, 2, 3]]).sum()
+    ratio = backtest.weights[20, -1] / backtest.weights[20, :-1].sum()
+    assert ratio == pytest.approx(worth, rel=1e-12)  # its last price, in cash
+
+
+def test_all_cash_earns_the_cash_rate() -> None:
+    (backtest,) = run_backtests(made_process(), WINDOW, [Rule(lambda _: np.eye(5)[-1])])
+    np.testing.assert_allclose(backtest.returns, CASH, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(backtest.cash_returns, CASH, rtol=0, atol=1e-15)
+    assert (backtest.costs == 0.0).all()
+
+
+@LAGS
+def test_a_strategy_is_told_nothing_after_its_information_set(lag: int) -> None:
+    process = made_process(execution_lag=lag)
+    rule = random_rule(0)
+    run_backtests(process, WINDOW, [rule])
+    bars = process.decision_bars(WINDOW)
+    assert [told.step for told in rule.told] == list(range(len(bars)))
+    for bar, told in zip(bars, rule.told, strict=True):
+        np.testing.assert_array_equal(told.prices, process.panel.close[: bar - lag + 1])
+        assert told.observation is not None
+        assert told.observation["market"][0] == bar - lag
+        np.testing.assert_array_equal(told.observation["portfolio"][:5], told.portfolio)
+
+
+def test_a_strategy_cannot_write_into_the_market() -> None:
+    def rewrite(information: Information) -> FloatArray:
+        information.prices[-1] = 1.0
+        return information.portfolio
+
+    with pytest.raises(ValueError, match="read-only"):
+        run_backtests(made_process(), WINDOW, [Rule(rewrite)])
+
+
+def test_strategies_side_by_side_fare_as_they_would_alone() -> None:
+    process = made_process()
+    together = run_backtests(process, WINDOW, [random_rule(0), EqualWeight(), random_rule(1)])
+    for rule, one in zip([random_rule(0), EqualWeight(), random_rule(1)], together, strict=True):
+        (alone,) = run_backtests(process, WINDOW, [rule])
+        assert alone.name == one.name
+        np.testing.assert_allclose(alone.returns, one.returns, rtol=0, atol=1e-13)
+
+
+def test_the_record_has_a_row_for_each_holding_period_inside_the_window() -> None:
+    process = made_process()
+    (backtest,) = run_backtests(process, WINDOW, [random_rule(0)])
+    steps = len(WINDOW) - 1
+    assert backtest.dates[0] == process.panel.dates[31]
+    assert backtest.dates[-1] == process.panel.dates[89]
+    for name in ("dates", "returns", "cash_returns", "costs", "turnover"):
+        assert getattr(backtest, name).shape == (steps,)
+    assert backtest.weights.shape == (steps, 5)
+    assert backtest.assets == ("A0", "A1", "A2", "A3", "cash")
+    np.testing.assert_allclose(backtest.weights.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+
+
+def test_prices_after_the_window_decide_nothing() -> None:
+    process = made_process(bars=100)
+    other = made_process(bars=100)
+    other.growth[90:, :-1] *= 1.5
+    left, right = (run_backtests(world, WINDOW, [EqualWeight()])[0] for world in (process, other))
+    np.testing.assert_array_equal(left.returns, right.returns)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (np.full(4, 0.25), "shape"),
+        (np.array([0.5, 0.5, 0.0, 0.0, np.nan]), "not finite"),
+        (np.array([0.7, 0.7, 0.0, 0.0, -0.4]), "a weight of -0.4"),
+        (np.array([1.0, 1.0, 0.0, 0.0, 0.0]), "sum to 2"),
+        (np.zeros(5), "sum to 0"),
+    ],
+)
+def test_an_answer_that_is_no_portfolio_is_an_error_not_another_portfolio(answer: FloatArray, says: str) -> None:
+    with pytest.raises(MarketError, match=says) as raised:
+        run_backtests(made_process(), WINDOW, [Rule(lambda _: answer, name="mine")])
+    message = str(raised.value)
+    assert "mine" in message
+    assert "2000-02-02" in message
+    assert "\n" not in message
+
+
+def test_single_precision_is_good_enough_for_a_strategy() -> None:
+    answer = np.random.default_rng(0).dirichlet(np.ones(5)).astype(np.float32)
+    (backtest,) = run_backtests(made_process(), WINDOW, [Rule(lambda _: answer)])
+    assert np.isfinite(backtest.returns).all()
+
+
+def test_a_window_too_short_to_decide_in_is_refused() -> None:
+    with pytest.raises(MarketError, match="needs two or more"):
+        run_backtests(made_process(), range(50, 52), [EqualWeight()])
+
+
+def test_what_a_strategy_can_explain_is_kept() -> None:
+    class Explained(EqualWeight):
+        def explanation(self) -> dict[str, FloatArray]:
+            return {"trade_rate": np.ones(3)}
+
+    explained, silent = run_backtests(made_process(), WINDOW, [Explained(), EqualWeight()])
+    assert explained.explanation is not None
+    assert explained.explanation["trade_rate"].tolist() == [1.0, 1.0, 1.0]
+    assert silent.explanation is None
+
+
+def test_the_index_is_bought_once_at_the_same_costs() -> None:
+    process = made_process(index=True)
+    index = index_backtest(process, WINDOW)
+    (held,) = run_backtests(process, WINDOW, [BuyAndHold()])
+    assert isinstance(index, Backtest)
+    levels = process.panel.benchmark
+    assert levels is not None
+    wealth = np.prod(1.0 + index.returns)
+    assert wealth == pytest.approx(levels[89] / levels[30] / (1.0 + RATE), rel=1e-12)
+    np.testing.assert_array_equal(index.costs > 0.0, np.arange(59) == 0)
+    assert index.costs[0] == pytest.approx(held.costs[0], abs=1e-15)
+    np.testing.assert_array_equal(index.dates, held.dates)
+    np.testing.assert_array_equal(index.cash_returns, held.cash_returns)
+    assert index.name == "INDEX"
+
+
+def test_a_market_without_an_index_has_no_backtest_of_it() -> None:
+    assert index_backtest(made_process(), WINDOW) is None
+
+
+def test_a_fitted_strategy_runs_on_the_ledger() -> None:
+    strategy = MinimumVariance(rebalance_every=20, lookback=20)
+    (backtest,) = run_backtests(made_process(), WINDOW, [strategy])
+    assert np.flatnonzero(backtest.turnover).tolist() == [0, 20, 40]
+    assert EvaluationConfig().rebalance_every == 21

@@ -1,0 +1,241 @@
+"""Checkpoints are kept, found and fallen back on; a stop or a full disk at any moment leaves the previous ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from finflow.errors import CheckpointError, OutputError
+from finflow.guard.checkpoint import (
+    BEST,
+    LATEST,
+    MODELS,
+    PRETRAINED,
+    CheckpointFolder,
+    check_writable,
+    find_checkpoint,
+    numbered,
+    read_newest,
+)
+from finflow.tensor_file import read_tensors
+
+
+def fill(folder: CheckpointFolder, *updates: int) -> None:
+    for update in updates:
+        folder.save(update, {"a": torch.full((3,), float(update))}, {"update": update})
+
+
+def updates_in(folder: CheckpointFolder) -> list[int]:
+    return [read_tensors(path)[1]["update"] for path in folder.numbered()]
+
+
+def damage(path: Path) -> None:
+    """Half a file, in a file of its own: other names of the same content stay whole."""
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "run" / MODELS, max_checkpoints=3)
+
+
+def test_the_newest_are_kept_and_the_latest_is_the_newest(folder: CheckpointFolder) -> None:
+    fill(folder, 1, 9, 10, 99, 100_000, 1_000_000)
+    assert updates_in(folder) == [1_000_000, 100_000, 99]
+    assert read_tensors(folder.path(LATEST))[1]["update"] == 1_000_000
+    assert sorted(path.name for path in folder.folder.iterdir()) == sorted(
+        [f"{name}.safetensors" for name in (LATEST, *map(numbered, (99, 100_000, 1_000_000)))]
+    )
+
+
+def test_latest_and_numbered_hold_the_same_and_stay_apart(folder: CheckpointFolder) -> None:
+    fill(folder, 1)
+    first = folder.path(numbered(1))
+    assert first.read_bytes() == folder.path(LATEST).read_bytes()
+    fill(folder, 2)
+    assert read_tensors(first)[1]["update"] == 1
+    assert read_tensors(folder.path(LATEST))[1]["update"] == 2
+
+
+def test_the_same_update_can_be_saved_twice(folder: CheckpointFolder) -> None:
+    fill(folder, 5)
+    folder.save(5, {"a": torch.zeros(1)}, {"update": 5, "again": True})
+    assert read_tensors(folder.path(numbered(5)))[1]["again"]
+    assert not [path for path in folder.folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"max_checkpoints": 0}, [LATEST]),
+        ({"save_latest": False}, [numbered(1), numbered(2)]),
+        ({"max_checkpoints": 0, "save_latest": False}, []),
+        ({"max_checkpoints": 1}, [numbered(2), LATEST]),
+    ],
+)
+def test_what_is_not_wanted_is_not_kept(tmp_path: Path, options: dict[str, int], names: list[str]) -> None:
+    folder = CheckpointFolder(tmp_path, **options)
+    fill(folder, 1, 2)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_the_best_is_kept_apart_and_only_where_it_is_wanted(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, max_checkpoints=1)
+    folder.save_as(BEST, {}, {"update": 1})
+    fill(folder, 2, 3, 4)
+    assert read_tensors(folder.path(BEST))[1]["update"] == 1
+    without = CheckpointFolder(tmp_path / "other", save_best=False)
+    without.save_as(BEST, {}, {})
+    without.save_as(PRETRAINED, {}, {})
+    assert [path.stem for path in without.folder.iterdir()] == [PRETRAINED]
+
+
+def test_a_file_system_without_hard_links_gets_copies(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    fill(folder, 1, 2)
+    assert updates_in(folder) == [2, 1]
+    assert not [path for path in folder.folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_full_disk_leaves_every_previous_checkpoint(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    fill(folder, 1, 2, 3)
+    before = {path.name: path.read_bytes() for path in folder.folder.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, no_space)
+        with pytest.raises(OutputError, match="No space left"):
+            fill(folder, 4)
+    assert {path.name: path.read_bytes() for path in folder.folder.iterdir()} == before
+
+
+def test_a_stop_between_two_names_leaves_a_run_that_can_go_on(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the latest was written, before it got its number."""
+    fill(folder, 1)
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(os, "link", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fill(folder, 2)
+    path, _, state, warning = read_newest(folder.folder.parent)
+    assert (path.stem, state["update"], warning) == (LATEST, 2, None)
+    fill(folder, 3)
+    assert updates_in(folder) == [3, 1]
+
+
+@pytest.mark.parametrize("given", ["run", "models", "file"])
+def test_a_run_a_folder_or_a_file_is_found(folder: CheckpointFolder, given: str) -> None:
+    fill(folder, 1, 2)
+    latest = folder.path(LATEST)
+    assert find_checkpoint({"run": folder.folder.parent, "models": folder.folder, "file": latest}[given]) == latest
+
+
+def test_without_a_latest_the_newest_numbered_is_found_then_the_best_then_the_pretrained(
+    folder: CheckpointFolder,
+) -> None:
+    fill(folder, 1, 2)
+    folder.save_as(BEST, {}, {})
+    folder.save_as(PRETRAINED, {}, {})
+    for name in (LATEST, numbered(2), numbered(1), BEST, PRETRAINED):
+        found = find_checkpoint(folder.folder)
+        assert found.stem == name
+        found.unlink()
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        find_checkpoint(folder.folder)
+
+
+def test_what_does_not_exist_is_said_not_to(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint or run folder"):
+        find_checkpoint(tmp_path / "none")
+
+
+def test_the_latest_is_read_without_a_warning(folder: CheckpointFolder) -> None:
+    fill(folder, 1, 2)
+    path, tensors, state, warning = read_newest(folder.folder.parent)
+    assert path == folder.path(LATEST)
+    assert state == {"update": 2}
+    torch.testing.assert_close(tensors["a"], torch.full((3,), 2.0))
+    assert warning is None
+
+
+@pytest.mark.parametrize(("damaged", "left"), [([LATEST], 3), ([LATEST, numbered(3)], 2), ([LATEST, numbered(2)], 3)])
+def test_a_damaged_latest_falls_back_to_the_newest_whole_one_and_says_so(
+    folder: CheckpointFolder, damaged: list[str], left: int
+) -> None:
+    fill(folder, 1, 2, 3)
+    for name in damaged:
+        damage(folder.path(name))
+    path, _, state, warning = read_newest(folder.folder.parent)
+    assert state["update"] == left
+    assert path == folder.path(numbered(left))
+    assert warning is not None
+    assert folder.path(LATEST).name in warning
+    assert "\n" not in warning
+
+
+def test_where_all_are_damaged_that_is_the_error(folder: CheckpointFolder) -> None:
+    fill(folder, 1, 2)
+    for path in folder.folder.iterdir():
+        damage(path)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read") as raised:
+        read_newest(folder.folder)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_was_named_is_never_replaced_by_another(folder: CheckpointFolder) -> None:
+    fill(folder, 1, 2)
+    damage(folder.path(LATEST))
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_newest(folder.path(LATEST))
+    assert read_newest(folder.path(numbered(1)))[2] == {"update": 1}
+
+
+def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize(("method", "reason"), [("mkdir", "Permission denied"), ("write_bytes", "Permission denied")])
+def test_a_read_only_folder_is_found_out_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, reason: str
+) -> None:
+    """Tests may run as root, whom no permission stops: so the refusal is made here."""
+    monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(OutputError, match=reason) as raised:
+        check_writable(tmp_path / "logs")
+    assert "output.logs_dir" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("use", [check_writable, lambda path: fill(CheckpointFolder(path), 1)])
+def test_a_file_in_the_place_of_a_folder_is_an_output_error(tmp_path: Path, use: Callable[[Path], None]) -> None:
+    (tmp_path / "logs").write_text("a file")
+    for place in (tmp_path / "logs", tmp_path / "logs" / MODELS):
+        with pytest.raises(OutputError):
+            use(place)
+    assert (tmp_path / "logs").read_text() == "a file"

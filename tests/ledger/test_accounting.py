@@ -1,0 +1,240 @@
+"""The ledger creates no money and loses none, charges what was agreed, and is the same in NumPy and in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from finflow.ledger.accounting import Settlement, drift, pay_out, settle
+from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
+from finflow.ledger.costs import BASIS_POINT, Proportional, Summed
+
+FloatArray = NDArray[np.float64]
+
+COSTS = Summed([Proportional(10.0 * BASIS_POINT), Proportional(5.0 * BASIS_POINT)])
+RATE = 0.0015
+CENT = 0.01
+
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.sampled_from([1, 2, 3, 20, 500])  # risky assets
+
+
+def portfolios(rng: np.random.Generator, batch: int, assets: int) -> FloatArray:
+    """Every kind of portfolio: spread out, concentrated, all in one place, all cash."""
+    concentration = rng.choice([0.02, 0.3, 1.0, 50.0], size=(batch, 1))
+    drawn = rng.gamma(concentration, size=(batch, assets + 1)) + 1e-300
+    weights = drawn / drawn.sum(axis=1, keepdims=True)
+    kind = rng.integers(6, size=batch)
+    weights[kind == 0] = np.eye(assets + 1)[rng.integers(assets + 1)]
+    weights[kind == 1] = np.eye(assets + 1)[-1]
+    return weights
+
+
+def growths(rng: np.random.Generator, batch: int, assets: int) -> FloatArray:
+    """Quiet days, and days of -99 % and +900 %."""
+    quiet = np.exp(0.02 * rng.standard_normal((batch, assets + 1)))
+    wild = rng.choice([0.01, 10.0], size=(batch, assets + 1))
+    return np.where(rng.random((batch, assets + 1)) < 0.2, wild, quiet)
+
+
+def one(values: list[float]) -> FloatArray:
+    return np.array([values])
+
+
+def test_golden_ledger_buy_rebalance_sell_all() -> None:
+    """Two assets and cash, 10 bp commission and 5 bp slippage, 1 000 000 in cash to begin with.
+
+    Buy 60 % A, 30 % B: 90 % of what is left is bought, so left = 1 000 000 / (1 + 0.9 * 0.0015) = 998 651.82 and the
+    cost is 1 348.18.
+
+    A gains 10 %, B loses 20 %: 0.66 + 0.24 + 0.10 = 1.00, so wealth stays and the weights are 66, 24 and 10 %.
+
+    Back to 60, 30, 10: sold is 0.66 - 0.6 mu of A, bought 0.3 mu - 0.24 of B, together 0.42 - 0.3 mu, so
+    mu = 1 - 0.0015 (0.42 - 0.3 mu) = 0.99937 / 0.99955 = 0.999819919, a cost of 179.84; 998 471.98 are left.
+
+    Sell everything at the same prices: 0.0015 * 0.9 = 0.00135 of wealth, 1 347.94; 997 124.04 are left.
+    """
+    wealth = np.array([1_000_000.0])
+    mixed, cash = one([0.6, 0.3, 0.1]), one([0.0, 0.0, 1.0])
+
+    bought = settle(cash, mixed, COSTS, wealth)
+    assert wealth[0] * bought.cost[0] == pytest.approx(1348.18, abs=CENT / 2)
+    assert bought.turnover[0] == pytest.approx(0.9, abs=1e-15)
+    wealth = wealth * bought.wealth_factor
+    assert wealth[0] == pytest.approx(998_651.82, abs=CENT / 2)
+
+    moved = drift(bought.weights, one([1.1, 0.8, 1.0]))
+    np.testing.assert_allclose(moved, one([0.66, 0.24, 0.10]), rtol=0, atol=1e-15)
+
+    back = settle(moved, mixed, COSTS, wealth)
+    assert back.wealth_factor[0] == pytest.approx(0.99937 / 0.99955, abs=1e-15)
+    assert wealth[0] * back.cost[0] == pytest.approx(179.84, abs=CENT / 2)
+    assert back.turnover[0] == pytest.approx(0.06, abs=1e-15)
+    wealth = wealth * back.wealth_factor
+    assert wealth[0] == pytest.approx(998_471.98, abs=CENT / 2)
+
+    sold = settle(back.weights, cash, COSTS, wealth)
+    assert wealth[0] * sold.cost[0] == pytest.approx(1347.94, abs=CENT / 2)
+    assert wealth[0] * sold.wealth_factor[0] == pytest.approx(997_124.04, abs=CENT / 2)
+    np.testing.assert_array_equal(sold.weights, cash)
+
+
+@given(seed=seeds, assets=sizes)
+def test_wealth_is_conserved_to_the_cent(seed: int, assets: int) -> None:
+    """Shares and cash before are shares and cash after plus the cost; cash pays for every purchase and every cost."""
+    rng = np.random.default_rng(seed)
+    before, target = portfolios(rng, 4, assets), portfolios(rng, 4, assets)
+    prices = np.exp(rng.normal(3.0, 2.0, size=(4, assets)))
+    wealth = np.exp(rng.uniform(0.0, 18.0, size=4))  # 1 to 65 million
+    done = settle(before, target, COSTS, wealth)
+
+    shares_before = wealth[:, None] * before[:, :-1] / prices
+    shares_after = (wealth * done.wealth_factor)[:, None] * done.weights[:, :-1] / prices
+    traded = (shares_after - shares_before) * prices
+    charged = RATE * np.abs(traded).sum(axis=1)
+    cash_after = wealth * before[:, -1] - traded.sum(axis=1) - charged
+    np.testing.assert_allclose(charged, wealth * done.cost, rtol=0, atol=CENT)
+    np.testing.assert_allclose(cash_after, wealth * done.wealth_factor * done.weights[:, -1], rtol=0, atol=CENT)
+    total_after = (shares_after * prices).sum(axis=1) + cash_after
+    np.testing.assert_allclose(total_after + charged, wealth, rtol=0, atol=CENT)
+
+
+@given(seed=seeds, assets=sizes)
+def test_the_wealth_factor_solves_its_equation_and_costs_are_never_negative(seed: int, assets: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, target = portfolios(rng, 4, assets), portfolios(rng, 4, assets)
+    done = settle(before, target, COSTS, np.ones(4))
+    trades = np.abs(done.wealth_factor[:, None] * target[:, :-1] - before[:, :-1])
+    # a sum of 500 products rounds to a few 1e-16
+    np.testing.assert_allclose(done.wealth_factor, 1.0 - RATE * trades.sum(axis=1), rtol=0, atol=1e-14)
+    assert (done.cost >= 0.0).all()
+    assert (done.turnover >= 0.0).all()
+    assert (done.turnover <= 1.0 + 1e-12).all()
+    assert (done.cost <= 2.0 * RATE).all()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2])
+def test_the_dearest_costs_that_the_configuration_allows_are_solved_too(rate: float) -> None:
+    """1000 bp of commission and 1000 bp of slippage: a change from A to B costs 0.2 (1 + mu)."""
+    done = settle(one([1.0, 0.0, 0.0]), one([0.0, 1.0, 0.0]), Proportional(rate), np.ones(1))
+    assert done.wealth_factor[0] == pytest.approx((1.0 - rate) / (1.0 + rate), abs=1e-15)
+
+
+@given(seed=seeds, assets=sizes)
+def test_no_trade_costs_nothing_exactly(seed: int, assets: int) -> None:
+    rng = np.random.default_rng(seed)
+    held = drift(portfolios(rng, 4, assets), growths(rng, 4, assets))
+    done = settle(held, held, COSTS, np.full(4, 1e6))
+    assert (done.cost == 0.0).all()
+    assert (done.turnover == 0.0).all()
+    assert (done.wealth_factor == 1.0).all()
+    np.testing.assert_array_equal(done.weights[:, :-1], held[:, :-1])
+
+
+@given(seed=seeds, assets=sizes)
+def test_permuting_assets_permutes_the_results(seed: int, assets: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, target, growth = portfolios(rng, 4, assets), portfolios(rng, 4, assets), growths(rng, 4, assets)
+    order = np.append(rng.permutation(assets), assets)
+    done, moved = (
+        settle(before, target, COSTS, np.ones(4)),
+        settle(before[:, order], target[:, order], COSTS, np.ones(4)),
+    )
+    # only the order of summation differs
+    np.testing.assert_allclose(moved.wealth_factor, done.wealth_factor, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(moved.weights, done.weights[:, order], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(moved.turnover, done.turnover, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(drift(before[:, order], growth[:, order]), drift(before, growth)[:, order], atol=1e-14)
+
+
+@given(seed=seeds, assets=sizes)
+def test_an_account_in_a_batch_fares_as_it_would_alone(seed: int, assets: int) -> None:
+    rng = np.random.default_rng(seed)
+    before, target = portfolios(rng, 5, assets), portfolios(rng, 5, assets)
+    together = settle(before, target, COSTS, np.ones(5))
+    for i in range(5):
+        alone = settle(before[i : i + 1], target[i : i + 1], COSTS, np.ones(1))
+        # the batch iterates until its slowest account has converged
+        np.testing.assert_allclose(alone.wealth_factor[0], together.wealth_factor[i], rtol=0, atol=1e-14)
+
+
+@given(seed=seeds, assets=sizes)
+def test_days_of_any_violence_leave_a_portfolio(seed: int, assets: int) -> None:
+    """-99 %, +900 %, one asset, 500 assets, all cash."""
+    rng = np.random.default_rng(seed)
+    held = portfolios(rng, 6, assets)
+    for _ in range(5):
+        held = drift(held, growths(rng, 6, assets))
+        held = settle(held, portfolios(rng, 6, assets), COSTS, np.ones(6)).weights
+        assert np.isfinite(held).all()
+        assert (held >= 0.0).all()
+        np.testing.assert_allclose(held.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+
+
+def test_cash_that_earns_nothing_stays_cash() -> None:
+    np.testing.assert_array_equal(drift(one([0.0, 0.0, 1.0]), one([0.01, 10.0, 1.0])), one([0.0, 0.0, 1.0]))
+
+
+def test_a_position_that_ended_is_paid_out_in_full_and_for_nothing() -> None:
+    weights = np.array([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
+    listed = np.array([[False, True], [True, True]])
+    np.testing.assert_array_equal(pay_out(weights, listed), [[0.0, 0.25, 0.75], [0.5, 0.25, 0.25]])
+    assert pay_out(weights, np.ones((2, 2), dtype=bool)) is weights
+
+
+def everything(before: Any, target: Any, growth: Any, listed: Any, wealth: Any) -> tuple[Any, Settlement]:
+    """One decision by every function of the ledger."""
+    limits = Limits(max_weight=0.4, max_turnover=0.5, no_trade_band=0.05)
+    held = drift(before, growth)
+    paid = pay_out(held, listed)
+    wanted = apply_limits(paid, keep_listed(drift(as_portfolio(target), growth), listed, held), limits)
+    return wanted, settle(paid, wanted, COSTS, wealth)
+
+
+@given(seed=seeds, assets=sizes, off=st.booleans())
+def test_numpy_and_torch_agree(seed: int, assets: int, off: bool) -> None:
+    rng = np.random.default_rng(seed)
+    before, target, growth = portfolios(rng, 4, assets), portfolios(rng, 4, assets), growths(rng, 4, assets)
+    if off:
+        target = rng.normal(size=target.shape)
+    listed = rng.random((4, assets)) < 0.8
+    wealth = np.exp(rng.uniform(0.0, 18.0, size=4))
+    arrays = (before, target, growth, listed, wealth)
+    wanted, done = everything(*arrays)
+    torch_wanted, torch_done = everything(*(torch.from_numpy(array) for array in arrays))
+    np.testing.assert_allclose(torch_wanted.numpy(), wanted, rtol=0, atol=1e-10)
+    for ours, theirs in zip(done, torch_done, strict=True):
+        np.testing.assert_allclose(theirs.numpy(), ours, rtol=0, atol=1e-10)
+
+
+def test_gradients_flow_through_a_whole_decision() -> None:
+    """Against finite differences, away from the kinks where a trade changes its direction or a limit begins to bind."""
+    rng = np.random.default_rng(0)
+    before = torch.from_numpy(rng.dirichlet(np.ones(5), size=3)).requires_grad_()
+    target = torch.from_numpy(rng.dirichlet(np.ones(5), size=3)).requires_grad_()
+    growth = torch.from_numpy(np.exp(0.05 * rng.standard_normal((3, 5)))).requires_grad_()
+    wealth = torch.ones(3, dtype=torch.float64)
+
+    def wealth_after(before: Any, target: Any, growth: Any) -> Any:
+        held = drift(before / before.sum(-1, keepdim=True), growth)
+        wanted = apply_limits(held, target / target.sum(-1, keepdim=True), Limits(0.4, 0.3, 0.01))
+        done = settle(held, wanted, COSTS, wealth)
+        return torch.log(done.wealth_factor * (done.weights * growth).sum(-1)), done.turnover, done.weights
+
+    assert torch.autograd.gradcheck(wealth_after, (before, target, growth))
+
+
+def test_the_gradient_of_a_cost_is_that_of_its_closed_form() -> None:
+    """From cash, mu = 1 / (1 + c s) for a purchase of s, so d mu / d s = - c mu^2."""
+    bought = torch.tensor([[0.5]], dtype=torch.float64, requires_grad=True)
+    target = torch.cat([bought, 1.0 - bought], dim=-1)
+    cash = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    done = settle(cash, target, COSTS, torch.ones(1, dtype=torch.float64))
+    (slope,) = torch.autograd.grad(done.wealth_factor.sum(), bought)
+    assert slope.item() == pytest.approx(-RATE / (1.0 + RATE * 0.5) ** 2, abs=1e-15)

@@ -1,0 +1,194 @@
+"""A dataset is kept whole, or refused with the reason: a learner never reads other data than it believes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.errors import FinflowError, OutputError
+from finflow.market.panel import MarketPanel
+from finflow.offline import dataset as module
+from finflow.offline.dataset import SOURCES, OfflineDataset, data_card, load_dataset, made_by, save_dataset
+
+
+def expected(world: Any) -> dict[str, str]:
+    return made_by(world.config, world.process, world.window)
+
+
+@pytest.fixture
+def stored(tmp_path: Path, dataset: OfflineDataset) -> Path:
+    path = tmp_path / "data" / "behaviour.npz"
+    save_dataset(path, dataset)
+    return path
+
+
+def refusal(path: Path, wanted: dict[str, str]) -> str:
+    """The one line with which a dataset is refused."""
+    with pytest.raises(FinflowError) as raised:
+        load_dataset(path, wanted)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert path.name in message
+    return message
+
+
+def test_what_is_read_is_what_was_written(stored: Path, small: Any, dataset: OfflineDataset) -> None:
+    loaded = load_dataset(stored, expected(small))
+    for name, column in dataset.arrays().items():
+        read = getattr(loaded, name)
+        assert read.dtype == column.dtype
+        np.testing.assert_array_equal(read, column)
+    assert loaded.meta == dataset.meta
+    assert loaded.reward_scale == dataset.reward_scale
+
+
+def test_a_dataset_names_everything_that_decides_it(small: Any, dataset: OfflineDataset) -> None:
+    assert dataset.meta["made_by"] == expected(small)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"env__commission_bps": 20.0}, "costs and execution"),
+        ({"env__execution_lag": 2}, "costs and execution"),
+        ({"objectives__lambda_turn": 0.5}, "objectives"),
+        ({"train__seed": 1}, "seed"),
+        ({"train__offline_episodes": 41}, "episodes"),
+        ({"market__train_end": "2008-05-30"}, "training window"),
+        ({"market__tickers": "AAPL,AMD,GE,JNJ"}, "prices"),
+        ({"market__cash_rate": 0.03}, "prices"),
+    ],
+)
+def test_data_made_by_something_else_are_refused_by_name(
+    stored: Path, small_of: Callable[..., Any], change: dict[str, object], named: str
+) -> None:
+    if "market__cash_rate" in change:
+        panel = small_of().process.panel
+        cash = np.append(0.0, np.full(panel.n_bars - 1, 1e-4))
+        other = MarketPanel(
+            dates=panel.dates, assets=panel.assets, close=panel.close, cash_returns=cash, benchmark=panel.benchmark
+        )
+        world = small_of(panel=other)
+    else:
+        world = small_of(**change)
+    message = refusal(stored, expected(world))
+    assert named in message
+    assert "delete it" in message
+
+
+def test_another_window_of_the_same_prices_is_another_dataset(stored: Path, small: Any) -> None:
+    later = small._replace(window=range(300, small.window.stop))
+    assert refusal(stored, expected(later)).count("training window") == 1
+
+
+def test_data_made_by_other_code_are_refused(stored: Path, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "code_hash", lambda: "0" * 16)
+    assert "other code;" in refusal(stored, expected(small))
+
+
+def test_what_decides_nothing_changes_nothing(small: Any, small_of: Callable[..., Any]) -> None:
+    assert expected(small_of(train__n_envs=3, bcell__gamma=0.9)) == expected(small)
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path, small: Any) -> None:
+    assert "there is no dataset" in refusal(tmp_path / "none.npz", expected(small))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text", b"\x80\x04]"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, small: Any, content: bytes) -> None:
+    path = tmp_path / "other.npz"
+    path.write_bytes(content)
+    assert "not a whole finflow dataset" in refusal(path, expected(small))
+
+
+def test_an_array_file_or_an_archive_of_other_arrays_is_refused(tmp_path: Path, small: Any) -> None:
+    single, other = tmp_path / "single.npz", tmp_path / "other.npz"
+    with single.open("wb") as stream:
+        np.save(stream, np.ones(3))
+    np.savez(other, a=np.ones(3))
+    for path in (single, other):
+        assert "not a whole finflow dataset" in refusal(path, expected(small))
+
+
+def test_a_pickle_inside_is_never_opened(tmp_path: Path, small: Any) -> None:
+    path = tmp_path / "pickled.npz"
+    np.savez(path, meta=np.array([{"a": 1}], dtype=object))
+    assert "not a whole finflow dataset" in refusal(path, expected(small))
+
+
+def test_half_a_file_is_refused_wherever_it_was_cut(stored: Path, small: Any) -> None:
+    content = stored.read_bytes()
+    cuts = np.unique(np.linspace(0, len(content) - 1, 60).astype(int))
+    for cut in [*cuts, len(content) - 1, len(content) - 21]:
+        stored.write_bytes(content[:cut])
+        refusal(stored, expected(small))
+
+
+def test_a_flipped_bit_is_refused_or_harmless(tmp_path: Path, small: Any, small_of: Callable[..., Any]) -> None:
+    """Checksums cover every array; what they do not cover (times, padding) must change no number."""
+    world = small_of(train__offline_episodes=2)
+    data, path, wanted = world.collect(), tmp_path / "flipped.npz", expected(world)
+    save_dataset(path, data)
+    content, rng = bytearray(path.read_bytes()), np.random.default_rng(0)
+    places = [*range(0, 400, 2), *range(len(content) - 900, len(content), 2), *rng.integers(len(content), size=150)]
+    refused = 0
+    for place in places:
+        bit = 1 << int(rng.integers(8))
+        content[place] ^= bit
+        path.write_bytes(content)
+        try:
+            loaded = load_dataset(path, wanted)
+        except FinflowError:
+            refused += 1
+        else:
+            assert loaded.meta == data.meta
+            for name, column in data.arrays().items():
+                np.testing.assert_array_equal(getattr(loaded, name), column)
+        content[place] ^= bit
+    assert refused > 0.5 * len(places)
+
+
+def test_columns_of_different_lengths_are_refused(tmp_path: Path, small: Any, dataset: OfflineDataset) -> None:
+    path = tmp_path / "short.npz"
+    short = replace(dataset, action=dataset.action[:-1])
+    np.savez(path, meta=np.frombuffer(json.dumps(dataset.meta).encode(), dtype=np.uint8), **short.arrays())
+    assert "different lengths" in refusal(path, expected(small))
+
+
+def test_a_full_disk_leaves_the_old_dataset(
+    stored: Path, small: Any, dataset: OfflineDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OutputError, match="No space left"):
+            save_dataset(stored, dataset)
+    assert len(load_dataset(stored, expected(small))) == len(dataset)
+
+
+def test_the_data_card_says_what_is_inside(stored: Path, dataset: OfflineDataset) -> None:
+    card = json.loads(stored.with_suffix(".json").read_text())
+    assert card == json.loads(json.dumps(data_card(dataset)))
+    assert card["transitions"] == 1000
+    assert list(card["families"]) == sorted(SOURCES)
+    assert sum(part["transitions"] for part in card["families"].values()) == 1000
+    assert all(part["episodes"] <= 40 for part in card["families"].values())
+    assert card["made_by"] == dataset.meta["made_by"]
+    coverage, growth = card["families"]["coverage"], card["families"]["growth"]
+    assert coverage["mean_largest_weight"] > 0.0
+    assert growth["mean_reward"] == pytest.approx(
+        dataset.reward[dataset.family == SOURCES.index("growth")].mean(), rel=1e-5
+    )
+
+
+def test_a_family_without_data_is_left_out_of_the_card(dataset: OfflineDataset) -> None:
+    columns = {name: column[dataset.family == 2] for name, column in dataset.arrays().items()}
+    assert list(data_card(OfflineDataset(**columns, meta=dataset.meta))["families"]) == [SOURCES[2]]
