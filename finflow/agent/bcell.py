@@ -197,7 +197,12 @@ class BCell:
         count = proposals.portfolios.shape[1]
         policy_drawn = torch.arange(count, device=data.device) >= self.config.cql_samples
         penalty = conservative_loss(
-            valuation.mean[..., 1:], proposals.log_density, data, policy_drawn, batch.calibrations
+            valuation.mean[..., 1:],
+            proposals.log_density,
+            data,
+            policy_drawn,
+            batch.calibrations,
+            n_dimensions=batch.actions.shape[1] - 1,
         )
         metrics = {
             "q_loss": q_loss.detach(),

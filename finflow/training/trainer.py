@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import weakref
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -76,6 +77,7 @@ class FinFlowTrainer:
         self._start_from = checkpoint
         self._run: TrainingRun | None = None
         self._log = self._open_log(checkpoint, in_place, branch=resume is not None)
+        weakref.finalize(self, self._log.close)
         write_atomically(self.run_folder / CONFIG, dump_config(config))
         write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
         if checkpoint is not None and checkpoint.warning:

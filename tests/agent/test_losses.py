@@ -91,11 +91,12 @@ def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:
     np.testing.assert_allclose(on.numpy(), (mean.numpy() + kept).min(axis=0), rtol=1e-12)
 
 
-def test_conservative_loss_equals_its_formula() -> None:
+@pytest.mark.parametrize("dimensions", [1, 4])
+def test_conservative_loss_equals_its_formula(dimensions: int) -> None:
     proposals, log_density, data = normal(2, 5, 6), normal(5, 6, seed=1), normal(2, 5, seed=2)
     drawn = torch.tensor([False, False, True, True, True, True])
     calibration = normal(5, seed=3)
-    found = losses.conservative_loss(proposals, log_density, data, drawn, calibration).item()
+    found = losses.conservative_loss(proposals, log_density, data, drawn, calibration, dimensions).item()
     expected = 0.0
     for critic in range(2):
         for state in range(5):
@@ -104,8 +105,8 @@ def test_conservative_loss_equals_its_formula() -> None:
                 value = proposals[critic, state, p].item()
                 if drawn[p]:
                     value = max(value, calibration[state].item())
-                terms.append(math.exp(value - log_density[state, p].item()))
-            expected += (math.log(sum(terms) / 6) - data[critic, state].item()) / 5
+                terms.append(math.exp(dimensions * value - log_density[state, p].item()))
+            expected += (math.log(sum(terms) / 6) / dimensions - data[critic, state].item()) / 5
     assert found == pytest.approx(expected, rel=1e-12)
 
 
