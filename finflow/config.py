@@ -59,7 +59,9 @@ __all__ = [
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
 #: Keys that say where files lie or how many are kept, and so decide no result.
-_NOT_DECIDING = frozenset({"market.cache_dir", "market.use_cache", "train.save_latest", "train.max_checkpoints"})
+_NOT_DECIDING = frozenset(
+    {"market.cache_dir", "market.use_cache", "train.save_latest", "train.max_checkpoints", "train.profile"}
+)
 
 
 def _walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo, type[Section] | None]]:
@@ -244,7 +246,8 @@ def _nearest(key: str) -> str:
         return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
     wanted = key.lower().replace("-", "_")
-    return max([*_KEYS, *sorted(_SECTIONS)], key=likeness)
+    above = [name for name in _KEYS if wanted.startswith(f"{name}.")]
+    return above[0] if above else max([*_KEYS, *sorted(_SECTIONS)], key=likeness)
 
 
 def _kinds(annotation: Any) -> list[Any]:

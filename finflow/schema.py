@@ -183,6 +183,9 @@ class TrainConfig(Section):
     save_best: Flag = Field(default=True, description="keep the checkpoint with the best validation Sharpe ratio")
     save_latest: Flag = Field(default=True, description="keep the newest checkpoint, for --resume")
     max_checkpoints: Int = Field(default=5, ge=0, description="numbered checkpoints kept, newest first")
+    profile: Flag = Field(
+        default=False, description="write a torch profiler trace of a few updates of each phase into the run folder"
+    )
     observation_noise: Number = Field(
         default=0.0,
         ge=0,

@@ -341,6 +341,7 @@ NOT_DECIDING = {
     "market.use_cache": False,
     "train.save_latest": False,
     "train.max_checkpoints": 2,
+    "train.profile": True,
 }
 
 

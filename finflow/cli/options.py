@@ -104,6 +104,14 @@ def add_configuration_options(parser: Parser) -> None:
     for option, name, keys, text in _SHORT:
         group.add_argument(option, action=_Override, keys=keys, metavar=name, help=text)
     group.add_argument(
+        "--profile",
+        action=_Override,
+        keys=("train.profile",),
+        nargs=0,
+        const="true",
+        help="write a torch profiler trace of a few updates into the run folder",
+    )
+    group.add_argument(
         "--no-cache", action=_Override, keys=("market.use_cache",), nargs=0, const="false", help="fetch prices anew"
     )
 

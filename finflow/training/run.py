@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.materials import Materials
+from finflow.training.profiling import UpdateProfiler
 from finflow.training.progress import ProgressDisplay
 from finflow.training.state import TrainingState
 
@@ -55,6 +57,11 @@ class TrainingRun:
     log: RunLog
     progress: ProgressDisplay
 
+    @cached_property
+    def profiler(self) -> UpdateProfiler:
+        """Writes traces into the run folder."""
+        return UpdateProfiler(self.folder)
+
     @property
     def checkpoints(self) -> CheckpointFolder:
         """The run's checkpoints."""
@@ -89,6 +96,8 @@ class TrainingRun:
             row = {name: float(value) for name, value in metrics.items()}
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(1)
+        if self.config.train.profile:
+            self.profiler.after_update(counters.phase, counters.phase_update)
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
