@@ -1,0 +1,1 @@
+"""Many trainings: what a claim about the agent rests on."""
