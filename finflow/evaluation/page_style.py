@@ -9,7 +9,7 @@ STYLE = """
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,
 "Helvetica Neue",Arial,sans-serif;overflow-wrap:anywhere}
-main{max-width:60rem;margin:0 auto;padding:2rem 1.25rem 4rem}
+main{max-width:66rem;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:1.75rem;line-height:1.2;margin:0 0 .3rem}
 h2{font-size:1.2rem;margin:0 0 .7rem}
 section{margin:2.6rem 0 0;scroll-margin-top:1rem}
