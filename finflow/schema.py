@@ -176,7 +176,7 @@ class TrainConfig(Section):
     )
     critic_only_updates: Int = Field(default=500, ge=0, description="online updates before the policy starts to move")
     checkpoint_interval: Int = Field(default=100, ge=1, description="online episodes between checkpoints")
-    checkpoint_updates: Int = Field(default=2000, ge=1, description="updates between checkpoints, if that comes first")
+    checkpoint_updates: Int = Field(default=1200, ge=1, description="updates between checkpoints, if that comes first")
     validation_updates: Int = Field(
         default=1000, ge=1, description="updates between backtests on the validation window"
     )

@@ -49,6 +49,11 @@ class CheckpointFolder:
         if name != BEST or self.save_best:
             self._write([name], tensors, state)
 
+    def sweep(self) -> None:
+        """Remove what a killed process left of a file that it was writing."""
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def numbered(self) -> list[Path]:
         """Numbered checkpoints, the newest first."""
         return sorted(self.folder.glob(f"checkpoint_[0-9]*{SUFFIX}"), reverse=True)

@@ -73,6 +73,7 @@ class FinFlowTrainer:
             run_folder_of(checkpoint.path) if in_place and checkpoint else new_run_folder(config.output.logs_dir)
         )
         check_writable(self.run_folder / MODELS)
+        CheckpointFolder(self.run_folder / MODELS).sweep()
         self._dataset: OfflineDataset | None = None
         self._start_from = checkpoint
         self._run: TrainingRun | None = None
@@ -165,6 +166,7 @@ class FinFlowTrainer:
             state = start_offline(self.config, self.materials, self.device, updates)
             if checkpoint is not None:
                 self._restore(state, checkpoint)
+                self._bring_best(state, checkpoint)
             progress = ProgressDisplay(console_log=self._log.console)
             self._run = TrainingRun(
                 self.config, self.materials, self.device, state, self.run_folder, self._log, progress
@@ -177,6 +179,17 @@ class FinFlowTrainer:
             state.bcell, state.world = start_online(self.config, self.materials, self.device)
             state.iql = None
         restore(state, checkpoint.tensors, checkpoint.facts["training"])
+
+    def _bring_best(self, state: TrainingState, checkpoint: Checkpoint) -> None:
+        """Take the best checkpoint so far along into a new folder; where it is gone, the best is sought afresh."""
+        source = run_folder_of(checkpoint.path)
+        if source == self.run_folder.resolve() or state.counters.best_update is None:
+            return
+        before = CheckpointFolder(source / MODELS).path(BEST)
+        if before.is_file() and read_checkpoint(before).counters["update"] == state.counters.best_update:
+            write_atomically(CheckpointFolder(self.run_folder / MODELS).path(BEST), before.read_bytes())
+        else:
+            state.counters.best_sharpe = state.counters.best_update = None
 
     def _data(self) -> OfflineDataset:
         """The behaviour data."""

@@ -159,6 +159,7 @@ def test_killed_at_any_moment_and_resumed_equals_never_stopped(tiny: Make, tmp_p
     last = subprocess.run([sys.executable, "-c", script, str(config), *folder], capture_output=True, text=True)
     assert last.returncode == 0, last.stderr
     run = sorted((tmp_path / "killed").iterdir())[-1]
+    assert not list((run / "models").glob(".*"))  # nothing half-written stays
     assert (run / "models" / "checkpoint_latest.safetensors").read_bytes() == latest(whole).read_bytes()
     assert (run / "models" / "checkpoint_best.safetensors").read_bytes() == best(whole).read_bytes()
 
@@ -172,6 +173,7 @@ def test_an_earlier_checkpoint_branches_into_a_new_run(tiny: Make) -> None:
     branch.train_iql()
     branch.finetune()
     assert latest(branch).read_bytes() == latest(whole).read_bytes()
+    assert best(branch).read_bytes() == best(whole).read_bytes()
     assert earlier.read_bytes() == content
 
 
