@@ -57,7 +57,7 @@ class MarketConfig(Section):
         default="embedded",
         description="where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022",
     )
-    path: Path | None = Field(default=None, description="file or folder of prices, for the sources csv and parquet")
+    path: Path | None = Field(default=None, description="file of prices, for the sources csv and parquet")
     tickers: Names | None = Field(default=None, description="assets to use; all of the source when left out")
     benchmark: str | None = Field(default=None, description="column or ticker used as the index, never held")
     start: Date | None = Field(default=None, description="first date used; the source's first when left out")
@@ -210,7 +210,7 @@ class BCellConfig(Section):
     )
     alpha_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of the entropy coefficient")
     target_entropy: Number = Field(
-        default=0.1, gt=0, lt=1, description="target entropy of the policy, as exp((H - H_max) / (K - 1))"
+        default=0.2, gt=0, lt=1, description="target entropy of the policy, as exp((H - H_max) / (K - 1))"
     )
     cql_alpha: Number = Field(default=5.0, ge=0, description="weight of the conservative penalty")
     cql_samples: Int = Field(default=10, ge=1, description="proposals of each kind in the conservative penalty")
@@ -227,7 +227,7 @@ class BCellConfig(Section):
     )
     hidden_dim: Int = Field(default=256, ge=8, le=8192, description="width of the hidden layers")
     memory_capacity: Int = Field(default=50_000, ge=1, description="online transitions kept for replay")
-    dropout: Number = Field(default=0.0, ge=0, lt=1, description="dropout in the policy network")
+    dropout: Number = Field(default=0.0, ge=0, lt=1, description="dropout in the hidden layers of policy and critics")
     gradient_norm: Number = Field(
         default=10.0, gt=0, description="largest norm of a gradient, longer ones are shortened"
     )

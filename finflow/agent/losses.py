@@ -206,7 +206,7 @@ def conservative_loss(
 
 
 def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int) -> Tensor:
-    """``mean alpha * log pi / (K - 1) - Z(s, a)``: entropy is counted per free dimension.
+    """``mean alpha * log pi / (K - 1) - m(s, a)``: entropy is counted per free dimension.
 
     References
     ----------

@@ -138,7 +138,6 @@ class MarketEncoder(nn.Module):
         self.second = EnsembleLinear(ensemble, width, width, generator, bias=False)
         self.from_mean = EnsembleLinear(ensemble, width, width, generator)
         self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
-        self.norm = nn.LayerNorm(hidden)
 
     def forward(self, states: States) -> Encoding:
         """Encode a batch of states."""
@@ -148,7 +147,12 @@ class MarketEncoder(nn.Module):
         assets = (second + self.from_mean(mean).unsqueeze(2)).relu_()
         market = states.market.expand(assets.shape[0], -1, -1)
         summary = torch.cat([pooled(assets, states), market], dim=-1)
-        return Encoding(assets, functional.relu(self.norm(self.state(summary))))
+        return Encoding(assets, normalised(self.state(summary)).relu_())
+
+
+def normalised(hidden: Tensor) -> Tensor:
+    """Layer normalisation over the last dimension, without gains, which members of an ensemble would share."""
+    return functional.layer_norm(hidden, hidden.shape[-1:])
 
 
 def asset_width(hidden: int) -> int:
@@ -209,7 +213,6 @@ class PortfolioHead(nn.Module):
         self.dropout_rate = dropout_rate
         self.from_portfolio = EnsembleLinear(ensemble, exposures + N_PORTFOLIO_FACTS, width, generator, bias=False)
         self.from_state = EnsembleLinear(ensemble, hidden + exposures + N_STATE_FACTS, width, generator)
-        self.norm = nn.LayerNorm(width)
         self.second = EnsembleLinear(ensemble, width, width, generator)
 
     def forward(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None = None) -> Tensor:
@@ -238,7 +241,7 @@ class PortfolioHead(nn.Module):
         seen = torch.cat([exposures, facts], dim=-1).flatten(1, 2)
         first = self.from_portfolio(seen).view(ensemble, batch, portfolios.shape[1], -1)
         first = (first + self._from_state(encoding, states, held.squeeze(2)).unsqueeze(2)).flatten(1, 2)
-        first = dropout(self.norm(first).relu_(), self.dropout_rate, noise)
+        first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
         second: Tensor = self.second(first)
         return second.relu_().view(ensemble, batch, portfolios.shape[1], -1)
 

@@ -27,7 +27,8 @@ class Information:
     listed : bool of shape (assets,)
         Which assets can be held at the fill. Weight on others goes to cash.
     portfolio : float64 of shape (K,)
-        Weights held, as observed at the bar t - lag. Naming it again trades exactly nothing.
+        Weights held, as observed: right after the last fill, at the prices of bar t - 1 (at lag 0: drifted to bar t).
+        Naming it again trades exactly nothing.
     observation : mapping or None
         The environment's observation, for learned agents.
     """
