@@ -24,6 +24,8 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         Decisions of an episode; None plays the whole window.
     random_portfolios : bool
         Start from a random portfolio, not from cash.
+    compiled : bool
+        Step in a compiled loop, as in ``PortfolioVectorEnv``.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -34,8 +36,9 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         window: range,
         episode_length: int | None = None,
         random_portfolios: bool = False,
+        compiled: bool = True,
     ) -> None:
-        self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios)
+        self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios, compiled)
         self._ended = True
         self.observation_space = self._portfolios.single_observation_space
         self.action_space = self._portfolios.single_action_space

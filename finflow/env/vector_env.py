@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,9 @@ from finflow.env.objective import COMPONENTS
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR
+
+if TYPE_CHECKING:
+    from finflow.env.compiled import CompiledProcess
 
 
 def observation_space(process: DecisionProcess) -> gym.spaces.Dict:
@@ -39,15 +42,15 @@ class RunningSharpe:
     """Sharpe ratio of every portfolio's episode so far, in excess of cash, a year."""
 
     def __init__(self, size: int) -> None:
-        self.sums = np.zeros((3, size))  # count, sum, sum of squares
+        self.sums = np.zeros((size, 3))  # count, sum, sum of squares
 
     def add(self, excess: NDArray[np.float64]) -> None:
         """Add one bar's excess returns, (size,)."""
-        self.sums += np.stack([np.ones_like(excess), excess, excess**2])
+        self.sums += np.stack([np.ones_like(excess), excess, excess**2], axis=1)
 
     def value(self) -> NDArray[np.float64]:
         """(size,); zero before there are two returns, or without any variation."""
-        count, total, squares = self.sums
+        count, total, squares = self.sums.T
         mean = total / np.maximum(count, 1.0)
         variance = (squares - count * mean**2) / np.maximum(count - 1.0, 1.0)
         deviation = np.sqrt(np.maximum(variance, 0.0))
@@ -57,7 +60,7 @@ class RunningSharpe:
 
     def clear(self, which: NDArray[np.bool_]) -> None:
         """Start new episodes."""
-        self.sums[:, which] = 0.0
+        self.sums[which] = 0.0
 
 
 class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
@@ -73,6 +76,9 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Decisions of an episode; None plays the whole window, from its beginning.
     random_portfolios : bool
         Start from portfolios that cover the simplex, not from cash.
+    compiled : bool
+        Step in one compiled loop (equal to 1e-10; seconds to compile at its first use on a machine), where the costs
+        allow it.
 
     Raises
     ------
@@ -89,8 +95,10 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         num_envs: int,
         episode_length: int | None = None,
         random_portfolios: bool = False,
+        compiled: bool = True,
     ) -> None:
         self.process = process
+        self.compiled = compile_process(process) if compiled else None
         self.bars = process.decision_bars(window)
         self.episode_length = len(self.bars) if episode_length is None else episode_length
         if len(self.bars) < max(self.episode_length, 1):
@@ -128,7 +136,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if weights is not None:
             weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights))
         self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights)
-        return self.process.observe(self.state), {}
+        return self._observe(), {}
 
     def step(
         self, actions: Any
@@ -146,21 +154,32 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             itself, and where episodes ended ``final_obs`` (N,), the last observation of each that did, with its mask
             ``_final_obs``, as gymnasium's own vector environments give it. ``final_state`` has all N states.
         """
-        outcome = self.process.step(self.state, checked_actions(actions, self.num_envs, self.process.n_weights))
+        outcome, sharpe = self._fill(checked_actions(actions, self.num_envs, self.process.n_weights))
         self.state = outcome.state
         self.age += 1
-        cash = self.process.growth[self.state.bar, -1] - 1.0
-        self.running_sharpe.add(outcome.simple_return - cash)
         over = (self.age >= self.episode_length) | (self.state.bar >= self.bars.stop)
         truncated = over & ~outcome.terminated
-        info = step_info(outcome, self.running_sharpe.value())
+        info = step_info(outcome, sharpe)
         ended = outcome.terminated | truncated
         if ended.any():
-            info["final_obs"] = last_observations(self.process.observe(self.state), ended)
+            info["final_obs"] = last_observations(self._observe(), ended)
             info["_final_obs"] = ended
             info["final_state"] = self.state
             self._restart(ended)
-        return self.process.observe(self.state), outcome.reward, outcome.terminated, truncated, info
+        return self._observe(), outcome.reward, outcome.terminated, truncated, info
+
+    def _fill(self, actions: NDArray[np.float64]) -> tuple[Step, NDArray[np.float64]]:
+        """One step of all portfolios, and their running Sharpe ratios."""
+        if self.compiled is not None:
+            return self.compiled.step(self.state, actions, self.running_sharpe.sums)
+        outcome = self.process.step(self.state, actions)
+        cash = self.process.growth[outcome.state.bar, -1] - 1.0
+        self.running_sharpe.add(outcome.simple_return - cash)
+        return outcome, self.running_sharpe.value()
+
+    def _observe(self) -> dict[str, Any]:
+        """What every portfolio knows now."""
+        return (self.compiled or self.process).observe(self.state)
 
     def _restart(
         self,
@@ -195,12 +214,19 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._np_random.bit_generator.state = generator
 
 
+def compile_process(process: DecisionProcess) -> CompiledProcess | None:
+    """The process with compiled steps; None where its costs are not all proportional."""
+    from finflow.env.compiled import CompiledProcess, proportional_rate
+
+    return CompiledProcess(process) if proportional_rate(process) is not None else None
+
+
 def checked_actions(actions: Any, num_envs: int, n_weights: int) -> NDArray[np.float64]:
     """Actions as float64 (N, K); ``ValueError`` for another shape or numbers that are not finite."""
     checked = np.asarray(actions, dtype=np.float64)
     if checked.shape != (num_envs, n_weights):
         raise ValueError(f"actions have the shape {checked.shape}, not {(num_envs, n_weights)} (assets, then cash)")
-    if not np.isfinite(checked).all():
+    if not np.isfinite(checked.sum()) and not np.isfinite(checked).all():
         raise ValueError("actions have numbers that are not finite")
     return checked
 

@@ -131,7 +131,7 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
     rng = np.random.default_rng(seeds[0])
-    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True)
+    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, compiled=False)
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
     behaviour = Behaviour(process, size, rng)
     names = (

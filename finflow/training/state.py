@@ -138,6 +138,7 @@ def start_online(config: Config, materials: Materials, device: torch.device) -> 
         config.train.n_envs,
         config.env.episode_length,
         random_portfolios=True,
+        compiled=False,
     )
     env.reset(seed=seed + 5)
     replay = Transitions(
