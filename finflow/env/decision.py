@@ -164,12 +164,12 @@ class DecisionProcess:
         self.first_bar = features.first_bar + max(self.lag, 1)
         self.objective = Objective(objectives, moments)
         self.limits = Limits(env.max_weight, env.max_turnover, env.no_trade_band)
-        self.liquidity: MarketState | None = None
         self._price_trades(env)
 
     def _price_trades(self, env: EnvConfig) -> None:
         """Take the costs from a configuration, and what they need from the panel; only then does either exist."""
         self.costs = costs_of(env)
+        self.liquidity: MarketState | None = None
         if self.costs.needs_market:
             self.liquidity = liquidity_of(self.panel, env.costs.window)
             self.first_bar = max(self.first_bar, env.costs.window + self.lag)
