@@ -29,6 +29,7 @@ from finflow.errors import ConfigError
 from finflow.schema import (
     BCellConfig,
     Config,
+    CostsConfig,
     EntropyScheduleConfig,
     EnvConfig,
     EvaluationConfig,
@@ -43,6 +44,7 @@ from finflow.yaml_text import parse_file, parse_scalar, to_yaml
 __all__ = [
     "BCellConfig",
     "Config",
+    "CostsConfig",
     "EntropyScheduleConfig",
     "EnvConfig",
     "EvaluationConfig",

@@ -93,6 +93,36 @@ class MarketConfig(Section):
         return self
 
 
+class CostsConfig(Section):
+    """Costs beside the flat commission and slippage; the defaults add nothing."""
+
+    minimum: Number = Field(
+        default=0.0, ge=0, description="least commission of each asset traded in a decision, in money"
+    )
+    slippage_linear_bps: Number = Field(
+        default=0.0,
+        ge=0,
+        le=10_000,
+        description="slippage in proportion to participation, basis points when a trade equals a day's volume",
+    )
+    slippage_sqrt_bps: Number = Field(
+        default=0.0, ge=0, le=10_000, description="the same, growing with the square root of participation"
+    )
+    slippage_exponential_bps: Number = Field(
+        default=0.0, ge=0, le=10_000, description="the same, growing exponentially with participation"
+    )
+    slippage_steepness: Number = Field(
+        default=5.0, gt=0, le=20, description="k of the exponential, (exp(k * participation) - 1) / (exp(k) - 1)"
+    )
+    impact: Number = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="square-root market impact, in daily volatilities when a trade equals a day's volume",
+    )
+    window: Int = Field(default=21, ge=2, description="bars over which volume and volatility are measured for costs")
+
+
 class EnvConfig(Section):
     """What a decision may know, when it fills, and what trading costs."""
 
@@ -116,6 +146,7 @@ class EnvConfig(Section):
         lt=1,
         description="a decision whose largest change of a weight is not over this is not traded",
     )
+    costs: CostsConfig = Field(default=CostsConfig(), description="minimum commission, slippage by size, impact")
 
 
 class ObjectivesConfig(Section):

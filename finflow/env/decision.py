@@ -8,6 +8,7 @@ lag. What was filled at bar t then grows until bar t + 1, and that is the step's
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ from finflow.env.objective import STATE_SIZE, Moments, Objective
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
-from finflow.ledger.costs import BASIS_POINT, Proportional, Summed
+from finflow.ledger.costs import MarketState, costs_of
 from finflow.market.features import Features
+from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
 
 RUIN = 1e-6  # share of the initial capital under which an account is over
@@ -70,6 +72,8 @@ class Step(NamedTuple):
     simple_return : array, (batch,)
         Net return from before the trade to the next bar.
     cost, turnover : array, (batch,)
+    refused : bool array, (batch,), or None
+        Trades that the account could not pay for; None where there are none.
     """
 
     state: PortfolioState
@@ -80,6 +84,7 @@ class Step(NamedTuple):
     simple_return: Any
     cost: Any
     turnover: Any
+    refused: Any = None
 
 
 def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
@@ -159,9 +164,23 @@ class DecisionProcess:
         self.first_bar = features.first_bar + max(self.lag, 1)
         self.objective = Objective(objectives, moments)
         self.limits = Limits(env.max_weight, env.max_turnover, env.no_trade_band)
-        self.costs = Summed(
-            [Proportional(env.commission_bps * BASIS_POINT), Proportional(env.slippage_bps * BASIS_POINT)]
-        )
+        self._price_trades(env)
+
+    def _price_trades(self, env: EnvConfig) -> None:
+        """Take the costs from a configuration, and what they need from the panel; only then does either exist."""
+        self.costs = costs_of(env)
+        self.liquidity: MarketState | None = None
+        if self.costs.needs_market:
+            self.liquidity = liquidity_of(self.panel, env.costs.window)
+            self.first_bar = max(self.first_bar, env.costs.window + self.lag)
+
+    def repriced(self, env: EnvConfig) -> DecisionProcess:
+        """The same market and limits with the costs and the capital of another configuration."""
+        other = copy.copy(self)
+        names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
+        other.env = self.env.model_copy(update={name: getattr(env, name) for name in names})
+        other._price_trades(other.env)
+        return other
 
     @property
     def n_weights(self) -> int:
@@ -236,7 +255,7 @@ class DecisionProcess:
         if self.lag > 0:
             target = drift(target, growth)
         target = apply_limits(before, keep_listed(target, listed, held), self.limits)
-        fill = settle(before, target, self.costs, state.wealth)
+        fill = settle(before, target, self.costs, state.wealth, self._market_state(state))
 
         ahead = self._rows(self.growth, replace(state, bar=state.bar + 1))
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
@@ -254,7 +273,15 @@ class DecisionProcess:
             simple_return,
             fill.cost,
             fill.turnover,
+            fill.refused,
         )
+
+    def _market_state(self, state: PortfolioState) -> MarketState | None:
+        """Volume and volatility as known at the decision, where a cost depends on them."""
+        if self.liquidity is None:
+            return None
+        known = replace(state, bar=state.bar - self.lag)
+        return MarketState(*(self._rows(table, known) for table in self.liquidity))
 
     def _rows(self, table: NDArray[Any], state: PortfolioState) -> Any:
         """Rows of a market table at the states' bars, in the states' own array library."""

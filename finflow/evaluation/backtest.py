@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
+from finflow.ledger.costs import without_market
 from finflow.strategies.base import Information, Strategy
 
 FloatArray = NDArray[np.float64]
@@ -42,6 +43,8 @@ class Backtest:
         The K names, the last "cash".
     explanation
         Learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,).
+    refused : bool (steps,), or None
+        Where the account could not pay for the trade and made none; None where that never happened.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Backtest:
     weights: NDArray[np.float64]
     assets: tuple[str, ...]
     explanation: Mapping[str, NDArray[np.float64]] | None = None
+    refused: NDArray[np.bool_] | None = None
 
 
 def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
@@ -81,6 +85,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
         raise MarketError(f"the window has {len(bars)} bars to decide at; a backtest needs two or more")
     state = process.start(np.full(len(strategies), bars.start, dtype=np.int64))
     columns: dict[str, list[FloatArray]] = {"returns": [], "costs": [], "turnover": [], "weights": []}
+    refused = np.zeros((len(bars), len(strategies)), dtype=np.bool_)
     for step, bar in enumerate(bars):
         targets = _decide_all(process, state, strategies, step, bar)
         outcome = process.step(state, targets)
@@ -89,6 +94,8 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
             columns, (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled), strict=True
         ):
             columns[name].append(value)
+        if outcome.refused is not None:
+            refused[step] = outcome.refused
     tables = {name: np.stack(values, axis=1) for name, values in columns.items()}
     ends = slice(bars.start + 1, bars.stop + 1)
     return tuple(
@@ -98,6 +105,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
             cash_returns=process.growth[ends, -1] - 1.0,
             assets=(*process.panel.assets, "cash"),
             explanation=_explanation(strategy),
+            refused=refused[:, i] if refused[:, i].any() else None,
             **{name: table[i] for name, table in tables.items()},
         )
         for i, strategy in enumerate(strategies)
@@ -105,7 +113,10 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
 
 
 def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
-    """The index, bought once on the same ledger and held; None where the panel has no index."""
+    """The index, bought once on the same ledger and held; None where the panel has no index.
+
+    Nothing is known of the volume of an index, so it pays neither impact nor slippage by size.
+    """
     panel = process.panel
     if panel.benchmark is None:
         return None
@@ -113,7 +124,8 @@ def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
     ends = slice(bars.start + 1, bars.stop + 1)
     growth = panel.benchmark[ends] / panel.benchmark[bars.start : bars.stop]
     invested = np.array([[1.0, 0.0]])
-    purchase = settle(np.array([[0.0, 1.0]]), invested, process.costs, np.array([process.env.initial_capital]))
+    costs, capital = without_market(process.costs), np.array([process.env.initial_capital])
+    purchase = settle(np.array([[0.0, 1.0]]), invested, costs, capital)
     first = np.zeros(len(bars))
     first[0] = 1.0
     cost = float(purchase.cost[0])

@@ -21,7 +21,7 @@ from finflow.config import Config, config_hash, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.files import write_atomically
-from finflow.strategies.classical import NAMED, named_strategy
+from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.logging import METRICS
 from finflow.training.materials import prepare
 from finflow.training.trainer import FinFlowTrainer
@@ -116,7 +116,7 @@ def train_and_measure(config: Config) -> dict[str, Any]:
 def classical_results(config: Config) -> dict[str, dict[str, float]]:
     """The classical strategies on the validation window, on the same ledger."""
     materials = prepare(config)
-    strategies = [named_strategy(name, config.evaluation) for name in NAMED]
+    strategies = [named_strategy(name, config.evaluation) for name in COMPARED]
     played = run_backtests(materials.process, materials.split.validation, strategies)
     return {run.name: summarise(run, config.objectives.cvar_alpha) for run in played}
 

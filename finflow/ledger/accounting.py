@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from array_api_compat import array_namespace
 
 from finflow.ledger.constraints import turnover as portfolio_turnover
-from finflow.ledger.costs import CostModel
+from finflow.ledger.costs import CostModel, MarketState
 
 WEALTH_TOLERANCE = 1e-15
+SOLVED = 1e-12  # left over where rounding, or a root at no trade, keeps the last digits moving
 MAX_ITERATIONS = 200
 
 
@@ -28,11 +29,14 @@ class Settlement(NamedTuple):
         Wealth after over wealth before the trade, ``mu``.
     turnover : array, (batch,)
         Half-sum of absolute changes of weight.
+    refused : bool array, (batch,), or None
+        Where the trade could not be paid for and nothing was traded; None where every trade was carried out.
     """
 
     weights: Any
     wealth_factor: Any
     turnover: Any
+    refused: Any = None
 
     @property
     def cost(self) -> Any:
@@ -78,12 +82,15 @@ def pay_out(weights: Any, listed: Any) -> Any:
     return xp.concat([risky, weights[..., -1:] + paid], axis=-1)
 
 
-def settle(before: Any, target: Any, costs: CostModel, wealth: Any) -> Settlement:
+def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None = None) -> Settlement:
     """Trade from ``before`` to ``target`` and pay for it exactly.
 
     The costs come out of the portfolio, so the value traded depends on what they leave. The wealth factor solves
-    ``mu = 1 - cost(mu * target - before)``, a contraction for any cost below 100 % of the trade, iterated to
-    rounding.
+    ``mu = 1 - cost(mu * target - before)``, by iteration to rounding. That is a contraction as long as the last unit
+    traded costs less than itself, which every proportional cost below 100 % does at any size. Costs that grow with
+    size, and fixed ones in a small account, may not: a trade that would leave no wealth, or whose equation is not
+    solved in 200 rounds (its last unit costs nearly its own value, or more), is refused. The account then keeps what
+    it holds, and pays nothing.
 
     Parameters
     ----------
@@ -94,6 +101,8 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any) -> Settlemen
     costs : CostModel
     wealth : array, (batch,)
         Wealth before the trade, in money.
+    market : MarketState, optional
+        What costs that depend on volume need.
 
     Returns
     -------
@@ -106,12 +115,28 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any) -> Settlemen
     """
     xp = array_namespace(before)
     held, wanted = before[..., :-1], target[..., :-1]
-    factor = xp.ones_like(wealth)
+    factor, solved = xp.ones_like(wealth), False
     for _ in range(MAX_ITERATIONS):
-        renewed = 1.0 - costs.share(factor[..., None] * wanted - held, wealth)
-        moved = xp.max(xp.abs(renewed - factor))
-        factor = renewed
-        if not bool(moved > WEALTH_TOLERANCE):
+        last, factor = factor, 1.0 - costs.share(factor[..., None] * wanted - held, wealth, market)
+        if costs.needs_market:
+            factor = xp.clip(factor, 0.0)  # where it is no contraction, it must not run away either
+        solved = not bool(xp.max(xp.abs(factor - last)) > WEALTH_TOLERANCE)
+        if solved:
             break
     cash = xp.clip(1.0 - xp.sum(wanted, axis=-1, keepdims=True), 0.0)
-    return Settlement(xp.concat([wanted, cash], axis=-1), factor, portfolio_turnover(before, target))
+    done = Settlement(xp.concat([wanted, cash], axis=-1), factor, portfolio_turnover(before, target))
+    if solved and bool(xp.min(factor) > 0.0):
+        return done
+    paid = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
+    return done if bool(xp.all(paid)) else _refuse(before, done, paid)
+
+
+def _refuse(before: Any, wanted: Settlement, paid: Any) -> Settlement:
+    """The settlement with nothing traded in the accounts that cannot pay."""
+    xp = array_namespace(before)
+    return Settlement(
+        xp.where(paid[..., None], wanted.weights, before),
+        xp.where(paid, wanted.wealth_factor, xp.ones_like(wanted.wealth_factor)),
+        xp.where(paid, wanted.turnover, xp.zeros_like(wanted.turnover)),
+        ~paid,
+    )

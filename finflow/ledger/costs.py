@@ -1,20 +1,51 @@
-"""What a trade costs, as a share of wealth. Models are small and add up."""
+"""What a trade costs, as a share of wealth. Models are small and add up.
+
+In the formulas ``v_i`` is the value traded in asset i as a share of wealth, ``W`` wealth in money, ``V_i`` the money
+that changes hands in the asset on a day, ``s_i`` its daily volatility and ``p_i = v_i W / V_i`` the participation: the
+share of a day's trading that this trade would be.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from array_api_compat import array_namespace
 
+from finflow.config import EnvConfig
+from finflow.errors import ConfigError
+
 BASIS_POINT = 1e-4
+NO_TRADE = 1e-12  # as a share of wealth: rounding
+TINY = 1e-30  # keeps the root's slope finite at no trade, also in single precision
+LARGEST_EXPONENT = 50.0  # far beyond what any account can pay, and well inside single precision
+
+
+class MarketState(NamedTuple):
+    """How liquid and how restless assets are, as far as the decision may know.
+
+    Attributes
+    ----------
+    volume : array, (..., assets)
+        Value traded in a day, in money.
+    volatility : array, (..., assets)
+        Standard deviation of a day's log return.
+    """
+
+    volume: Any
+    volatility: Any
 
 
 class CostModel(Protocol):
     """A cost of trading."""
 
-    def share(self, trades: Any, wealth: Any) -> Any:
+    @property
+    def needs_market(self) -> bool:
+        """Whether the cost depends on volume or volatility."""
+        ...
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Cost of ``trades`` as a share of wealth before the trade.
 
         Parameters
@@ -23,6 +54,8 @@ class CostModel(Protocol):
             Signed trades in risky assets, as shares of wealth before the trade.
         wealth : array, (...,)
             Wealth before the trade, in money.
+        market : MarketState, optional
+            Needed by the models that say so.
 
         Returns
         -------
@@ -43,11 +76,126 @@ class Proportional:
     """
 
     rate: float
+    needs_market = False
 
-    def share(self, trades: Any, wealth: Any) -> Any:
-        """``rate * sum_i |trade_i|``; wealth plays no part."""
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * sum_i v_i``; wealth plays no part."""
         xp = array_namespace(trades)
         return self.rate * xp.sum(xp.abs(trades), axis=-1)
+
+
+@dataclass(frozen=True)
+class FixedMinimum:
+    """A proportional commission that is never below a fixed amount for each asset traded.
+
+    Parameters
+    ----------
+    rate : float
+        Share of the value traded.
+    minimum : float
+        Least commission of one asset's trade, in money. Trades of up to 1e-12 of wealth are rounding, and free; the
+        sliver of an asset that is sold to pay for the others' trades is not.
+    """
+
+    rate: float
+    minimum: float
+    needs_market = False
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``sum_i max(rate * v_i, minimum / W)`` over the assets that are traded."""
+        xp = array_namespace(trades)
+        size = xp.abs(trades)
+        least = xp.broadcast_to(self.minimum / wealth[..., None], size.shape)
+        return xp.sum(xp.where(size > NO_TRADE, xp.maximum(self.rate * size, least), xp.zeros_like(size)), axis=-1)
+
+
+@dataclass(frozen=True)
+class LinearSlippage:
+    """Slippage that grows in proportion to participation.
+
+    Parameters
+    ----------
+    rate : float
+        Share of the value traded that is lost when the trade is as large as a day's volume.
+    """
+
+    rate: float
+    needs_market = True
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * sum_i v_i p_i``."""
+        xp = array_namespace(trades)
+        return self.rate * xp.sum(xp.abs(trades) * participation(trades, wealth, market), axis=-1)
+
+
+@dataclass(frozen=True)
+class SquareRootSlippage:
+    """Slippage that grows with the square root of participation.
+
+    Parameters
+    ----------
+    rate : float
+        Share of the value traded that is lost when the trade is as large as a day's volume.
+    """
+
+    rate: float
+    needs_market = True
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * sum_i v_i sqrt(p_i)``."""
+        xp = array_namespace(trades)
+        root = xp.sqrt(xp.clip(participation(trades, wealth, market), TINY))
+        return self.rate * xp.sum(xp.abs(trades) * root, axis=-1)
+
+
+@dataclass(frozen=True)
+class ExponentialSlippage:
+    """Slippage that is small in small trades and soars in large ones.
+
+    Parameters
+    ----------
+    rate : float
+        Share of the value traded that is lost when the trade is as large as a day's volume.
+    steepness : float
+        ``k`` below, positive; towards zero the cost becomes linear in participation.
+    """
+
+    rate: float
+    steepness: float
+    needs_market = True
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * sum_i v_i (exp(k p_i) - 1) / (exp(k) - 1)``."""
+        xp = array_namespace(trades)
+        size = xp.abs(trades)
+        exponent = xp.clip(self.steepness * participation(trades, wealth, market), None, LARGEST_EXPONENT)
+        whole = xp.expm1(xp.asarray(self.steepness, dtype=size.dtype))
+        return self.rate * xp.sum(size * xp.expm1(exponent), axis=-1) / whole
+
+
+@dataclass(frozen=True)
+class SquareRootImpact:
+    """Market impact by the square-root law: the price moves against a trade, more where prices move much.
+
+    Parameters
+    ----------
+    coefficient : float
+        Of order one; the price moves by so many daily volatilities when a whole day's volume is traded.
+
+    References
+    ----------
+    Almgren, Thum, Hauptmann and Li (2005), Direct Estimation of Equity Market Impact; with the exponent of one half
+    of Toth et al. (2011), Anomalous Price Impact and the Critical Nature of Liquidity in Financial Markets.
+    """
+
+    coefficient: float
+    needs_market = True
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``coefficient * sum_i v_i s_i sqrt(p_i)``."""
+        xp = array_namespace(trades)
+        root = xp.sqrt(xp.clip(participation(trades, wealth, market), TINY))
+        return self.coefficient * xp.sum(xp.abs(trades) * _known(market).volatility * root, axis=-1)
 
 
 @dataclass(frozen=True)
@@ -56,9 +204,49 @@ class Summed:
 
     models: Sequence[CostModel]
 
-    def share(self, trades: Any, wealth: Any) -> Any:
+    @property
+    def needs_market(self) -> bool:
+        """Whether any of the costs depends on volume or volatility."""
+        return any(model.needs_market for model in self.models)
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Sum of the models' costs."""
         total = 0.0 * wealth
         for model in self.models:
-            total = total + model.share(trades, wealth)
+            total = total + model.share(trades, wealth, market)
         return total
+
+
+def participation(trades: Any, wealth: Any, market: MarketState | None) -> Any:
+    """Trades as shares of a day's trading in their assets, (..., assets), not negative."""
+    xp = array_namespace(trades)
+    return xp.abs(trades) * wealth[..., None] / xp.clip(_known(market).volume, TINY)
+
+
+def _known(market: MarketState | None) -> MarketState:
+    if market is None:
+        raise ConfigError("a cost under env.costs depends on the volume traded, and this market has none")
+    return market
+
+
+def costs_of(env: EnvConfig) -> Summed:
+    """The costs of the configuration: commission and slippage always, of the others those that are not zero."""
+    extra, commission = env.costs, env.commission_bps * BASIS_POINT
+    models: list[CostModel] = [
+        FixedMinimum(commission, extra.minimum) if extra.minimum > 0.0 else Proportional(commission),
+        Proportional(env.slippage_bps * BASIS_POINT),
+    ]
+    if extra.slippage_linear_bps > 0.0:
+        models.append(LinearSlippage(extra.slippage_linear_bps * BASIS_POINT))
+    if extra.slippage_sqrt_bps > 0.0:
+        models.append(SquareRootSlippage(extra.slippage_sqrt_bps * BASIS_POINT))
+    if extra.slippage_exponential_bps > 0.0:
+        models.append(ExponentialSlippage(extra.slippage_exponential_bps * BASIS_POINT, extra.slippage_steepness))
+    if extra.impact > 0.0:
+        models.append(SquareRootImpact(extra.impact))
+    return Summed(models)
+
+
+def without_market(costs: Summed) -> Summed:
+    """Those of the costs that depend on neither volume nor volatility."""
+    return Summed([model for model in costs.models if not model.needs_market])

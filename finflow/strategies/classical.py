@@ -1,9 +1,9 @@
 """The portfolios an agent has to beat, and the way to name them.
 
-All are rules from `Information` to weights and keep nothing between decisions. Those that are fitted name new weights
-at every `rebalance_every`-th decision, from the last `lookback` returns of the assets that have them all, and hold in
-between: they name the observed portfolio, which trades nothing. While there are under `lookback` returns they name
-equal weight. A fit that fails is an error: no other portfolio is put in its place unseen.
+All are rules from `Information` to weights; those of this file keep nothing between decisions. Those that are fitted
+name new weights at every `rebalance_every`-th decision, from the last `lookback` returns of the assets that have them
+all, and hold in between: they name the observed portfolio, which trades nothing. While there are under `lookback`
+returns they name equal weight. A fit that fails is an error: no other portfolio is put in its place unseen.
 """
 
 from __future__ import annotations
@@ -25,8 +25,15 @@ from numpy.typing import NDArray
 from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError
 from finflow.strategies.base import Information, Strategy, equal_weights, with_cash
+from finflow.strategies.online import (
+    ConstantRebalanced,
+    ExponentiatedGradient,
+    MeanReversion,
+    PassiveAggressiveMeanReversion,
+)
 
 __all__ = [
+    "COMPARED",
     "NAMED",
     "BuyAndHold",
     "EqualWeight",
@@ -206,8 +213,17 @@ NAMED: dict[str, Callable[[EvaluationConfig], Strategy]] = {
     "risk-parity": lambda config: RiskParity(config.rebalance_every, config.lookback),
     "maximum-diversification": lambda config: MaximumDiversification(config.rebalance_every, config.lookback),
     "momentum": lambda config: Momentum(config.rebalance_every),
+    "crp": lambda config: ConstantRebalanced(),
+    "eg": lambda config: ExponentiatedGradient(),
+    "pamr": lambda config: PassiveAggressiveMeanReversion(),
+    "olmar": lambda config: MeanReversion(),
 }
 """Name on the command line -> how to make the strategy from the evaluation's configuration."""
+
+ONLINE = ("crp", "eg", "pamr", "olmar")
+COMPARED = tuple(name for name in NAMED if name not in ONLINE)
+"""What every report shows beside the judged strategy. Online selection is run when it is named: crp is equal weight
+again, and what the others lose to costs would set the scale of every figure."""
 
 
 def named_strategy(name: str, config: EvaluationConfig) -> Strategy:

@@ -20,7 +20,7 @@ from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Strategy
-from finflow.strategies.classical import NAMED, named_strategy
+from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import Checkpoint, policy_of, read_checkpoint, stored_config
 from finflow.training.logging import METRICS
@@ -133,7 +133,7 @@ def _judge(
     """Run a strategy and those it is compared with over the test window, and write the report."""
     config, process = materials.config, materials.held_out_process()
     taken = {judged.name, *(strategy.name for strategy in others)}
-    classical = [named_strategy(name, config.evaluation) for name in NAMED if name not in taken]
+    classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
     played = run_backtests(process, materials.split.test, [judged, *others, *classical])
     index = index_backtest(process, materials.split.test)
     runs = (*played, index) if index is not None and index.name not in taken else played

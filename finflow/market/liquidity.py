@@ -1,0 +1,59 @@
+"""How much is traded in each asset and how much its price moves: what costs that grow with size are made from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.errors import ConfigError
+from finflow.ledger.costs import MarketState
+from finflow.market.panel import MarketPanel
+
+__all__ = ["liquidity_of"]
+
+FloatArray = NDArray[np.float64]
+
+
+def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
+    """Volume and volatility over trailing bars, row t from bars <= t alone.
+
+    Volume in money is the mean over ``window`` bars of shares traded times the close; volatility the standard
+    deviation (ddof 1) of log returns over the same bars. A younger asset has the bars there are. Where nothing was
+    traded, or nothing is known yet, the thinnest volume and the highest volatility of that day's other assets stand
+    in: what cannot be measured is taken to be dear. Prices adjusted for dividends understate the money of long ago.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    window : int
+        Bars, two or more.
+
+    Returns
+    -------
+    MarketState
+        ``volume`` in money and ``volatility`` a day, both (bars, assets). The first ``window`` rows are zero in both:
+        nothing can be traded on them.
+
+    Raises
+    ------
+    ConfigError
+        If the panel has no volume.
+    """
+    if panel.volume is None:
+        raise ConfigError(
+            "a cost under env.costs depends on the volume traded, but this market has no volume; set the slippage and "
+            "impact of env.costs to zero, or use a source with a volume for every price"
+        )
+    money = pd.DataFrame(panel.close * panel.volume).rolling(window, min_periods=1).mean()
+    returns = pd.DataFrame(np.log(panel.close)).diff().rolling(window, min_periods=2).std()
+    volume = _stand_in(np.asarray(money.where(money > 0.0), dtype=np.float64), np.fmin)
+    volatility = _stand_in(np.asarray(returns, dtype=np.float64), np.fmax)
+    volume[:window], volatility[:window] = 0.0, 0.0
+    return MarketState(volume, volatility)
+
+
+def _stand_in(values: FloatArray, dearest: np.ufunc) -> FloatArray:
+    """Gaps filled with the dearest value of their row; zero where a row has none."""
+    filled = np.where(np.isnan(values), dearest.reduce(values, axis=1)[:, None], values)
+    return np.nan_to_num(filled, nan=0.0)

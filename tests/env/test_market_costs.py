@@ -1,0 +1,207 @@
+"""Volume and volatility reach the costs of a decision, and nothing that was not known then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
+from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.objective import Moments
+from finflow.errors import ConfigError
+from finflow.market.features import Features
+from finflow.market.liquidity import liquidity_of
+from finflow.market.panel import MarketPanel
+
+FloatArray = NDArray[np.float64]
+
+BARS, ASSETS, WINDOW = 60, 3, 5
+IMPACT = CostsConfig(impact=1.0, window=WINDOW)
+EVERYTHING = CostsConfig(
+    minimum=3.0,
+    slippage_linear_bps=20.0,
+    slippage_sqrt_bps=10.0,
+    slippage_exponential_bps=5.0,
+    impact=0.5,
+    window=WINDOW,
+)
+LAGS = pytest.mark.parametrize("lag", [0, 1, 2])
+
+
+def made_panel(seed: int = 0, **changes: Any) -> MarketPanel:
+    rng = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, size=(BARS, ASSETS)), axis=0))
+    fields = {"close": close, "volume": rng.lognormal(13.0, 1.0, size=(BARS, ASSETS)), **changes}
+    dates = np.datetime64("2000-01-03") + np.arange(BARS)
+    return MarketPanel(dates=dates, assets=("A", "B", "C"), **fields)
+
+
+def made_process(panel: MarketPanel, costs: CostsConfig = IMPACT, **env: Any) -> DecisionProcess:
+    features = Features(
+        assets=np.zeros((BARS, ASSETS, 1), dtype=np.float32),
+        market=np.zeros((BARS, 1), dtype=np.float32),
+        asset_names=("none",),
+        market_names=("none",),
+        lenses={},
+        first_bar=0,
+    )
+    return DecisionProcess(panel, features, EnvConfig(costs=costs, **env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+
+
+@LAGS
+def test_impact_is_that_of_the_bars_before_the_decision(lag: int) -> None:
+    """All sold at bar 30: coefficient, volatility and the root of participation, recomputed from the prices."""
+    panel = made_panel()
+    process = made_process(panel, execution_lag=lag, commission_bps=0.0, slippage_bps=0.0)
+    outcome = process.step(process.start(np.array([30]), np.array([[0.5, 0.0, 0.2, 0.3]])), np.eye(4)[-1:])
+    assert panel.volume is not None
+    last = 30 - lag
+    bars = slice(last - WINDOW + 1, last + 1)
+    volume = (panel.close * panel.volume)[bars].mean(axis=0)
+    volatility = np.diff(np.log(panel.close), axis=0)[last - WINDOW : last].std(axis=0, ddof=1)
+    held = np.array([0.5, 0.0, 0.2, 0.3]) * np.append(panel.close[30] / panel.close[29], 1.0)
+    sold = (held / held.sum())[:-1]
+    expected = (sold * volatility * np.sqrt(sold * 1e6 / volume)).sum()
+    assert outcome.cost[0] == pytest.approx(expected, rel=1e-9)
+
+
+@LAGS
+def test_no_volume_or_price_after_the_information_set_moves_a_cost(lag: int) -> None:
+    """From cash the target at a given bar does not depend on older prices, so the volume alone can be shocked."""
+    panel, now = made_panel(), 30
+    assert panel.volume is not None
+    volume = panel.volume.copy()
+    volume[now - lag + 1 :] *= 7.0
+    shocked = made_panel(volume=volume)
+    target = np.array([[0.2, 0.5, 0.1, 0.2]])
+    costs = [
+        process.step(process.start(np.array([now])), target).cost[0]
+        for process in (made_process(world, execution_lag=lag) for world in (panel, shocked))
+    ]
+    assert costs[0] == costs[1]
+    close = panel.close.copy()
+    close[now - lag + 1 :] *= 1.5  # all assets alike; of the measures only those of later bars may change
+    ours, theirs = liquidity_of(panel, WINDOW), liquidity_of(made_panel(close=close), WINDOW)
+    for left, right in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(left[: now - lag + 1], right[: now - lag + 1])
+        assert not np.array_equal(left[now - lag + 1], right[now - lag + 1])
+    volume[now - lag] *= 7.0  # what was known does count
+    known = made_process(made_panel(volume=volume), execution_lag=lag)
+    assert known.step(known.start(np.array([now])), target).cost[0] < costs[0]
+
+
+def test_a_market_without_volume_is_refused_only_where_volume_is_needed() -> None:
+    panel = made_panel(volume=None)
+    for key in ("slippage_linear_bps", "slippage_sqrt_bps", "slippage_exponential_bps", "impact"):
+        with pytest.raises(ConfigError, match=r"env\.costs .* no volume"):
+            made_process(panel, CostsConfig(**{key: 1.0}))
+    process = made_process(panel, CostsConfig(minimum=2.0), commission_bps=0.0, slippage_bps=0.0)
+    outcome = process.step(process.start(np.array([30])), np.array([[0.2, 0.5, 0.1, 0.2]]))
+    assert outcome.cost[0] == pytest.approx(6.0 / 1e6, abs=1e-15)
+    assert process.liquidity is None
+
+
+def test_decisions_begin_where_volume_and_volatility_are_known() -> None:
+    assert made_process(made_panel(), execution_lag=2).decision_bars(range(BARS)).start == WINDOW + 2
+    assert made_process(made_panel(), CostsConfig(window=WINDOW)).decision_bars(range(BARS)).start == 1
+
+
+def test_what_cannot_be_measured_is_taken_to_be_dear() -> None:
+    close, volume = made_panel().close.copy(), np.full((BARS, ASSETS), 1e5)
+    close[:20, 1] = volume[:20, 1] = np.nan  # lists at bar 20
+    volume[:, 2] = 0.0  # never trades
+    measured = liquidity_of(made_panel(close=close, volume=volume), WINDOW)
+    assert measured.volume[19].tolist() == [measured.volume[19, 0]] * 3
+    assert measured.volume[20, 1] == 1e5 * close[20, 1]  # known from its first bar on
+    assert measured.volume[25, 2] == measured.volume[25, :2].min()
+    assert measured.volatility[21, 1] == max(measured.volatility[21, 0], measured.volatility[21, 2])
+    assert measured.volatility[22, 1] != measured.volatility[22, 0]
+
+
+@LAGS
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_batch_fares_as_each_account_alone_and_torch_as_numpy(lag: int, seed: int) -> None:
+    process = made_process(made_panel(seed), EVERYTHING, execution_lag=lag)
+    rng = np.random.default_rng(seed)
+    state = process.start(np.array([10, 17, 33]))
+    tensors = PortfolioState(
+        state.bar, *(torch.from_numpy(np.array(value)) for name, value in vars(state).items() if name != "bar")
+    )
+    rows = [process.start(state.bar[i : i + 1]) for i in range(3)]
+    for _ in range(10):
+        target = rng.dirichlet(np.full(4, 0.4), size=3)
+        left, right = process.step(state, target), process.step(tensors, torch.from_numpy(target))
+        rows = [process.step(row, target[i : i + 1]).state for i, row in enumerate(rows)]
+        np.testing.assert_allclose(right.cost.numpy(), left.cost, rtol=0, atol=1e-10)
+        state, tensors = left.state, right.state
+    np.testing.assert_allclose(tensors.wealth.numpy(), state.wealth, rtol=1e-10)
+    np.testing.assert_allclose([row.wealth[0] for row in rows], state.wealth, rtol=1e-10)
+
+
+@LAGS
+def test_naming_the_observed_portfolio_is_free_under_every_cost(lag: int) -> None:
+    process = made_process(made_panel(), EVERYTHING, execution_lag=lag)
+    state = process.start(np.array([10]), np.array([[0.1, 0.2, 0.3, 0.4]]))
+    for _ in range(20):
+        outcome = process.step(state, process.observed_portfolio(state)[:, :4])
+        assert outcome.cost[0] == 0.0
+        state = outcome.state
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_splits_change_no_cost(seed: int) -> None:
+    """Shares in other units: prices times u, volumes by u."""
+    panel = made_panel(seed)
+    assert panel.volume is not None
+    units = np.exp(np.random.default_rng(seed).normal(0.0, 3.0, ASSETS))
+    other = made_panel(seed, close=panel.close * units, volume=panel.volume / units)
+    target = np.array([[0.4, 0.1, 0.2, 0.3]])
+    one, two = (made_process(world, EVERYTHING) for world in (panel, other))
+    left, right = (process.step(process.start(np.array([30])), target) for process in (one, two))
+    assert right.cost[0] == pytest.approx(left.cost[0], rel=1e-9)
+
+
+def test_a_position_is_paid_out_at_its_last_price_and_pays_no_impact() -> None:
+    """A ends with bar 29: its value there is cash at bar 30, and no share of it was sold to anybody."""
+    panel = made_panel()
+    assert panel.volume is not None
+    close, volume = panel.close.copy(), panel.volume.copy()
+    close[30:, 0] = volume[30:, 0] = np.nan
+    process = made_process(made_panel(close=close, volume=volume), EVERYTHING)
+    held = np.array([[0.6, 0.2, 0.1, 0.1]])
+    state = process.start(np.array([30]), held)
+    outcome = process.step(state, held)  # the observed portfolio, at bar 29
+    assert outcome.cost[0] == 0.0
+    assert outcome.filled[0, 0] == 0.0
+    value = np.append(held[0, :3] * np.append(1.0, close[30, 1:] / close[29, 1:]), held[0, 3])
+    assert outcome.filled[0, -1] == pytest.approx((value[0] + value[3]) / value.sum(), abs=1e-15)
+
+
+def test_an_order_that_cannot_be_paid_is_reported_and_leaves_the_account_as_it_was() -> None:
+    process = made_process(made_panel(), CostsConfig(minimum=4.0), initial_capital=10.0)
+    state = process.start(np.array([30, 30]))
+    outcome = process.step(state, np.array([[0.3, 0.3, 0.3, 0.1], [0.3, 0.3, 0.0, 0.4]]))
+    assert outcome.refused.tolist() == [True, False]
+    assert outcome.cost[0] == outcome.turnover[0] == outcome.simple_return[0] == 0.0
+    np.testing.assert_array_equal(outcome.filled[0], [0.0, 0.0, 0.0, 1.0])
+    assert outcome.cost[1] == pytest.approx(0.8, abs=0.01)
+
+
+def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:
+    process = made_process(made_panel(), CostsConfig(), execution_lag=0)
+    dear = process.repriced(EnvConfig(commission_bps=500.0, slippage_bps=0.0, costs=IMPACT, initial_capital=5e6))
+    target = np.array([[0.4, 0.1, 0.2, 0.3]])
+    cheap = process.step(process.start(np.array([30])), target).cost[0]
+    assert cheap == pytest.approx(0.0015 * 0.7 / (1.0 + 0.0015 * 0.7), abs=1e-14)
+    assert dear.start(np.array([30])).wealth[0] == 5e6
+    assert dear.step(dear.start(np.array([30])), target).cost[0] > 0.03
+    assert process.liquidity is None
+    assert dear.env.execution_lag == process.env.execution_lag

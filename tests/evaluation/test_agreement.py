@@ -1,0 +1,159 @@
+"""An independent backtester, given our share quantities, comes to our equity to the last digits that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import bt
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
+from finflow.env.decision import DecisionProcess
+from finflow.env.objective import Moments
+from finflow.evaluation.backtest import run_backtests
+from finflow.market.features import Features
+from finflow.market.panel import MarketPanel
+from finflow.strategies.base import Information, Strategy
+from finflow.strategies.classical import BuyAndHold, EqualWeight, named_strategy
+from finflow.strategies.online import MeanReversion
+
+FloatArray = NDArray[np.float64]
+
+BARS, ASSETS, FIRST, CAPITAL = 420, 6, 280, 1_000_000.0
+RATE = 0.0015  # 10 bp of commission and 5 bp of slippage, the defaults
+LAGS = pytest.mark.parametrize("lag", [0, 1])
+
+
+class MonthlyMomentum:
+    """The better half of the last half year, equally, on every 21st decision; held in between."""
+
+    name = "monthly momentum"
+
+    def decide(self, information: Information) -> FloatArray:
+        if information.step % 21:
+            return information.portfolio
+        gained = information.prices[-1] / information.prices[-127]
+        chosen = np.append(gained >= np.median(gained), False)
+        return chosen / chosen.sum()
+
+
+def made_process(lag: int) -> DecisionProcess:
+    rng = np.random.default_rng(4)
+    close = 50.0 * np.exp(np.cumsum(rng.normal(3e-4, 0.02, size=(BARS, ASSETS)), axis=0))
+    panel = MarketPanel(
+        dates=pd.bdate_range("2015-01-01", periods=BARS).to_numpy().astype("datetime64[D]"),
+        assets=tuple("ABCDEF"),
+        close=close,
+    )
+    features = Features(
+        assets=np.zeros((BARS, ASSETS, 1), dtype=np.float32),
+        market=np.zeros((BARS, 1), dtype=np.float32),
+        asset_names=("none",),
+        market_names=("none",),
+        lenses={},
+        first_bar=0,
+    )
+    env = EnvConfig(execution_lag=lag, initial_capital=CAPITAL)
+    return DecisionProcess(panel, features, env, ObjectivesConfig(), Moments(4e-4, 1e-4))
+
+
+def played(strategy: Strategy, lag: int) -> tuple[pd.DataFrame, pd.DataFrame, FloatArray]:
+    """Closing prices, the shares held after each fill, and equity after each fill."""
+    process = made_process(lag)
+    window = range(FIRST, BARS)
+    (run,) = run_backtests(process, window, [strategy])
+    bars = process.decision_bars(window)
+    before = CAPITAL * np.concatenate([[1.0], np.cumprod(1.0 + run.returns)[:-1]])
+    equity = before * (1.0 - run.costs)
+    prices = pd.DataFrame(process.panel.close, columns=list(process.panel.assets))
+    prices.index = pd.DatetimeIndex(process.panel.dates)
+    prices = prices.iloc[bars.start : bars.stop]
+    shares = pd.DataFrame(
+        equity[:, None] * run.weights[:, :-1] / prices.to_numpy(), index=prices.index, columns=prices.columns
+    )
+    return prices, shares, equity
+
+
+class Orders(bt.Algo):
+    """Buys and sells given numbers of shares."""
+
+    def __init__(self, shares: pd.DataFrame) -> None:
+        super().__init__()
+        self.trades = shares.diff().fillna(shares.iloc[:1])
+
+    def __call__(self, target: Any) -> bool:
+        if target.now in self.trades.index:
+            for name, quantity in self.trades.loc[target.now].items():
+                if quantity != 0.0:
+                    target.transact(quantity, child=name)
+        return True
+
+
+def equity_by_bt(prices: pd.DataFrame, algos: list[Any]) -> FloatArray:
+    """bt's own account: its cash, its fees, its valuation, at each close after trading."""
+    test = bt.Backtest(
+        bt.Strategy("theirs", algos, children=list(prices.columns)),
+        prices,
+        initial_capital=CAPITAL,
+        commissions=lambda quantity, price: RATE * abs(quantity) * price,
+        integer_positions=False,
+        progress_bar=False,
+    )
+    test.run()
+    values: FloatArray = test.strategy.values.loc[prices.index].to_numpy(dtype=np.float64)
+    return values
+
+
+@LAGS
+@pytest.mark.parametrize("make", [EqualWeight, BuyAndHold, MonthlyMomentum, MeanReversion])
+def test_bt_with_our_shares_has_our_equity(make: Callable[[], Strategy], lag: int) -> None:
+    prices, shares, equity = played(make(), lag)
+    theirs = equity_by_bt(prices, [Orders(shares)])
+    np.testing.assert_allclose(theirs, equity, rtol=1e-9, atol=0)
+    assert len(equity) == BARS - FIRST - 1
+    assert equity.max() / equity.min() > 1.05  # something happened
+
+
+def test_what_bt_makes_of_the_same_weights_differs_by_how_it_sizes_orders() -> None:
+    """Equal weight at lag 0, sized by bt itself.
+
+    bt turns each weight into money before costs (an order of ``w V - held``, fees out of that order), one asset after
+    the other; ours are the weights right after the costs are paid. The first purchase is the same in both, 1 / 1.0015
+    of each share of the capital. Afterwards bt's invested share is off by the costs of a single rebalancing, which
+    earn nothing that day: the difference is of the size of cost times return and far below the costs themselves.
+    """
+    prices, _, equity = played(EqualWeight(), 0)
+    algos = (bt.algos.RunDaily(), bt.algos.SelectAll(), bt.algos.WeighEqually(), bt.algos.Rebalance())
+    theirs = equity_by_bt(prices, list(algos))
+    assert theirs[0] == pytest.approx(equity[0], rel=1e-9)
+    apart = np.abs(theirs / equity - 1.0).max()
+    assert 1e-9 < apart < 1e-4
+    cost = 1.0 - equity[-1] / equity_by_ledger_without_costs()[-1]
+    assert cost > 20.0 * apart
+
+
+def equity_by_ledger_without_costs() -> FloatArray:
+    """Equal weight every day for nothing: the product of mean relatives."""
+    close = made_process(0).panel.close[FIRST : BARS - 1]
+    relatives = (close[1:] / close[:-1]).mean(axis=1)
+    grown: FloatArray = CAPITAL * np.concatenate([[1.0], np.cumprod(relatives)])
+    return grown
+
+
+@pytest.mark.parametrize("name", ["crp", "eg", "pamr", "olmar"])
+def test_online_selection_without_costs_earns_what_the_papers_count(name: str) -> None:
+    """Wealth is the product of b . x when nothing is paid and decisions fill at once."""
+    process = made_process(0).repriced(EnvConfig(commission_bps=0.0, slippage_bps=0.0, initial_capital=CAPITAL))
+    (run,) = run_backtests(process, range(FIRST, BARS), [named_strategy(name, EvaluationConfig())])
+    strategy, close = named_strategy(name, EvaluationConfig()), process.panel.close
+    expected = []
+    for step, bar in enumerate(range(FIRST, BARS - 1)):
+        chosen = strategy.decide(
+            Information(step, close[: bar + 1], np.ones(ASSETS, dtype=np.bool_), np.eye(ASSETS + 1)[-1])
+        )
+        expected.append(float(chosen[:-1] @ (close[bar + 1] / close[bar])) - 1.0)
+    np.testing.assert_allclose(run.returns, expected, rtol=0, atol=1e-12)

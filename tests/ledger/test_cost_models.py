@@ -1,0 +1,369 @@
+"""Costs that grow with size: by hand, by their invariants, and where the account cannot pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from finflow.config import CostsConfig, EnvConfig
+from finflow.errors import ConfigError
+from finflow.ledger.accounting import Settlement, settle
+from finflow.ledger.costs import (
+    CostModel,
+    ExponentialSlippage,
+    FixedMinimum,
+    LinearSlippage,
+    MarketState,
+    Proportional,
+    SquareRootImpact,
+    SquareRootSlippage,
+    Summed,
+    costs_of,
+    without_market,
+)
+
+FloatArray = NDArray[np.float64]
+
+CENT = 0.01
+MILLION = np.array([1_000_000.0])
+ROUNDING = 1e-11  # the equation is solved to 1e-12 or better
+
+MODELS: dict[str, CostModel] = {
+    "minimum": FixedMinimum(0.001, 5.0),
+    "linear": LinearSlippage(0.01),
+    "square root": SquareRootSlippage(0.01),
+    "exponential": ExponentialSlippage(0.01, 5.0),
+    "impact": SquareRootImpact(1.0),
+}
+MODELS["all"] = Summed([Proportional(0.0005), *MODELS.values()])
+EACH = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+GROWING = [name for name in MODELS if name != "minimum"]
+
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.sampled_from([1, 2, 20, 500])
+
+
+def market_of(volume: list[float], volatility: list[float]) -> MarketState:
+    return MarketState(np.array([volume]), np.array([volatility]))
+
+
+def drawn(seed: int, assets: int, batch: int = 4) -> tuple[FloatArray, FloatArray, FloatArray, MarketState]:
+    """Portfolios, targets, accounts from 100 to 100 million, markets from thin to deep."""
+    rng = np.random.default_rng(seed)
+    before, target = (rng.dirichlet(np.full(assets + 1, rng.choice([0.05, 1.0])), size=batch) for _ in range(2))
+    wealth = 10.0 ** rng.uniform(2.0, 8.0, size=batch)
+    volume = 10.0 ** rng.uniform(5.0, 10.0, size=(batch, assets))
+    return before, target, wealth, MarketState(volume, 10.0 ** rng.uniform(-3.0, -1.0, size=(batch, assets)))
+
+
+def where(done: Settlement) -> NDArray[np.bool_]:
+    """Which trades were carried out."""
+    count = len(done.wealth_factor)
+    return np.ones(count, dtype=np.bool_) if done.refused is None else ~np.asarray(done.refused)
+
+
+# By hand --------------------------------------------------------------------------------------------------------------
+
+
+def test_golden_minimum_commission() -> None:
+    """10 000 in cash; 60 % A and 2 % B are bought at 10 bp, at least 5 each.
+
+    A pays 0.0006 mu of the 10 000, about 6; B would pay 0.20 and pays 5, which is 0.0005. So
+    mu = 1 - 0.0006 mu - 0.0005 = 0.9995 / 1.0006 = 0.99890066: 5.99 and 5.00 are paid.
+
+    Then A alone is sold whole: 0.6 of 9 989.01 at 10 bp is 5.99, and nothing is due for B.
+    """
+    wealth, model = np.array([10_000.0]), FixedMinimum(0.001, 5.0)
+    bought = settle(np.array([[0.0, 0.0, 1.0]]), np.array([[0.6, 0.02, 0.38]]), model, wealth)
+    assert bought.wealth_factor[0] == pytest.approx(0.9995 / 1.0006, abs=1e-15)
+    assert wealth[0] * bought.cost[0] == pytest.approx(10.99, abs=CENT / 2)
+    wealth = wealth * bought.wealth_factor
+    paid = wealth[0] * model.share(np.array([[-0.6, 0.0]]), wealth)[0]
+    assert paid == pytest.approx(5.99, abs=CENT / 2)
+
+
+def test_golden_linear_slippage() -> None:
+    """1 000 000 in cash, half of it into A, of which a million a day is traded; 100 bp at a day's volume.
+
+    The trade is mu / 2 of wealth and of volume, its cost 0.01 (mu / 2)^2: 0.0025 mu^2 + mu - 1 = 0, so
+    mu = (sqrt(1.01) - 1) / 0.005 = 0.9975124, a cost of 2 487.58.
+    """
+    done = settle(
+        np.array([[0.0, 1.0]]), np.array([[0.5, 0.5]]), LinearSlippage(0.01), MILLION, market_of([1e6], [0.02])
+    )
+    assert done.wealth_factor[0] == pytest.approx((np.sqrt(1.01) - 1.0) / 0.005, abs=1e-13)
+    assert 1e6 * done.cost[0] == pytest.approx(2487.58, abs=CENT / 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "money"),
+    [
+        # all of A is sold: 250 000, a quarter of a day's volume of 1 000 000; its root is a half
+        (LinearSlippage(0.004), 250.0),  # 250 000 * 0.004 / 4
+        (SquareRootSlippage(0.004), 500.0),  # 250 000 * 0.004 / 2
+        (ExponentialSlippage(0.015, float(np.log(16.0))), 250.0),  # 250 000 * 0.015 * (2 - 1) / (16 - 1)
+        (SquareRootImpact(0.8), 2000.0),  # 250 000 * 0.8 * 0.02 / 2
+        (FixedMinimum(0.001, 5.0), 250.0),
+        (FixedMinimum(0.001, 400.0), 400.0),
+    ],
+)
+def test_golden_sales(model: CostModel, money: float) -> None:
+    """What a sale of everything costs does not depend on what is left, so it can be read off."""
+    market = market_of([1e6, 1e9], [0.02, 0.5])
+    done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), model, MILLION, market)
+    assert 1e6 * done.cost[0] == pytest.approx(money, abs=1e-8)
+    both = Summed([Proportional(0.001), model])
+    done = settle(np.array([[0.25, 0.0, 0.75]]), np.array([[0.0, 0.0, 1.0]]), both, MILLION, market)
+    assert 1e6 * done.cost[0] == pytest.approx(money + 250.0, abs=1e-8)
+    np.testing.assert_array_equal(done.weights, [[0.0, 0.0, 1.0]])
+
+
+def test_golden_impact_of_a_purchase() -> None:
+    """From cash into A whole, 1 000 000 of a volume of 4 000 000, 2 % a day, coefficient one.
+
+    The cost is mu * 0.02 * sqrt(mu / 4) = 0.01 mu^1.5. With x = sqrt(mu): 0.01 x^3 + x^2 - 1 = 0, of which Newton's
+    rule from one gives x = 1 - 0.01 / 2.03 = 0.99507389, then 0.99506152; so mu = 0.99014742, a cost of 9 852.58.
+    """
+    done = settle(
+        np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]), SquareRootImpact(1.0), MILLION, market_of([4e6], [0.02])
+    )
+    assert 1e6 * done.cost[0] == pytest.approx(9852.58, abs=CENT / 2)
+
+
+# Invariants -----------------------------------------------------------------------------------------------------------
+
+
+@EACH
+@settings(max_examples=40)
+@given(seed=seeds, assets=sizes)
+def test_wealth_is_conserved_to_the_cent(model: CostModel, seed: int, assets: int) -> None:
+    """Shares and cash before are shares and cash after plus the cost, of the accounts whose trade was carried out."""
+    before, target, wealth, market = drawn(seed, assets)
+    done = settle(before, target, model, wealth, market)
+    ok = where(done)
+    traded = (wealth * done.wealth_factor)[:, None] * done.weights[:, :-1] - wealth[:, None] * before[:, :-1]
+    charged = wealth * model.share(traded / wealth[:, None], wealth, market)
+    left = wealth * before[:, -1] - traded.sum(axis=1) - charged
+    np.testing.assert_allclose(charged[ok], (wealth * done.cost)[ok], rtol=0, atol=CENT)
+    np.testing.assert_allclose(left[ok], (wealth * done.wealth_factor * done.weights[:, -1])[ok], rtol=0, atol=CENT)
+    assert (done.cost >= 0.0).all()
+    assert (done.wealth_factor > 0.0).all()
+
+
+@EACH
+@settings(max_examples=40)
+@given(seed=seeds, assets=sizes)
+def test_no_trade_costs_nothing_exactly(model: CostModel, seed: int, assets: int) -> None:
+    held, _, wealth, market = drawn(seed, assets)
+    done = settle(held, held, model, wealth, market)
+    assert (done.wealth_factor == 1.0).all()
+    assert (done.turnover == 0.0).all()
+    assert done.refused is None
+
+
+@EACH
+@settings(max_examples=40)
+@given(seed=seeds, assets=sizes)
+def test_permuting_assets_permutes_the_results(model: CostModel, seed: int, assets: int) -> None:
+    before, target, wealth, market = drawn(seed, assets)
+    order = np.random.default_rng(seed).permutation(assets)
+    columns = np.append(order, assets)
+    moved_market = MarketState(*(table[:, order] for table in market))
+    done = settle(before, target, model, wealth, market)
+    moved = settle(before[:, columns], target[:, columns], model, wealth, moved_market)
+    np.testing.assert_allclose(moved.wealth_factor, done.wealth_factor, rtol=0, atol=ROUNDING)
+    np.testing.assert_array_equal(where(moved), where(done))
+    np.testing.assert_allclose(moved.weights, done.weights[:, columns], rtol=0, atol=1e-14)
+
+
+@EACH
+@settings(max_examples=40)
+@given(seed=seeds, assets=sizes)
+def test_an_account_in_a_batch_fares_as_it_would_alone(model: CostModel, seed: int, assets: int) -> None:
+    before, target, wealth, market = drawn(seed, assets)
+    together = settle(before, target, model, wealth, market)
+    for i in range(len(wealth)):
+        row = slice(i, i + 1)
+        alone = settle(before[row], target[row], model, wealth[row], MarketState(*(t[row] for t in market)))
+        np.testing.assert_allclose(alone.wealth_factor, together.wealth_factor[row], rtol=0, atol=ROUNDING)
+        np.testing.assert_array_equal(alone.weights, together.weights[row])
+        assert where(alone)[0] == where(together)[i]
+
+
+@EACH
+@settings(max_examples=40)
+@given(seed=seeds, assets=sizes)
+def test_numpy_and_torch_agree(model: CostModel, seed: int, assets: int) -> None:
+    before, target, wealth, market = drawn(seed, assets)
+    ours = settle(before, target, model, wealth, market)
+    tensors = MarketState(*(torch.from_numpy(table) for table in market))
+    theirs = settle(*(torch.from_numpy(a) for a in (before, target)), model, torch.from_numpy(wealth), tensors)
+    for left, right in zip(ours[:3], theirs[:3], strict=True):
+        np.testing.assert_allclose(right.numpy(), left, rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(where(theirs), where(ours))
+
+
+@pytest.mark.parametrize("name", GROWING)
+@settings(max_examples=40)
+@given(seed=seeds, assets=sizes)
+def test_larger_trades_and_thinner_markets_cost_more_than_in_proportion(name: str, seed: int, assets: int) -> None:
+    before, target, wealth, market = drawn(seed, assets)
+    wealth = 0.01 * wealth  # no more than a few days of volume
+    model, trades = MODELS[name], 0.1 * (target - before)[:, :-1]
+    if name == "all":
+        model = Summed([each for key, each in MODELS.items() if key not in ("minimum", "all")])
+    once = model.share(trades, wealth, market)
+    some = np.abs(trades).max(axis=1) > 1e-6
+    assert (model.share(2.0 * trades, wealth, market)[some] > 2.0 * once[some] * (1.0 + 1e-9)).all()
+    thinner = MarketState(0.5 * market.volume, market.volatility)
+    richer = model.share(trades, 2.0 * wealth, market)
+    np.testing.assert_allclose(model.share(trades, wealth, thinner), richer, rtol=1e-12)  # participation is all
+    assert (richer[some] > once[some]).all()
+
+
+def left_in_money(
+    rate: Callable[[FloatArray, FloatArray], FloatArray],
+    before: FloatArray,
+    target: FloatArray,
+    wealth: float,
+    volume: FloatArray,
+    volatility: FloatArray,
+) -> float:
+    """Money after a trade: what is left and what was charged are what there was."""
+
+    def too_much(left: float) -> float:
+        money = np.abs(left * target[:-1] - wealth * before[:-1])
+        return float(left + (money * rate(money / volume, volatility)).sum() - wealth)
+
+    return float(brentq(too_much, 0.6 * wealth, wealth * (1.0 + 1e-9), xtol=1e-12, rtol=1e-14))
+
+
+@pytest.mark.parametrize("name", ["linear", "square root", "exponential", "impact"])
+def test_the_wealth_factor_is_that_of_an_independent_solver(name: str) -> None:
+    """The equation in money, solved by bracketing, the formulas written out without the models."""
+    formula = {
+        "linear": lambda p, s: 0.01 * p,
+        "square root": lambda p, s: 0.01 * np.sqrt(p),
+        "exponential": lambda p, s: 0.01 * (np.exp(5.0 * p) - 1.0) / (np.exp(5.0) - 1.0),
+        "impact": lambda p, s: s * np.sqrt(p),
+    }[name]
+    checked = 0
+    for seed in range(40):
+        before, target, wealth, market = drawn(seed, 5)
+        done = settle(before, target, MODELS[name], wealth, market)
+        for i in np.flatnonzero(where(done) & (done.cost < 0.2)):
+            row = (before[i], target[i], wealth[i], market.volume[i], market.volatility[i])
+            root = left_in_money(formula, *row)
+            assert done.wealth_factor[i] == pytest.approx(root / wealth[i], abs=1e-12)
+            checked += 1
+    assert checked > 80
+
+
+@EACH
+def test_gradients_are_those_of_finite_differences(model: CostModel) -> None:
+    """Away from the kinks: every asset is traded, and no trade is as large as the minimum commission needs."""
+    rng = np.random.default_rng(3)
+    raw = [torch.from_numpy(rng.dirichlet(np.ones(5), size=3)).requires_grad_() for _ in range(2)]
+    wealth = torch.tensor([1e5, 1e6, 3e6], dtype=torch.float64)
+    market = MarketState(
+        torch.from_numpy(10.0 ** rng.uniform(6.5, 8.0, size=(3, 4))),
+        torch.from_numpy(rng.uniform(0.01, 0.03, size=(3, 4))),
+    )
+
+    def factor(before: Any, target: Any, wealth: Any) -> Any:
+        held, wanted = (raw / raw.sum(-1, keepdim=True) for raw in (before, target))
+        done = settle(held, wanted, model, wealth, market)
+        assert done.refused is None
+        return done.wealth_factor, done.turnover
+
+    assert torch.autograd.gradcheck(factor, (*raw, wealth.requires_grad_()), eps=1e-7, atol=1e-6)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_where_nothing_is_traded_is_a_number(model: CostModel, dtype: torch.dtype) -> None:
+    held = torch.tensor([[0.5, 0.25, 0.25]], dtype=dtype, requires_grad=True)
+    market = MarketState(torch.full((1, 2), 1e6, dtype=dtype), torch.full((1, 2), 0.02, dtype=dtype))
+    done = settle(held.detach(), held, model, torch.full((1,), 1e6, dtype=dtype), market)
+    (slope,) = torch.autograd.grad(done.wealth_factor.sum(), held)
+    assert torch.isfinite(slope).all()
+
+
+# What the account cannot pay ------------------------------------------------------------------------------------------
+
+
+def test_a_trade_that_would_leave_nothing_is_refused_and_costs_nothing() -> None:
+    """Ten in the account and a minimum of six for each of two trades; the neighbour with 10 000 can pay."""
+    before, target = np.array([[0.0, 0.0, 1.0]] * 2), np.array([[0.5, 0.4, 0.1]] * 2)
+    done = settle(before, target, FixedMinimum(0.0, 6.0), np.array([10.0, 10_000.0]))
+    assert done.refused.tolist() == [True, False]
+    np.testing.assert_array_equal(done.weights[0], before[0])
+    assert (done.wealth_factor[0], done.turnover[0]) == (1.0, 0.0)
+    assert done.wealth_factor[1] == pytest.approx(1.0 - 12.0 / 10_000.0, abs=1e-15)
+    np.testing.assert_allclose(done.weights[1], target[1], rtol=0, atol=1e-16)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_trade_of_a_thousand_days_of_volume_is_refused(name: str) -> None:
+    """Its last unit costs more than itself."""
+    model = MODELS[name] if name != "impact" else SquareRootImpact(10.0)
+    model = model if name != "square root" else SquareRootSlippage(0.1)
+    market = market_of([1e3], [0.05])
+    done = settle(np.array([[0.0, 1.0]]), np.array([[0.9, 0.1]]), model, MILLION, market)
+    assert done.refused.tolist() == [True]
+    np.testing.assert_array_equal(done.weights, [[0.0, 1.0]])
+    assert np.isfinite(done.wealth_factor).all()
+
+
+def test_what_is_not_traded_at_all_cannot_be_bought() -> None:
+    market = market_of([0.0, 1e9], [0.02, 0.02])
+    before, impact = np.array([[0.0, 0.0, 1.0]]), SquareRootImpact(1.0)
+    assert settle(before, np.array([[0.1, 0.4, 0.5]]), impact, MILLION, market).refused.tolist() == [True]
+    assert settle(before, np.array([[0.0, 0.4, 0.6]]), impact, MILLION, market).refused is None
+
+
+# From the configuration -----------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_are_a_commission_and_slippage_alone() -> None:
+    costs = costs_of(EnvConfig())
+    assert costs.models == [Proportional(0.001), Proportional(0.0005)]
+    assert not costs.needs_market
+
+
+def test_each_key_adds_its_own_cost() -> None:
+    env = EnvConfig(
+        costs=CostsConfig(
+            minimum=2.0,
+            slippage_linear_bps=10.0,
+            slippage_sqrt_bps=20.0,
+            slippage_exponential_bps=30.0,
+            slippage_steepness=4.0,
+            impact=0.7,
+        )
+    )
+    costs = costs_of(env)
+    assert costs.models == [
+        FixedMinimum(0.001, 2.0),
+        Proportional(0.0005),
+        LinearSlippage(0.001),
+        SquareRootSlippage(0.002),
+        ExponentialSlippage(0.003, 4.0),
+        SquareRootImpact(0.7),
+    ]
+    assert costs.needs_market
+    assert without_market(costs).models == costs.models[:2]
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_cost_of_volume_says_so_where_there_is_none(name: str) -> None:
+    with pytest.raises(ConfigError, match="volume"):
+        settle(np.array([[0.0, 1.0]]), np.array([[0.5, 0.5]]), MODELS[name], MILLION)
