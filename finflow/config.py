@@ -36,6 +36,7 @@ from finflow.schema import (
     ObjectivesConfig,
     OutputConfig,
     Section,
+    SyntheticConfig,
     TrainConfig,
 )
 from finflow.yaml_text import parse_file, parse_scalar, to_yaml
@@ -49,6 +50,7 @@ __all__ = [
     "MarketConfig",
     "ObjectivesConfig",
     "OutputConfig",
+    "SyntheticConfig",
     "TrainConfig",
     "config_hash",
     "describe_schema",
