@@ -25,6 +25,7 @@ FloatArray = NDArray[np.float64]
 
 _MEMORY = 300
 """Returns that a filter is run over for the newest belief; what came earlier is forgotten to rounding."""
+_DEGREE_OF_FILTER = 9
 _BELIEFS = 61
 _WIDEST_BELIEF = 4.5
 
@@ -48,6 +49,10 @@ class Scenarios(NamedTuple):
 
 class Law(Protocol):
     """How prices come about."""
+
+    def __hash__(self) -> int:
+        """Laws are told apart by identity, so that what is computed from one can be kept."""
+        ...
 
     @property
     def n_assets(self) -> int:
@@ -83,9 +88,9 @@ def correlated(n_assets: int, volatility: float, correlation: float) -> FloatArr
     return covariance
 
 
-def _normal_nodes(dimensions: int) -> tuple[FloatArray, FloatArray]:
+def _normal_nodes(dimensions: int, degree: int = 5) -> tuple[FloatArray, FloatArray]:
     """Product Gauss-Hermite rule of a standard normal: probabilities (n,) and points (n, dimensions)."""
-    points, weights = np.polynomial.hermite_e.hermegauss(5 if dimensions <= 2 else 3)
+    points, weights = np.polynomial.hermite_e.hermegauss(degree if dimensions <= 2 else 3)
     weights = weights / weights.sum()
     grids = np.meshgrid(*[points] * dimensions, indexing="ij")
     shares = np.meshgrid(*[weights] * dimensions, indexing="ij")
@@ -289,7 +294,7 @@ class Regimes:
 
     def scenarios(self, belief: float) -> Scenarios:
         ahead = float(self.predicted(np.array(belief)))
-        shares, points = _normal_nodes(self.n_assets)
+        shares, points = _normal_nodes(self.n_assets, _DEGREE_OF_FILTER)  # Bayes' rule is far from a polynomial
         roots = np.linalg.cholesky(self.covariances)
         returns = np.concatenate([mean + points @ root.T for mean, root in zip(self.means, roots, strict=True)])
         probability = np.concatenate([(1.0 - ahead) * shares, ahead * shares])

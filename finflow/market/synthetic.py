@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.errors import MarketError
 from finflow.market.laws import IndependentReturns, Law, MeanReversion, Regimes, correlated
 from finflow.market.panel import MarketPanel
 from finflow.market.tables import PriceTables
@@ -36,10 +37,11 @@ FloatArray = NDArray[np.float64]
 
 LAST_DATE = "2022-12-30"
 _FIRST_PRICE = 100.0
+_LARGEST_LOG_PRICE = 690.0
 _NAMES = ("A", "B", "C", "D")
 
 _PARAMETERS: dict[str, dict[str, float]] = {
-    "lognormal": {"drift": 0.03125, "edge": 0.015, "volatility": 0.25, "correlation": 0.7},
+    "lognormal": {"drift": 0.03125, "edge": 0.02, "volatility": 0.25, "correlation": 0.9},
     "constant-drift": {"drift": 0.004, "edge": 0.004, "volatility": 0.01, "correlation": 0.3},
     "mean-reverting": {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9},
     "regime": {
@@ -86,6 +88,11 @@ def synthetic_tables(config: SyntheticConfig) -> tuple[PriceTables, dict[str, An
     """Prices of the configured market, drawn from its seed, and what is to be said of them."""
     rng = np.random.default_rng(config.seed)
     log_prices = law_of(config).draw(rng, config.bars)
+    if np.abs(log_prices).max() > _LARGEST_LOG_PRICE:
+        raise MarketError(
+            f"prices of the {config.kind} market leave the range of numbers within {config.bars} bars; set fewer "
+            "market.synthetic.bars or a smaller drift, edge or volatility"
+        )
     dates = pd.bdate_range(end=LAST_DATE, periods=config.bars)
     close = pd.DataFrame(_FIRST_PRICE * np.exp(log_prices), index=dates, columns=list(_NAMES[: config.assets]))
     facts = {
