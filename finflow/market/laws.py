@@ -25,7 +25,7 @@ FloatArray = NDArray[np.float64]
 
 _MEMORY = 300
 """Returns that a filter is run over for the newest belief; what came earlier is forgotten to rounding."""
-_DEGREE_OF_FILTER = 9
+_DEGREE_OF_FILTER = 7
 _BELIEFS = 61
 _WIDEST_BELIEF = 4.5
 

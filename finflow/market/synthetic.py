@@ -41,7 +41,7 @@ _LARGEST_LOG_PRICE = 690.0
 _NAMES = ("A", "B", "C", "D")
 
 _PARAMETERS: dict[str, dict[str, float]] = {
-    "lognormal": {"drift": 0.03125, "edge": 0.02, "volatility": 0.25, "correlation": 0.9},
+    "lognormal": {"drift": 0.03125, "edge": 0.025, "volatility": 0.25, "correlation": 0.9},
     "constant-drift": {"drift": 0.004, "edge": 0.004, "volatility": 0.01, "correlation": 0.3},
     "mean-reverting": {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9},
     "regime": {
