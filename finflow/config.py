@@ -37,6 +37,7 @@ from finflow.schema import (
     ObjectivesConfig,
     OutputConfig,
     Section,
+    SyntheticConfig,
     TrainConfig,
 )
 from finflow.yaml_text import parse_file, parse_scalar, to_yaml
@@ -51,6 +52,7 @@ __all__ = [
     "MarketConfig",
     "ObjectivesConfig",
     "OutputConfig",
+    "SyntheticConfig",
     "TrainConfig",
     "config_hash",
     "describe_schema",

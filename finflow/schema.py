@@ -1,6 +1,6 @@
 """The typed schema of every configuration key.
 
-Eight frozen pydantic models, one a section. Each field carries its default, its bounds and a sentence on what it does,
+Frozen pydantic models, one a section. Each field carries its default, its bounds and a sentence on what it does,
 so that help texts, error messages and documentation are derived from here and nowhere else. Reading files,
 environment variables and overrides is `finflow.config`'s work.
 
@@ -50,13 +50,65 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+_SHARED_BY_SYNTHETIC = ("drift", "volatility", "correlation")
+#: Parameters that a kind of synthetic market has beyond those.
+_OF_SYNTHETIC = {
+    "lognormal": ("edge",),
+    "constant-drift": ("edge",),
+    "mean-reverting": ("persistence",),
+    "regime": ("edge", "persistence", "volatility_ratio"),
+    "exchangeable": (),
+}
+
+
+class SyntheticConfig(Section):
+    """A made-up market whose best portfolio is known; rates are per bar."""
+
+    kind: Literal["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"] = Field(
+        default="lognormal", description="the law of the prices; exchangeable has nothing to be found"
+    )
+    assets: Int = Field(default=2, ge=2, le=4, description="number of assets")
+    bars: Int = Field(default=20_000, ge=400, le=40_000, description="business days, the last of them 2022-12-30")
+    seed: Int = Field(default=0, ge=0, description="draws the prices; another seed is another sample of the same law")
+    drift: Number | None = Field(
+        default=None, ge=-0.05, le=0.05, description="expected return of the best asset; the kind's own when left out"
+    )
+    edge: Number | None = Field(
+        default=None, ge=0, le=0.05, description="expected return of the best asset less the worst's; likewise"
+    )
+    volatility: Number | None = Field(
+        default=None, gt=0, le=0.5, description="standard deviation of an asset's log return; likewise"
+    )
+    correlation: Number | None = Field(
+        default=None, ge=0, lt=1, description="correlation of log returns (mean-reverting: of first and last asset)"
+    )
+    persistence: Number | None = Field(
+        default=None, gt=0, lt=1, description="autocorrelation of the spread, or chance that a regime stays; likewise"
+    )
+    volatility_ratio: Number | None = Field(
+        default=None, gt=0, le=10, description="volatility of the second regime over that of the first; likewise"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        known = (*_SHARED_BY_SYNTHETIC, *_OF_SYNTHETIC[self.kind])
+        for name in sorted({name for names in _OF_SYNTHETIC.values() for name in names}.difference(known)):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"market.synthetic.{name} = {getattr(self, name)} means nothing where "
+                    f"market.synthetic.kind = {self.kind}, which has {', '.join(known)}"
+                )
+        return self
+
+
 class MarketConfig(Section):
     """Which prices, and how they are split by date."""
 
-    source: Literal["embedded", "yfinance", "csv", "parquet"] = Field(
+    source: Literal["embedded", "yfinance", "csv", "parquet", "synthetic"] = Field(
         default="embedded",
         description="where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022",
     )
+    synthetic: SyntheticConfig = Field(default=SyntheticConfig(), description="the market of the source synthetic")
     path: Path | None = Field(default=None, description="file of prices, for the sources csv and parquet")
     tickers: Names | None = Field(default=None, description="assets to use; all of the source when left out")
     benchmark: str | None = Field(default=None, description="column or ticker used as the index, never held")
@@ -82,6 +134,9 @@ class MarketConfig(Section):
             raise ValueError(f"market.path = null: market.source = {self.source} needs the path of the prices")
         if self.source == "yfinance" and self.tickers is None:
             raise ValueError("market.tickers = null: market.source = yfinance needs at least one ticker")
+        for name in ("tickers", "benchmark"):
+            if self.source == "synthetic" and getattr(self, name) is not None:
+                raise ValueError(f"market.{name} is set, but a synthetic market has market.synthetic.assets alone")
         if self.tickers is not None:
             if not self.tickers:
                 raise ValueError("market.tickers = []: at least one asset is needed")

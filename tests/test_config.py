@@ -372,9 +372,16 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "train.device": "cpu",
             "train.entropy_schedule.kind": "cosine",
             "bcell.alpha_mode": "fixed",
+            "market.synthetic.kind": "regime",
+            **dict.fromkeys(("market.synthetic.drift", "market.synthetic.edge"), 0.01),
+            **dict.fromkeys(("market.synthetic.volatility", "market.synthetic.correlation"), 0.2),
+            **dict.fromkeys(("market.synthetic.persistence", "market.synthetic.volatility_ratio"), 0.5),
         }[key]
     overrides: dict[str, object] = {key: other}
     base = default
+    if key.startswith("market.synthetic.") and key != "market.synthetic.kind":  # the kind that has every parameter
+        base = load_config(None, {"market.synthetic.kind": "regime"}, {})
+        overrides["market.synthetic.kind"] = "regime"
     if key == "market.source":  # which cannot be given alone
         base = load_config(None, {"market.tickers": ["AAPL"]}, {})
         overrides["market.tickers"] = ["AAPL"]

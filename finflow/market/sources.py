@@ -17,6 +17,7 @@ from finflow.errors import MarketError
 from finflow.market.download import Download, download_prices
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.market.store import Store
+from finflow.market.synthetic import synthetic_tables
 from finflow.market.tables import PriceTables, read_csv, read_parquet
 
 __all__ = ["cash_returns", "load_panel"]
@@ -49,6 +50,8 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
     elif config.source == "yfinance":
         store = Store(config.cache_dir) if config.use_cache else Store(config.cache_dir, read=False)
         tables, facts = download_prices(config, store, download)
+    elif config.source == "synthetic":
+        tables, facts = synthetic_tables(config.synthetic)
     else:
         if config.path is None:
             raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")

@@ -1,0 +1,145 @@
+"""Made-up markets: what their law says is what their prices do, and labels permuted leave nothing to find."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from finflow.config import MarketConfig, load_config
+from finflow.errors import ConfigError
+from finflow.market.features import compute_features
+from finflow.market.laws import Law, Regimes
+from finflow.market.panel import MarketPanel
+from finflow.market.sources import load_panel
+from finflow.market.splits import split_panel
+from finflow.market.synthetic import law_of, permute_labels
+
+KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
+
+
+def market(kind: str, **changes: object) -> MarketConfig:
+    keys = {f"market.synthetic.{name}": value for name, value in changes.items()}
+    return load_config(None, {"market.source": "synthetic", "market.synthetic.kind": kind, **keys}, {}).market
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("assets", [2, 4])
+def test_every_kind_gives_a_panel_that_the_default_windows_fit(kind: str, assets: int) -> None:
+    config = market(kind, assets=assets)
+    panel = load_panel(config)
+    split = split_panel(panel, config)
+    assert (panel.n_bars, panel.n_assets) == (20_000, assets)
+    assert (len(split.train), len(split.validation), len(split.test)) == (17_130, 1_044, 1_826)
+    assert compute_features(panel, split.train_end).first_bar < 300
+    assert panel.provenance["parameters"]["volatility"] > 0.0  # what a report prints of the law
+    assert load_panel(config).sha256 == panel.sha256
+    assert load_panel(market(kind, assets=assets, seed=1)).sha256 != panel.sha256
+
+
+def test_a_parameter_that_the_kind_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"market\.synthetic\.persistence = 0\.5 means nothing where .* lognormal"):
+        market("lognormal", persistence=0.5)
+    with pytest.raises(ConfigError, match=r"market\.tickers is set"):
+        load_config(None, {"market.source": "synthetic", "market.tickers": ["A", "B"]}, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("assets", [2, 3])
+def test_prices_follow_the_scenarios_of_their_law(kind: str, assets: int) -> None:
+    """Mean and covariance of the next return, given the belief, are those that the optimum is computed from."""
+    law = law_of(market(kind, assets=assets).synthetic)
+    log_prices = law.draw(np.random.default_rng(0), 40_000)
+    beliefs, returns = law.filtered(log_prices)[:-1], np.diff(log_prices, axis=0)
+    nodes = law.beliefs
+    nearest = np.abs(beliefs[:, None] - nodes).argmin(axis=1)
+    expected, spread = np.empty_like(returns), np.empty_like(returns)
+    for node in np.unique(nearest):
+        probability, moves, _ = law.scenarios(float(nodes[node]))
+        mean = probability @ moves
+        expected[nearest == node] = mean
+        spread[nearest == node] = np.sqrt(probability @ (moves - mean) ** 2)
+    standard = (returns - expected) / spread
+    error = 1.0 / np.sqrt(len(standard))
+    assert np.abs(standard.mean(axis=0)).max() < 4.0 * error
+    assert np.abs((standard**2).mean(axis=0) - 1.0).max() < 0.05
+    if len(nodes) > 1:  # the belief foretells what it says it does, no more and no less
+        foretold = (expected - expected.mean(axis=0))[:, 0]
+        slope = foretold @ returns[:, 0] / (foretold @ foretold)
+        assert slope == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_filter_is_bayes_rule() -> None:
+    law = law_of(market("regime", persistence=0.8).synthetic)
+    assert isinstance(law, Regimes)
+    log_prices = law.draw(np.random.default_rng(5), 7)
+    returns = np.diff(log_prices, axis=0)
+    weights = np.zeros(2)
+    for path in itertools.product((0, 1), repeat=7):  # the regime of every bar, summed over all of them
+        chance = 0.5
+        for before, after, value in zip(path, path[1:], returns, strict=False):
+            stays = float(law.stay[before])
+            density = multivariate_normal(law.means[after], law.covariances[after]).pdf(value)
+            chance *= (stays if before == after else 1.0 - stays) * density
+        weights[path[-1]] += chance
+    assert law.filtered(log_prices)[-1] == pytest.approx(weights[1] / weights.sum(), rel=1e-9)
+    assert law.belief(log_prices) == law.filtered(log_prices)[-1]
+
+
+def test_the_newest_belief_needs_no_more_than_recent_prices() -> None:
+    for kind in KINDS:
+        law: Law = law_of(market(kind).synthetic)
+        log_prices = law.draw(np.random.default_rng(1), 2_000)
+        beliefs = law.filtered(log_prices)
+        for bar in (50, 700, 1_999):
+            assert law.belief(log_prices[: bar + 1][-400:]) == pytest.approx(beliefs[bar], abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "share"), [("mean-reverting", 0.7), ("regime", 0.7)])
+def test_the_agents_features_show_the_signal(kind: str, share: float) -> None:
+    """A linear reading of the features explains most of the belief, on bars it was not fitted on."""
+    config = market(kind)
+    panel = load_panel(config)
+    split = split_panel(panel, config)
+    features = compute_features(panel, split.train_end)
+    belief = law_of(config.synthetic).filtered(np.log(panel.close))
+    apart = features.assets[:, 0] - features.assets[:, 1]
+    seen = np.column_stack([apart, features.market, np.ones(panel.n_bars)])
+    train, test = slice(features.first_bar, split.train_end), slice(split.train_end, None)
+    reading, *_ = np.linalg.lstsq(seen[train], belief[train], rcond=None)
+    error = belief[test] - seen[test] @ reading
+    assert 1.0 - error.var() / belief[test].var() > share
+
+
+def test_permuted_labels_leave_each_dates_returns_and_no_difference_between_assets() -> None:
+    config = market("lognormal", assets=4, bars=8_000)
+    law = law_of(config.synthetic)
+    log_prices = law.draw(np.random.default_rng(2), 8_000) * np.array([0.25, 0.5, 1.0, 2.0])
+    drawn = load_panel(config)
+    panel = MarketPanel(dates=drawn.dates, assets=drawn.assets, close=np.exp(0.1 * log_prices))
+    null = permute_labels(panel, seed=3)
+    before, after = (np.diff(np.log(each.close), axis=0) for each in (panel, null))
+    np.testing.assert_allclose(np.sort(after, axis=1), np.sort(before, axis=1), atol=1e-12)
+    assert before.std(axis=0)[3] / before.std(axis=0)[0] > 4.0  # the low-volatility tilt there was ...
+    assert after.std(axis=0).max() / after.std(axis=0).min() < 1.1  # ... is gone
+    rank = after.argsort(axis=1).argsort(axis=1)
+    for left, right in itertools.combinations(range(4), 2):  # who is best today says nothing about tomorrow
+        assert abs(np.corrcoef(rank[:-1, left], rank[1:, right])[0, 1]) < 4.0 / np.sqrt(8_000)
+    assert "permuted" in null.provenance["labels"]
+    assert permute_labels(panel, seed=3).sha256 == null.sha256 != permute_labels(panel, seed=4).sha256
+
+
+def test_permuted_labels_respect_listings() -> None:
+    rng = np.random.default_rng(0)
+    close = np.exp(np.cumsum(0.01 * rng.standard_normal((300, 3)), axis=0))
+    close[:100, 1] = np.nan
+    close[250:, 2] = np.nan
+    dates = np.datetime64("2020-01-01") + np.arange(300)
+    panel = MarketPanel(dates=dates, assets=("A", "B", "C"), close=close)
+    null = permute_labels(panel, seed=0)
+    assert (null.listed == panel.listed).all()
+    with np.errstate(invalid="ignore"):
+        before, after = (np.sort(np.diff(np.log(each.close), axis=0), axis=1) for each in (panel, null))
+    np.testing.assert_allclose(after, before, atol=1e-12)

@@ -1,0 +1,155 @@
+"""The optimum is what it says: its value is earned on the ledger, and no change of the policy earns more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finflow.config import EnvConfig, MarketConfig, load_config
+from finflow.errors import ConfigError
+from finflow.ledger.accounting import drift, settle
+from finflow.ledger.costs import Proportional
+from finflow.market.laws import Law
+from finflow.market.synthetic import law_of
+from finflow.strategies.optimal import Optimum, expected_growth, optimum, optimum_of
+from finflow.strategies.trading_grid import proportional_cost
+
+FloatArray = NDArray[np.float64]
+Targets = Callable[[FloatArray, FloatArray], FloatArray]
+
+RATE = 0.0015
+PATHS, BARS, SETTLING = 60, 160, 40
+
+
+def market(kind: str, assets: int = 2) -> MarketConfig:
+    keys = {"market.source": "synthetic", "market.synthetic.kind": kind, "market.synthetic.assets": assets}
+    return load_config(None, keys, {}).market
+
+
+@lru_cache
+def solved(kind: str, rate: float) -> tuple[Law, Optimum]:
+    law = law_of(market(kind).synthetic)
+    return law, optimum(law, rate)
+
+
+@lru_cache
+def paths(kind: str) -> tuple[FloatArray, FloatArray]:
+    """Beliefs (paths, bars) and gross growth (paths, bars - 1, K)."""
+    law, _ = solved(kind, 0.0)
+    rng = np.random.default_rng(11)
+    drawn = np.stack([law.draw(rng, BARS) for _ in range(PATHS)])
+    growth = np.exp(np.diff(drawn, axis=1))
+    return np.stack([law.filtered(path) for path in drawn]), np.concatenate([growth, np.ones_like(growth[..., :1])], 2)
+
+
+def earned(kind: str, rate: float, targets: Targets) -> FloatArray:
+    """Expected log growth a bar of every path, on the ledger, each decision knowing bars up to one before its fill."""
+    law, _ = solved(kind, 0.0)
+    beliefs, growth = paths(kind)
+    weights = np.tile([0.5, 0.5, 0.0], (PATHS, 1))
+    growths = []
+    for bar in range(BARS - 2):
+        target = targets(beliefs[:, bar], weights)
+        moved = growth[:, bar]
+        fill = settle(drift(weights, moved), drift(target, moved), Proportional(rate), np.ones(PATHS))
+        weights = np.asarray(fill.weights)
+        growths.append(np.log(fill.wealth_factor) + expected_growth(law, weights, beliefs[:, bar + 1]))
+    return np.stack(growths)[SETTLING:].mean(axis=0)
+
+
+def error(values: FloatArray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"),
+    [(kind, rate) for kind in ("lognormal", "mean-reverting", "regime", "exchangeable") for rate in (0.0, RATE)],
+)
+def test_the_promised_utility_is_earned_and_no_other_policy_earns_more(kind: str, rate: float) -> None:
+    """7 200 bars: within three standard errors and the grid's own error, half a percent of the utility."""
+    _, best = solved(kind, rate)
+    rule = best.policy.rule
+    own = earned(kind, rate, rule.targets)
+    assert abs(own.mean() - best.utility) < 3.0 * error(own) + 0.005 * best.utility
+    lean = np.array([0.1, 0.9, 0.0])
+    others: dict[str, Targets] = {
+        "a tenth elsewhere": lambda b, w: 0.9 * rule.targets(b, w) + 0.1 * lean,
+        "a tenth in cash": lambda b, w: 0.9 * rule.targets(b, w) + [0.0, 0.0, 0.1],
+        "swapped assets at times": lambda b, w: np.where(
+            (np.abs(b) > 0.3)[:, None], rule.targets(b, w), rule.targets(b, w)[:, [1, 0, 2]]
+        ),
+        "half of every trade": lambda b, w: 0.5 * rule.targets(b, w) + 0.5 * w,
+    }
+    if kind in ("mean-reverting", "regime"):
+        threshold = 0.0 if kind == "mean-reverting" else 0.5
+        others["a threshold"] = lambda b, w: np.where((b < threshold)[:, None], [1.0, 0, 0], [0, 1.0, 0])
+    for name, other in others.items():
+        gain = earned(kind, rate, other) - own
+        # what is exactly as good (half of a trade without costs between equals) may differ by rounding
+        assert gain.mean() < 3.0 * error(gain) + 2e-6, name
+
+
+def test_a_signal_is_worth_less_a_bar_late_and_the_policy_knows_it() -> None:
+    """Deciding by the belief of the fill's own bar would earn more: the optimum is derived for lag 1."""
+    law, best = solved("mean-reverting", 0.0)
+    beliefs, _ = paths("mean-reverting")
+    rule = best.policy.rule
+    fresh = rule.targets(beliefs[:, 1:].ravel(), np.empty(0))
+    late = rule.targets(beliefs[:, :-1].ravel(), np.empty(0))
+    worth = [float(expected_growth(law, each, beliefs[:, 1:].ravel()).mean()) for each in (fresh, late)]
+    assert worth[0] > 1.05 * worth[1]
+    assert worth[1] == pytest.approx(best.utility, rel=0.03)
+
+
+def test_independent_returns_give_mertons_share() -> None:
+    """mu / sigma^2 = 1/2 in the best asset (the other is not held), and half of mu^2 / sigma^2 for it.
+
+    Merton trades without pause; here a target drifts for two bars, which costs a share of the variance per bar.
+    """
+    law, best = solved("lognormal", 0.0)
+    target = best.policy.rule.targets(np.zeros(1), np.empty(0))[0]
+    np.testing.assert_allclose(target, [0.5, 0.0, 0.5], atol=1e-4)
+    assert best.utility == pytest.approx(0.03125**2 / 0.25**2 / 2.0, rel=0.03)
+    symmetric = solved("exchangeable", 0.0)[1].policy.rule.targets(np.zeros(1), np.empty(0))[0]
+    np.testing.assert_allclose(symmetric, [0.5, 0.5, 0.0], atol=1e-4)
+    assert law.n_assets == 2
+
+
+@pytest.mark.parametrize("assets", [2, 3, 4])
+def test_one_asset_that_is_always_best_is_best_at_any_cost(assets: int) -> None:
+    free, dear = (optimum(law_of(market("constant-drift", assets).synthetic), rate) for rate in (0.0, 0.02))
+    assert free.utility == dear.utility == pytest.approx(0.004 - 0.5 * 0.01**2)
+    assert dear.policy.rule.targets(np.zeros(1), np.empty(0))[0].argmax() == 0
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "mean-reverting"])
+def test_four_assets_without_costs(kind: str) -> None:
+    law = law_of(market(kind, 4).synthetic)
+    best = optimum(law, 0.0)
+    portfolios = best.policy.rule.targets(law.beliefs, np.empty(0))
+    assert portfolios.min() >= 0.0
+    np.testing.assert_allclose(portfolios.sum(axis=1), 1.0)
+    equal = np.tile([0.25] * 4 + [0.0], (len(law.beliefs), 1))
+    assert (expected_growth(law, portfolios, law.beliefs) >= expected_growth(law, equal, law.beliefs) - 1e-6).all()
+
+
+def test_the_cost_in_closed_form_is_the_ledgers() -> None:
+    rng = np.random.default_rng(0)
+    before, target = rng.dirichlet(np.full(3, 0.5), (2, 500))
+    exact = np.log(settle(before, target, Proportional(RATE), np.ones(500)).wealth_factor)
+    np.testing.assert_allclose(proportional_cost(RATE)(before, target), exact, atol=RATE**2)
+    assert (proportional_cost(RATE)(before, before) == 0.0).all()
+
+
+def test_what_has_no_known_optimum_is_refused_with_the_key_to_change() -> None:
+    with pytest.raises(ConfigError, match=r"market\.source = embedded"):
+        optimum_of(MarketConfig(), EnvConfig())
+    for keys in ({"execution_lag": 2}, {"max_weight": 0.5}, {"max_turnover": 0.5}, {"no_trade_band": 0.1}):
+        with pytest.raises(ConfigError, match=rf"env\.{next(iter(keys))} = "):
+            optimum_of(market("lognormal"), EnvConfig.model_validate(keys))
+    with pytest.raises(ConfigError, match=r"with 3 assets the optimum is known without costs only"):
+        optimum_of(market("regime", 3), EnvConfig())
