@@ -1,6 +1,6 @@
 """The typed schema of every configuration key.
 
-Eight frozen pydantic models, one a section. Each field carries its default, its bounds and a sentence on what it does,
+Nine frozen pydantic models, one a section. Each field carries its default, its bounds and a sentence on what it does,
 so that help texts, error messages and documentation are derived from here and nowhere else. Reading files,
 environment variables and overrides is `finflow.config`'s work.
 
@@ -36,6 +36,9 @@ def _dated(value: Any) -> Any:
         raise ValueError("a date is needed")
     return value
 
+
+LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
+"""Names of the five experts, each of which reads the features of its lens."""
 
 Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number = Annotated[float, Strict()]
@@ -91,6 +94,34 @@ class MarketConfig(Section):
             if any(not name.strip() for name in self.tickers):
                 raise ValueError("market.tickers holds an empty name")
         return self
+
+
+class FeaturesConfig(Section):
+    """What is said of the assets beside the features that finflow has."""
+
+    extra: Names = Field(
+        default=(),
+        description="features of your own, each package.module:function, for one expert with @lens after it: a "
+        "function of the panel that returns (bars, assets) and may use bars up to each row's own",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for path in self.extra:
+            place, _, lens = path.partition("@")
+            module, _, name = place.partition(":")
+            if not module or not name:
+                raise ValueError(f"features.extra names {path!r}: package.module:function is needed")
+            if "@" in path and lens not in LENSES:
+                raise ValueError(f"features.extra names {path!r}: the lens must be one of {', '.join(LENSES)}")
+        if len(set(self.names)) < len(self.extra):
+            raise ValueError("features.extra names two functions of one name; features are known by their names")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The functions' own names, by which the features are known."""
+        return tuple(path.partition("@")[0].rpartition(":")[2] for path in self.extra)
 
 
 class EnvConfig(Section):
@@ -263,6 +294,7 @@ class Config(Section):
     """The whole configuration; `Config()` is the default one."""
 
     market: MarketConfig = Field(default=MarketConfig(), description="prices and their split")
+    features: FeaturesConfig = Field(default=FeaturesConfig(), description="features of your own")
     env: EnvConfig = Field(default=EnvConfig(), description="execution, costs and constraints")
     objectives: ObjectivesConfig = Field(default=ObjectivesConfig(), description="the reward")
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
