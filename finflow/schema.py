@@ -37,6 +37,9 @@ def _dated(value: Any) -> Any:
     return value
 
 
+LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
+"""Names of the five experts, each of which reads the features of its lens."""
+
 Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
@@ -176,6 +179,34 @@ class CostsConfig(Section):
         description="square-root market impact, in daily volatilities when a trade equals a day's volume",
     )
     window: Int = Field(default=21, ge=2, description="bars over which volume and volatility are measured for costs")
+
+
+class FeaturesConfig(Section):
+    """What is said of the assets beside the features that finflow has."""
+
+    extra: Names = Field(
+        default=(),
+        description="features of your own, each package.module:function, for one expert with @lens after it: a "
+        "function of the panel that returns (bars, assets) and may use bars up to each row's own",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for path in self.extra:
+            place, _, lens = path.partition("@")
+            module, _, name = place.partition(":")
+            if not module or not name:
+                raise ValueError(f"features.extra names {path!r}: package.module:function is needed")
+            if "@" in path and lens not in LENSES:
+                raise ValueError(f"features.extra names {path!r}: the lens must be one of {', '.join(LENSES)}")
+        if len(set(self.names)) < len(self.extra):
+            raise ValueError("features.extra names two functions of one name; features are known by their names")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The functions' own names, by which the features are known."""
+        return tuple(path.partition("@")[0].rpartition(":")[2] for path in self.extra)
 
 
 class EnvConfig(Section):
@@ -349,6 +380,7 @@ class Config(Section):
     """The whole configuration; `Config()` is the default one."""
 
     market: MarketConfig = Field(default=MarketConfig(), description="prices and their split")
+    features: FeaturesConfig = Field(default=FeaturesConfig(), description="features of your own")
     env: EnvConfig = Field(default=EnvConfig(), description="execution, costs and constraints")
     objectives: ObjectivesConfig = Field(default=ObjectivesConfig(), description="the reward")
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")

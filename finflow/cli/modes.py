@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.configuration import ROOT, resolve, resume_configuration
+from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve, resume_configuration
 from finflow.cli.options import MODES, Parser, add_configuration_options, one_of
 from finflow.cli.output import describe_configuration
-from finflow.cli.running import backtest_named, run_evaluation, run_training
+from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_training
 from finflow.cli.safety import run_safely
 
 DESCRIPTION = """\
@@ -21,6 +21,8 @@ modes:
   train      prices, behaviour data, offline learning, online fine-tuning, evaluation, report
   evaluate   judge a trained agent (--resume) on the test window, and write its report
   backtest   the same for an agent (--resume) or for a named strategy (--strategy)
+  audit      prove that nothing looks ahead: data, features, environment, strategies (and your
+             own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   demo       all of train, reduced to about a minute, without a network
 
 examples:
@@ -31,6 +33,7 @@ examples:
   python main.py --mode train --resume logs/20260131_120000
   python main.py --mode evaluate --resume logs/20260131_120000
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
+  python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
 
 A value comes from the command line (what is given last counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
@@ -54,7 +57,9 @@ def _main(arguments: Sequence[str]) -> None:
         print(describe_configuration())
     else:
         _check(given, parser)
-        {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "demo": _demo}[given.mode](given)
+        {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "demo": _demo}[given.mode](
+            given
+        )
 
 
 def _parser() -> Parser:
@@ -65,13 +70,13 @@ def _parser() -> Parser:
         type=Path,
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder); evaluate, backtest: the agent to judge",
+        "new run folder); evaluate, backtest, audit: the agent to judge",
     )
     parser.add_argument(
         "--strategy",
         nargs="+",
         metavar="NAME",
-        help="backtest: such as equal-weight or momentum, or your own as package.module:Name",
+        help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name",
     )
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
@@ -84,8 +89,8 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     mode = given.mode
     if mode is None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}")
-    if given.strategy and mode != "backtest":
-        parser.error(f"--strategy belongs to --mode backtest, not to --mode {mode}")
+    if given.strategy and mode not in ("backtest", "audit"):
+        parser.error(f"--strategy belongs to --mode backtest or audit, not to --mode {mode}")
     if mode == "demo" and given.resume:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     if mode == "demo" and given.config:
@@ -110,6 +115,11 @@ def _backtest(given: argparse.Namespace) -> None:
         run_evaluation(given, given.resume)
     else:
         backtest_named(resolve(given), given.strategy)
+
+
+def _audit(given: argparse.Namespace) -> None:
+    config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
+    run_audit(config, given.strategy or (), given.resume)
 
 
 def _demo(given: argparse.Namespace) -> None:

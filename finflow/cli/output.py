@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from finflow.evaluation.audit import Finding
     from finflow.training.held_out import Outcome
 
 _COLUMNS = (
@@ -33,6 +34,34 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None) -> None:
     print("over the test window, net of costs; return, volatility, Sharpe and turnover are annual")
     print("the report has the intervals, and what these figures cannot show")
     print(f"report: {outcome.report}")
+
+
+def show_audit(findings: Sequence[Finding]) -> None:
+    """Print what an audit found: a line for each component, and below it each probe that is not clean."""
+    print("\n".join(audit_lines(findings)))
+    dates = [date for finding in findings for date in finding.dates]
+    rows = sum(finding.rows for finding in findings)
+    if dates:
+        print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
+    print("a row may use bars up to its own date, a decision up to the fill less the lag; docs/audit.md says more")
+    if all(finding.verdict == "clean" for finding in findings):
+        print("nothing looks ahead")
+
+
+def audit_lines(findings: Sequence[Finding]) -> list[str]:
+    """The table of an audit as text."""
+    table = [("component", "probes", "dates", "first", "last", "rows", "largest difference", "verdict")]
+    notes: dict[int, list[str]] = {}
+    for name in dict.fromkeys(finding.component for finding in findings):
+        own = [finding for finding in findings if finding.component == name]
+        dates = sorted({date for finding in own for date in finding.dates})
+        bad = [finding for finding in own if finding.verdict != "clean"]
+        counted = (str(len(own)), str(len(dates)), str(dates[0]), str(dates[-1]), f"{sum(one.rows for one in own):,}")
+        largest = f"{max(finding.difference for finding in own):.3g}"
+        table.append((name, *counted, largest, bad[0].verdict if bad else "clean"))
+        notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in bad]
+    lines = aligned(table)
+    return [line for number, text in enumerate(lines) for line in (text, *notes.get(number, []))]
 
 
 def summary_rows(

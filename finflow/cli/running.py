@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit, program
-from finflow.cli.output import plain, show_outcome
+from finflow.cli.output import plain, show_audit, show_outcome
+from finflow.errors import FinflowError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -93,6 +94,23 @@ def backtest_named(config: Config, names: Sequence[str]) -> None:
     from finflow.training.held_out import backtest_strategies
 
     show_outcome(backtest_strategies(config, names))
+
+
+def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None) -> None:
+    """Audit a configuration, with strategies of a user's own and an agent if given, and show what was found.
+
+    Raises
+    ------
+    FinflowError
+        One line that names the component that looks ahead.
+    """
+    sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
+    from finflow.training.auditing import audit_configuration
+
+    outcome = audit_configuration(config, strategies, checkpoint)
+    show_audit(outcome.findings)
+    if outcome.complaint is not None:
+        raise FinflowError(outcome.complaint)
 
 
 def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:

@@ -59,6 +59,37 @@ class Backtest:
     refused: NDArray[np.bool_] | None = None
 
 
+class History:
+    """Prices as a strategy receives them: memory that has not been given later ones.
+
+    A slice of the whole market would do for the values, but NumPy keeps the array that a slice was taken from within
+    reach, as ``.base``. So rows are copied as they become known, each once, into memory whose size depends on the past
+    alone.
+
+    Parameters
+    ----------
+    prices : float64 (bars, assets)
+        Of the whole market.
+    """
+
+    def __init__(self, prices: FloatArray) -> None:
+        self._source = prices
+        self._known: FloatArray = np.empty((0, prices.shape[1]))
+        self._count = 0
+
+    def until(self, count: int) -> FloatArray:
+        """The first ``count`` rows, read-only; no fewer than before."""
+        if count > len(self._known):
+            grown = np.full((2 * count, self._known.shape[1]), np.nan)
+            grown[: self._count] = self._known[: self._count]
+            self._known = grown
+        self._known.setflags(write=True)
+        self._known[self._count : count] = self._source[self._count : count]
+        self._known.setflags(write=False)
+        self._count = count
+        return self._known[:count]
+
+
 def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
     """Play strategies over a window, side by side, on the ledger of training.
 
@@ -84,10 +115,11 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     if len(bars) < 2:
         raise MarketError(f"the window has {len(bars)} bars to decide at; a backtest needs two or more")
     state = process.start(np.full(len(strategies), bars.start, dtype=np.int64))
+    history = History(process.panel.close)
     columns: dict[str, list[FloatArray]] = {"returns": [], "costs": [], "turnover": [], "weights": []}
     refused = np.zeros((len(bars), len(strategies)), dtype=np.bool_)
     for step, bar in enumerate(bars):
-        targets = _decide_all(process, state, strategies, step, bar)
+        targets = _decide_all(process, state, strategies, step, bar, history)
         outcome = process.step(state, targets)
         state = outcome.state
         for name, value in zip(
@@ -142,10 +174,16 @@ def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
 
 
 def _decide_all(
-    process: DecisionProcess, state: PortfolioState, strategies: Sequence[Strategy], step: int, bar: int
+    process: DecisionProcess,
+    state: PortfolioState,
+    strategies: Sequence[Strategy],
+    step: int,
+    bar: int,
+    history: History,
 ) -> FloatArray:
     """Every strategy's target, (strategies, K)."""
-    known = process.panel.close[: bar - process.lag + 1]
+    newest = bar - process.lag
+    known = history.until(newest + 1)
     observation = process.observe(state)
     portfolios = observation["portfolio"][:, : process.n_weights]
     targets: FloatArray = np.empty_like(portfolios)
@@ -153,7 +191,7 @@ def _decide_all(
         information = Information(
             step=step,
             prices=known,
-            listed=process.listed[bar],
+            listed=process.listed[newest].copy(),
             portfolio=portfolios[i],
             observation={name: value[i] for name, value in observation.items()},
         )

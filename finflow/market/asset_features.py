@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from finflow.market import rolling
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.schema import LENSES
 
 __all__ = ["ASSET_FEATURES", "LENSES", "AssetFeature", "View"]
 
 FloatArray = NDArray[np.float64]
-
-LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
-"""Names of the experts, each of which reads the features of its lens."""
 
 _FLOOR = 1e-4
 """Smallest daily deviation anything is divided by: prices that hardly move carry no signal, only rounding."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market.asset_features import ASSET_FEATURES, LENSES, View
+from finflow.market.extra import own_feature
 from finflow.market.market_features import MARKET_FEATURES, turbulence
 from finflow.market.panel import MarketPanel
 
@@ -52,7 +53,7 @@ class Features:
     first_bar: int
 
 
-def compute_features(panel: MarketPanel, fit_until: int) -> Features:
+def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = ()) -> Features:
     """Compute every feature of every bar.
 
     Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, and
@@ -64,11 +65,14 @@ def compute_features(panel: MarketPanel, fit_until: int) -> Features:
         The market.
     fit_until : int
         Number of bars in the training window.
+    extra : sequence of str
+        Features of a user's own, as `features.extra` has them; they follow the others, scaled like them.
 
     Raises
     ------
     MarketError
-        If the panel is shorter than the longest feature, or the training window holds too little beyond it.
+        If a feature of a user's own cannot be had, the panel is shorter than the longest feature, or the training
+        window holds too little beyond it.
     """
     needed = LONGEST_LOOKBACK - 1 + _FEWEST_ROWS
     if panel.n_bars < LONGEST_LOOKBACK:
@@ -81,7 +85,12 @@ def compute_features(panel: MarketPanel, fit_until: int) -> Features:
             f"{needed} at least; move market.train_end or use more data"
         )
     view = View(panel)
-    raw = [feature.compute(view) for feature in ASSET_FEATURES]
+    added = [own_feature(path) for path in extra]
+    raw = [*(feature.compute(view) for feature in ASSET_FEATURES), *(one.compute(panel) for one in added)]
+    listing = [*((one.name, one.lenses) for one in ASSET_FEATURES), *((one.name, one.lenses) for one in added)]
+    taken = {feature.name for feature in ASSET_FEATURES}.intersection(feature.name for feature in added)
+    if taken:
+        raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
     market_raw = [*(compute(view) for compute in MARKET_FEATURES.values()), turbulence(view, fit_until)]
     defined = _all_finite(raw) & view.listed
     market_defined = _all_finite(market_raw)
@@ -94,13 +103,11 @@ def compute_features(panel: MarketPanel, fit_until: int) -> Features:
         )
     assets = _scale(raw, defined, first_bar, fit_until)
     market = _scale(market_raw, market_defined, first_bar, fit_until)
-    lenses = {
-        lens: tuple(index for index, feature in enumerate(ASSET_FEATURES) if lens in feature.lenses) for lens in LENSES
-    }
+    lenses = {lens: tuple(index for index, (_, lenses) in enumerate(listing) if lens in lenses) for lens in LENSES}
     return Features(
         assets=assets,
         market=market,
-        asset_names=tuple(feature.name for feature in ASSET_FEATURES),
+        asset_names=tuple(name for name, _ in listing),
         market_names=(*MARKET_FEATURES, "turbulence"),
         lenses=lenses,
         first_bar=first_bar,

@@ -23,9 +23,10 @@ class Information:
     step : int
         Decisions since the start of the run, 0 at the first.
     prices : float64 of shape (bars known, assets)
-        Closing prices up to the bar t - lag inclusive; NaN where not listed. A view, not to be written to.
+        Closing prices up to the bar t - lag inclusive; NaN where not listed. Not to be written to; the memory behind
+        it holds nothing later either.
     listed : bool of shape (assets,)
-        Which assets can be held at the fill. Weight on others goes to cash.
+        Which assets had a price at the bar t - lag. Weight on one that has ended by the fill goes to the others.
     portfolio : float64 of shape (K,)
         Weights held, as observed: right after the last fill, at the prices of bar t - 1 (at lag 0: drifted to bar t).
         Naming it again trades exactly nothing.

@@ -9,14 +9,10 @@ returns they name equal weight. A fit that fails is an error: no other portfolio
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import os
-import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,6 +20,7 @@ from numpy.typing import NDArray
 
 from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError
+from finflow.imports import import_path
 from finflow.strategies.base import Information, Strategy, equal_weights, with_cash
 from finflow.strategies.online import (
     ConstantRebalanced,
@@ -250,20 +247,9 @@ def named_strategy(name: str, config: EvaluationConfig) -> Strategy:
     raise FinflowError(f"there is no strategy {name!r}; {hint}known are {known}, and package.module:Name for your own")
 
 
-def _import(module: str) -> ModuleType:
-    """Import a module, also one that lies in the working folder."""
-    before = sys.path[:]
-    sys.path.append(os.getcwd())
-    try:
-        return importlib.import_module(module)
-    finally:
-        sys.path[:] = before
-
-
 def _imported(path: str, config: EvaluationConfig) -> Strategy:
-    module_name, _, attribute = path.partition(":")
     try:
-        found: Any = getattr(_import(module_name), attribute)
+        found: Any = import_path(path)
         if not hasattr(found, "decide") or inspect.isclass(found):
             needed = [
                 parameter

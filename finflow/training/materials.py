@@ -54,7 +54,7 @@ class Materials:
 
     def held_out_process(self) -> DecisionProcess:
         """A process over the test window as well: for the final evaluation alone."""
-        features = compute_features(self.panel, self.split.train_end)
+        features = compute_features(self.panel, self.split.train_end, self.config.features.extra)
         return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
 
 
@@ -66,11 +66,22 @@ def prepare(config: Config) -> Materials:
     MarketError
         If prices are missing, wrong or too few for the windows and the episodes.
     """
-    panel = load_panel(config.market)
+    return prepare_from(load_panel(config.market), config)
+
+
+def prepare_from(panel: MarketPanel, config: Config) -> Materials:
+    """Split prices that were loaded, and compute features.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Bars beyond the test window are cut off.
+    config : Config
+    """
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     seen = visible(panel, split)
-    features = compute_features(seen, split.train_end)
+    features = compute_features(seen, split.train_end, config.features.extra)
     train = range(features.first_bar, split.train_end)
     moments = equal_weight_moments(seen, config.env.fill, train)
     process = DecisionProcess(seen, features, config.env, config.objectives, moments)

@@ -268,7 +268,7 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mode", "trian"], "'trian' is not one of train, evaluate, backtest, demo; did you mean train?"),
+        (["--mode", "trian"], "'trian' is not one of train, evaluate, backtest, audit, demo; did you mean train?"),
         (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
         (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),
         (["train"], "did you mean --mode train?"),
@@ -287,7 +287,7 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
         (["--mode", "evaluate"], "--mode evaluate needs --resume"),
         (["--mode", "backtest"], "needs one of --resume"),
         (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),
-        (["--mode", "train", "--strategy", "momentum"], "--strategy belongs to --mode backtest"),
+        (["--mode", "train", "--strategy", "momentum"], "--strategy belongs to --mode backtest or audit"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),
     ],

@@ -1,0 +1,183 @@
+"""Other futures: a panel that is the same up to a bar, and something else after it.
+
+A future that did not happen is as possible as the one that did, as far as anybody knew at that bar. Whoever answers
+differently at or before it has seen it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.market.panel import MarketPanel
+
+__all__ = ["CUT", "REPEAT", "SHOCKS", "shocked"]
+
+FloatArray = NDArray[np.float64]
+Shock = Callable[[MarketPanel, int, np.random.Generator], MarketPanel]
+
+REPEAT, CUT = "repeat", "cut"
+_VIOLENCE = 0.05
+"""Deviation of a daily log return in a future that is made up: every day is a day to react to."""
+_RATIOS = ("open", "high", "low")
+
+
+def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
+    """The panel with another future.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    kind : str
+        A key of `SHOCKS`.
+    last : int
+        Last bar that stays as it is, bit for bit.
+    seed : int
+        With kind and bar it decides the future.
+    """
+    rng = np.random.default_rng([seed, last, sorted(SHOCKS).index(kind)])
+    return SHOCKS[kind](panel, last, rng)
+
+
+def _repeat(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """No shock at all: the same again."""
+    return replace(panel)
+
+
+def _cut(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """No future."""
+    return panel.until(last + 1)
+
+
+def _rescaled(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """Every later price times a factor of its asset, up or down by half or so; volume and cash likewise."""
+    factor = np.exp(0.5 * rng.standard_normal(panel.n_assets))
+    return _scaled(panel, last, factor, float(np.exp(0.5 * rng.standard_normal())), float(rng.uniform(2.0, 20.0)))
+
+
+def _crash(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """Half of everything is lost in a bar, in twentyfold volume."""
+    return _scaled(panel, last, np.full(panel.n_assets, 0.5), 0.5, 20.0)
+
+
+def _boom(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """Everything doubles in a bar, and trade dries up."""
+    return _scaled(panel, last, np.full(panel.n_assets, 2.0), 2.0, 0.05)
+
+
+def _nudged(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """Every later figure is off by a thousandth: too little to run into any limit or clip."""
+    noise = 1.0 + 1e-3 * rng.standard_normal(panel.close[last + 1 :].shape)
+    index = 1.0 + 1e-3 * rng.standard_normal(len(noise))
+    return _scaled(panel, last, noise, index, 1.0 + 1e-3 * rng.random(noise.shape))
+
+
+def _replaced(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """Wild random walks in place of every later price, range, volume and interest."""
+    bars, n_assets = panel.n_bars - last - 1, panel.n_assets
+    close = _walk(panel, last, _VIOLENCE * rng.standard_normal((bars, n_assets)))
+    fields: dict[str, FloatArray] = {}
+    if panel.open is not None:
+        fields["open"] = close * np.exp(0.02 * rng.standard_normal(close.shape))
+    top, bottom = np.maximum(close, fields.get("open", close)), np.minimum(close, fields.get("open", close))
+    if panel.high is not None:
+        fields["high"] = top * np.exp(np.abs(0.02 * rng.standard_normal(close.shape)))
+    if panel.low is not None:
+        fields["low"] = bottom * np.exp(-np.abs(0.02 * rng.standard_normal(close.shape)))
+    if panel.volume is not None:
+        fields["volume"] = np.where(np.isfinite(close), np.exp(rng.normal(13.0, 2.0, close.shape)), np.nan)
+    if panel.benchmark is not None:
+        fields["benchmark"] = panel.benchmark[last] * np.exp(np.cumsum(_VIOLENCE * rng.standard_normal(bars)))
+    return _with_future(panel, last, close=close, cash_returns=1e-3 * rng.random(bars), **fields)
+
+
+def _shuffled(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """The later bars in another order: the same moves, ranges, volumes and interest on other days."""
+    start, bars = last + 1, panel.n_bars - last - 1
+    order = rng.permutation(bars)
+    moves, listed = np.log(panel.close[start:] / panel.close[last:-1]), panel.listed[start:]
+    others = {name: getattr(panel, name) for name in (*_RATIOS, "volume")}
+    fields = {
+        name: np.array(array[start:] if name == "volume" else array[start:] / panel.close[start:])
+        for name, array in others.items()
+        if array is not None
+    }
+    for column in range(panel.n_assets):
+        for array, known in ((moves, np.isfinite(moves)), *((array, listed) for array in fields.values())):
+            rows = np.flatnonzero(known[:, column])
+            array[rows, column] = array[order[np.isin(order, rows)], column]
+    close = _walk(panel, last, moves)
+    fields = {name: array if name == "volume" else array * close for name, array in fields.items()}
+    if panel.benchmark is not None:
+        index = np.log(panel.benchmark[start:] / panel.benchmark[last:-1])
+        fields["benchmark"] = panel.benchmark[last] * np.exp(np.cumsum(index[order]))
+    return _with_future(panel, last, close=close, cash_returns=panel.cash_returns[start:][order], **fields)
+
+
+def _relisted(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
+    """Other listings: a third of the assets ends at the bar, and every one that never had a price lists after it."""
+    start = last + 1
+    listed = np.flatnonzero(panel.listed[last])
+    ending = rng.permutation(listed)[: min(-(-len(listed) // 3), max(len(listed) - 2, 0))]
+    coming = np.flatnonzero(~panel.listed[:start].any(axis=0))
+    shape = (panel.n_bars - start, len(coming))
+    fields = {"close": panel.close[start:].copy()}
+    fields |= {
+        name: getattr(panel, name)[start:].copy() for name in (*_RATIOS, "volume") if getattr(panel, name) is not None
+    }
+    walk = 50.0 * np.exp(np.cumsum(0.02 * rng.standard_normal(shape), axis=0))
+    for name, array in fields.items():
+        array[:, coming] = 1e6 if name == "volume" else walk
+        array[:, ending] = np.nan
+    return _with_future(panel, last, **fields)
+
+
+SHOCKS: dict[str, Shock] = {
+    REPEAT: _repeat,
+    CUT: _cut,
+    "replaced": _replaced,
+    "rescaled": _rescaled,
+    "relisted": _relisted,
+    "shuffled": _shuffled,
+    "crash": _crash,
+    "boom": _boom,
+    "nudged": _nudged,
+}
+"""Kind -> what it does to the bars after `last`."""
+
+
+def _walk(panel: MarketPanel, last: int, moves: FloatArray) -> FloatArray:
+    """Prices from log returns, on the panel's own listings: from the last price, or from the first of a later one."""
+    listed = panel.listed[last + 1 :]
+    first = np.argmax(listed, axis=0)
+    start = panel.close[last + 1 :][first, np.arange(panel.n_assets)]
+    start = np.where(panel.listed[last], panel.close[last], start)
+    path = np.exp(np.cumsum(np.where(np.isfinite(moves), moves, 0.0), axis=0))
+    return np.where(listed, start * path, np.nan)
+
+
+def _scaled(
+    panel: MarketPanel, last: int, prices: FloatArray, index: float | FloatArray, volume: float | FloatArray
+) -> MarketPanel:
+    """Later prices, index and volume times factors; cash earns half as much again, and a basis point."""
+    start = last + 1
+    fields = {
+        name: getattr(panel, name)[start:] * (volume if name == "volume" else prices)
+        for name in ("close", *_RATIOS, "volume")
+        if getattr(panel, name) is not None
+    }
+    if panel.benchmark is not None:
+        fields["benchmark"] = panel.benchmark[start:] * index
+    return _with_future(panel, last, cash_returns=1.5 * panel.cash_returns[start:] + 1e-4, **fields)
+
+
+def _with_future(panel: MarketPanel, last: int, **fields: FloatArray) -> MarketPanel:
+    """The panel with the rows after `last` replaced in some of its fields."""
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(panel, name)[: last + 1], future]) for name, future in fields.items()
+    }
+    return replace(panel, **arrays)

@@ -1,0 +1,27 @@
+"""A user's own code, named by its import path."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+__all__ = ["import_path"]
+
+
+def import_path(path: str) -> Any:
+    """What `package.module:Name` names; the module may lie in the working folder.
+
+    Raises
+    ------
+    Exception
+        Whatever the module raises; `ImportError` or `AttributeError` where there is no such thing.
+    """
+    module, _, attribute = path.partition(":")
+    before = sys.path[:]
+    sys.path.append(os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    finally:
+        sys.path[:] = before
