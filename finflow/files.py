@@ -5,11 +5,16 @@ A reader never sees half a file, and a stop at any moment, or a full disk, leave
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from finflow.errors import OutputError
+
+PROBE = 1 << 20  # bytes: a run of any size writes more
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -30,22 +35,100 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     OutputError
         If the file cannot be written. What was there before is still there, and no temporary file is left.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    write_together({path: content})
+
+
+def write_together(files: Mapping[Path, bytes | str]) -> None:
+    """Write files as `write_atomically` does, none of them before all are safely on the disk.
+
+    Only then do they take their names, in the order given: a full disk leaves every previous file in place.
+
+    Parameters
+    ----------
+    files
+        Path -> all that the file will hold.
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written; the line names it.
+    """
+    staged: dict[Path, Path] = {}
+    path = Path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _flush_folder(path.parent)
+        with ExitStack() as temporaries:
+            for path, content in files.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                staged[path] = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+                temporaries.callback(staged[path].unlink, missing_ok=True)
+                _write(staged[path], content.encode("utf-8") if isinstance(content, str) else content)
+            for path, temporary in staged.items():
+                os.replace(temporary, path)
+        for folder in dict.fromkeys(path.parent for path in staged):
+            _flush_folder(folder)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"cannot write {path}: {reason}; free some space there or choose another folder") from error
+        raise OutputError(f"cannot write {path}: {reason(error)}") from error
+
+
+def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True) -> None:
+    """Fail before any work is done if a folder cannot be written, or has no room even for `PROBE` bytes.
+
+    Parameters
+    ----------
+    folder
+        Made when missing.
+    key
+        The key of the configuration that names it, for the message.
+    keep
+        Whether a folder that was made stays.
+
+    Raises
+    ------
+    OutputError
+        Nothing that was made is left then.
+    """
+    made = missing_folders(folder)
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(bytes(PROBE))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        remove_empty(made)
+        raise OutputError(f"cannot write to {folder}: {reason(error, key)}") from error
+    if not keep:
+        remove_empty(made)
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there yet, the innermost first."""
+    return [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that are empty; leave the others."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def reason(error: OSError, key: str = "") -> str:
+    """Why something cannot be written, and what to do about it."""
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        why = "a file is in the way"
+    else:
+        why = error.strerror or str(error)
+    full = "free some space there or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{why}; {full}choose another {key or 'folder'}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _flush_folder(folder: Path) -> None:

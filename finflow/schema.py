@@ -40,10 +40,19 @@ def _dated(value: Any) -> Any:
 LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
 """Names of the five experts, each of which reads the features of its lens."""
 
+
+def _whole_path(value: Any) -> Any:
+    """Refuse what no file system takes for a name."""
+    if "\0" in str(value):
+        raise ValueError("a path is needed")
+    return value
+
+
 Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+FilePath = Annotated[Path, BeforeValidator(_whole_path)]
 Date = Annotated[dt.date, BeforeValidator(_dated)]
 
 
@@ -112,7 +121,7 @@ class MarketConfig(Section):
         description="where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022",
     )
     synthetic: SyntheticConfig = Field(default=SyntheticConfig(), description="the market of the source synthetic")
-    path: Path | None = Field(default=None, description="file of prices, for the sources csv and parquet")
+    path: FilePath | None = Field(default=None, description="file of prices, for the sources csv and parquet")
     tickers: Names | None = Field(default=None, description="assets to use; all of the source when left out")
     benchmark: str | None = Field(default=None, description="column or ticker used as the index, never held")
     start: Date | None = Field(default=None, description="first date used; the source's first when left out")
@@ -123,7 +132,7 @@ class MarketConfig(Section):
         default=0.0, gt=-1, le=1, description="annual rate that cash earns; ratios are in excess of it"
     )
     auto_adjust: Flag = Field(default=True, description="adjust yfinance prices for splits and dividends")
-    cache_dir: Path = Field(default=Path("data/market"), description="folder of the hashed price store")
+    cache_dir: FilePath = Field(default=Path("data/market"), description="folder of the hashed price store")
     use_cache: Flag = Field(default=True, description="read prices from the store when it has them")
 
     @model_validator(mode="after")
@@ -273,7 +282,7 @@ class TrainConfig(Section):
     seed: Int = Field(default=0, ge=0, lt=2**32, description="seed of every random number of a run")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="device that learns")
     threads: Int = Field(
-        default=1, ge=1, description="processor threads for learning; part of what makes runs repeatable"
+        default=1, ge=1, le=1024, description="processor threads for learning; part of what makes runs repeatable"
     )
     n_envs: Int = Field(default=16, ge=1, description="portfolios that step together online")
     updates_per_vector_step: Int = Field(default=1, ge=1, description="gradient updates after each vector step")
@@ -372,8 +381,8 @@ class EvaluationConfig(Section):
 class OutputConfig(Section):
     """Where files go; decides no result."""
 
-    logs_dir: Path = Field(default=Path("logs"), description="folder that holds the run folders")
-    offline_dir: Path = Field(default=Path("data/offline"), description="folder of collected offline datasets")
+    logs_dir: FilePath = Field(default=Path("logs"), description="folder that holds the run folders")
+    offline_dir: FilePath = Field(default=Path("data/offline"), description="folder of collected offline datasets")
 
 
 class Config(Section):

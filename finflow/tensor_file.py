@@ -61,9 +61,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][KEY])
         version, text, digest = header["version"], header["state"], header["sha256"]
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        why = str(error)[:80] if isinstance(error, SafetensorError) else "it has no finflow header"
         raise CheckpointError(
-            f"{path} is damaged or not a finflow checkpoint ({str(error)[:80]}); use another, such as the newest "
-            "numbered one beside it"
+            f"{path} is damaged or not a finflow checkpoint ({why}); use another checkpoint of the run"
         ) from error
     if version != VERSION:
         raise CheckpointError(

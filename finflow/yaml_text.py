@@ -39,7 +39,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def decimal(self, node: yaml.ScalarNode) -> int:
-        return int(str(self.construct_scalar(node)).replace("_", ""))
+        try:
+            return int(str(self.construct_scalar(node)).replace("_", ""))
+        except ValueError:  # Python reads no more than 4300 digits
+            problem = "a number of too many digits"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
 
     def date(self, node: yaml.ScalarNode) -> Any:
         try:
@@ -80,6 +84,8 @@ def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
         raise ConfigError(f"configuration file {path} does not exist") from None
     except UnicodeDecodeError:
         raise ConfigError(f"configuration file {path} is not UTF-8 text") from None
+    except IsADirectoryError:
+        raise ConfigError(f"configuration file {path} is a folder; name the YAML file") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror or error}") from None
     loader = None

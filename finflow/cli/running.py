@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit, program
 from finflow.cli.output import plain, show_audit, show_outcome
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, OutputError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -63,7 +64,14 @@ def run_training(
                 trainer.collect_offline_data(dataset)
             outcome = trainer.train_offline() if offline_only else trainer.train()
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_how_to_go_on(trainer.run_folder)) from None
+            command = _how_to_go_on(trainer.run_folder)
+            end = f"; to go on: {command}" if command else " before the first checkpoint: nothing to go on from"
+            raise KeyboardInterrupt(f"stopped{end}") from None
+        except OutputError as error:
+            command = _how_to_go_on(trainer.run_folder)
+            raise OutputError(f"{error}; then go on with: {command}" if command else str(error)) from error
+        finally:
+            trainer.discard_if_unused()
     show_outcome(outcome)
 
 
@@ -155,8 +163,9 @@ def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _how_to_go_on(run_folder: Path) -> str:
+def _how_to_go_on(run_folder: Path) -> str | None:
+    """The command that resumes a run; None for one without a checkpoint."""
     if not any(run_folder.glob("models/checkpoint_latest*")):
-        return f"stopped before the first checkpoint; {run_folder} holds nothing to go on from"
+        return None
     command = program() if program() == "finflow" else "python main.py"
-    return f"stopped; to go on: {command} --mode train --resume {run_folder}"
+    return f"{command} --mode train --resume {shlex.quote(str(run_folder))}"

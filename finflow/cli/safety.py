@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from finflow.errors import FinflowError
 
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")  # as torch says on a CPU
 FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
@@ -57,8 +59,11 @@ def _lack(error: Exception) -> str | None:
     """What this machine lacks, in words; None for a fault in finflow."""
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
         return f"the package {error.name} is not installed for {sys.executable}; the README has the lines to install"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "out of memory: use smaller batches (--batch-size), fewer train.n_envs or a smaller bcell.hidden_dim"
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__ or _NO_MEMORY.search(str(error)):
+        return (
+            "out of memory: use smaller batches (--batch-size), fewer train.offline_episodes or train.n_envs, or a "
+            "smaller bcell.hidden_dim or bcell.memory_capacity"
+        )
     if isinstance(error, OSError):
         names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
         return f"{names}: {error.strerror}" if names else str(error.strerror or error)

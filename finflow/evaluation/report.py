@@ -11,7 +11,7 @@ from finflow.evaluation.drawing import Rendered
 from finflow.evaluation.results import ReportData, Results, as_json, judge
 from finflow.evaluation.significance import MINIMUM_BLOCKS
 from finflow.evaluation.training_figure import training
-from finflow.files import write_atomically
+from finflow.files import write_together
 
 __all__ = ["ReportData", "write_report"]
 
@@ -19,8 +19,9 @@ __all__ = ["ReportData", "write_report"]
 def write_report(folder: Path, data: ReportData) -> Path:
     """Write a report: `report.html`, `metrics.json`, `returns.csv`, a PNG of each figure, and `tearsheet.html`.
 
-    Every file is written atomically, the page last, so that a page always has its numbers beside it. The tear sheet is
-    left out, and the page says why, where quantstats cannot judge the returns.
+    The files take their places together, the page last, so that a page always has its numbers beside it, and a full
+    disk leaves an earlier report as it was. The tear sheet is left out, and the page says why, where quantstats cannot
+    judge the returns.
 
     Parameters
     ----------
@@ -42,20 +43,17 @@ def write_report(folder: Path, data: ReportData) -> Path:
     results = judge(data)
     limits = _limits(data)
     obstacle = tearsheet.why_impossible(data.agent, data.baseline)
-    write_atomically(folder / "metrics.json", as_json(data, results))
-    write_atomically(folder / "returns.csv", _returns_table(data))
     drawn = draw_figures(data, results)
-    for figure in drawn:
-        write_atomically(folder / f"{figure.name}.png", figure.png)
-    files = ["metrics.json", "returns.csv", *(f"{figure.name}.png" for figure in drawn)]
+    files: dict[str, bytes | str] = {}
     if data.baseline is not None and obstacle is None:
-        write_atomically(folder / "tearsheet.html", tearsheet.tear_sheet(data.agent, data.baseline))
-        files.insert(0, "tearsheet.html")
+        files["tearsheet.html"] = tearsheet.tear_sheet(data.agent, data.baseline)
     else:
         limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
-    path = folder / "report.html"
-    write_atomically(path, page.build_page(data, results, drawn, limits, files))
-    return path
+    files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
+    files |= {f"{figure.name}.png": figure.png for figure in drawn}
+    files["report.html"] = page.build_page(data, results, drawn, limits, list(files))
+    write_together({folder / name: content for name, content in files.items()})
+    return folder / "report.html"
 
 
 def draw_figures(data: ReportData, results: Results) -> list[Rendered]:

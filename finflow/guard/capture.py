@@ -72,10 +72,8 @@ def restore(owner: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Json]
         try:
             value = _restore_value(getattr(owner, field.name), own, state[field.name])
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise CheckpointError(
-                f"the checkpoint does not fit this configuration at {field.name}: {reason}"
-            ) from error
+            reason = " ".join(str(error).split())[:160]
+            raise CheckpointError(f"the checkpoint does not fit at {field.name} ({reason})") from error
         setattr(owner, field.name, value)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from finflow.errors import CheckpointError, OutputError
+from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
 
 BEST, LATEST, PRETRAINED = "checkpoint_best", "checkpoint_latest", "checkpoint_pretrained"
@@ -121,26 +121,13 @@ def read_newest(path: Path) -> tuple[Path, dict[str, Tensor], dict[str, Any], st
     first = find_checkpoint(path)
     if path.is_file():
         return first, *read_tensors(first), None
-    warning = None
+    problem, warning = "", None
     for candidate in dict.fromkeys([first, *CheckpointFolder(first.parent).numbered()]):
         try:
             return candidate, *read_tensors(candidate), warning
         except CheckpointError as error:
-            warning = warning or f"{error}; went back to the newest whole one"
-    raise CheckpointError(f"no checkpoint in {first.parent} can be read: {warning}")
-
-
-def check_writable(folder: Path) -> None:
-    """Fail before any work is done if a run's folder cannot be written.
-
-    Raises
-    ------
-    OutputError
-    """
-    probe = folder / f".probe.{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error.strerror}; choose another output.logs_dir") from error
+            problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
+            warning = f"{problem}; went back to the newest whole one"
+    raise CheckpointError(
+        f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
+    )

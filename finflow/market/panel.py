@@ -24,6 +24,7 @@ FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
 
 _FIELDS = ("open", "high", "low", "volume")
+_EARLIEST, _LATEST = np.datetime64("1700-01-01"), np.datetime64("2200-12-31")
 
 
 def _no_cash() -> FloatArray:
@@ -227,6 +228,9 @@ def _check_dates(dates: DateArray) -> None:
     if len(dates) < 2:
         found = f"only one row, {dates[0]}" if len(dates) else "no rows"
         raise MarketError(f"prices need at least two dates, the data has {found}")
+    for row in (0, len(dates) - 1):
+        if not _EARLIEST <= dates[row] <= _LATEST:
+            raise MarketError(f"date {dates[row]} (row {row + 1}) is not between {_EARLIEST} and {_LATEST}; correct it")
     steps = np.diff(dates).astype(np.int64)
     wrong = np.flatnonzero(steps <= 0)
     if wrong.size:

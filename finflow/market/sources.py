@@ -45,6 +45,8 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
     MarketError
         With one line that names the asset, column or date at fault.
     """
+    if config.tickers is not None and len(config.tickers) == 1:
+        raise MarketError(f"a portfolio needs at least two assets and market.tickers names {config.tickers[0]} only")
     if config.source == "embedded":
         tables, facts = _embedded(), _embedded_facts()
     elif config.source == "yfinance":
@@ -57,6 +59,10 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
             raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
         read = read_csv if config.source == "csv" else read_parquet
         tables, facts = read(config.path)
+        try:
+            return _assemble(tables, facts, config)
+        except MarketError as error:
+            raise MarketError(f"{config.path}: {error}") from None
     return _assemble(tables, facts, config)
 
 

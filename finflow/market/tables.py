@@ -41,7 +41,11 @@ def read_csv(path: Path) -> tuple[PriceTables, dict[str, Any]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise MarketError(f"{path} is not a CSV file of UTF-8 text ({error})") from None
     if not header:
-        raise MarketError(f"{path} is empty; expected a header line with Date and one column an asset")
+        raise MarketError(
+            f"{path} is empty, or its first line is; expected a header line with Date and one column an asset"
+        )
+    if any("\0" in name for name in header):
+        raise MarketError(f"{path} is not a CSV file of UTF-8 text (it has zero bytes)")
     names = [name.strip() for name in header]
     if len(names) == 1:
         raise MarketError(

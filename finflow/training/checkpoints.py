@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from finflow.agent.critic import NetworkShape
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import Config, config_hash, load_config
-from finflow.errors import CheckpointError
+from finflow.config import Config, config_hash, describe_schema, load_config
+from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.capture import SEPARATOR
 from finflow.guard.checkpoint import read_newest
 from finflow.yaml_text import parse_file, parse_scalar
@@ -49,7 +49,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     found, tensors, facts, warning = read_newest(path)
     missing = [name for name in ("training", "config", "shape", "market", "log") if name not in facts]
     if missing:
-        raise CheckpointError(f"{found} is not a finflow training checkpoint: it has no {missing[0]}")
+        raise CheckpointError(
+            f"{found} is not a checkpoint of a training, it has no {missing[0]}; give a run folder or a file in its "
+            "models folder"
+        )
     return Checkpoint(found, tensors, facts, warning)
 
 
@@ -66,10 +69,19 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
     still beside it.
     """
     stored = flatten(parse_scalar(checkpoint.facts["config"]))
+    try:
+        load_config(None, stored, environ={})
+    except ConfigError as error:
+        problem = str(error).replace(" (command line)", "")
+        raise CheckpointError(
+            f"{checkpoint.path} holds a configuration that this finflow does not know ({problem}); use the finflow "
+            "that wrote it, or start a new run"
+        ) from None
     beside = checkpoint.path.parent.parent / CONFIG
     if beside.is_file():
         content, _ = parse_file(beside)
-        stored |= {key: value for key, value in flatten(content).items() if key.startswith("output.")}
+        known = [key for key, *_ in describe_schema() if key.startswith("output.")]
+        stored |= {key: value for key, value in flatten(content).items() if key in known}
     return load_config(None, {**stored, **(overrides or {})}, environ={})
 
 
@@ -122,7 +134,9 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
             try:
                 policy.load_state_dict(own)
             except RuntimeError as error:
-                reason = str(error).splitlines()[0]
-                raise CheckpointError(f"the policy in {checkpoint.path} does not fit this finflow: {reason}") from error
+                reason = " ".join(str(error).split())[:160]
+                raise CheckpointError(
+                    f"the policy in {checkpoint.path} does not fit this finflow ({reason}); use the one that wrote it"
+                ) from error
             return policy
     raise CheckpointError(f"{checkpoint.path} holds no policy")

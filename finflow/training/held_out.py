@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -18,6 +20,7 @@ from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
+from finflow.files import check_writable
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
@@ -131,6 +134,7 @@ def _judge(
     others: Sequence[Strategy] = (),
 ) -> Outcome:
     """Run a strategy and those it is compared with over the test window, and write the report."""
+    check_writable(folder / REPORTS, keep=False)
     config, process = materials.config, materials.held_out_process()
     taken = {judged.name, *(strategy.name for strategy in others)}
     classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
@@ -159,9 +163,18 @@ def _training_rows(checkpoint: Checkpoint, folder: Path) -> pd.DataFrame:
     """What training logged, where the run's log is still beside the checkpoint."""
     for candidate in (folder, run_folder_of(checkpoint.path)):
         path = candidate / METRICS
-        if path.is_file() and path.stat().st_size > 0:
-            return pd.read_json(path, lines=True)
+        if path.is_file():
+            whole = [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
+            return pd.read_json(io.StringIO("\n".join(whole)), lines=True) if whole else pd.DataFrame()
     return pd.DataFrame()
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line of the log is whole: the last may not be, where a run was killed."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _universe(materials: Materials) -> str:

@@ -8,6 +8,7 @@ is a diary for people: it has times, and a resumed run only adds to it.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -46,7 +47,7 @@ class RunLog:
     Raises
     ------
     OutputError
-        A file cannot be written: the folder is read-only, the disk is full.
+        A file cannot be written: the folder is read-only, the disk is full, another process is training there.
     CheckpointError
         metrics.jsonl is shorter than the checkpoint says, so it is not the one of that run.
     """
@@ -60,10 +61,11 @@ class RunLog:
         kept = _kept_rows((branch_from or self.folder) / METRICS, position.get(METRICS, 0))
         with _writes(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        with _writes(self.folder / METRICS):
-            self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
         with _writes(self.folder / CONSOLE):
             self._console = (self.folder / CONSOLE).open("a", encoding="utf-8")
+        _lock(self._console, self.folder)
+        with _writes(self.folder / METRICS):
+            self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
         self._events = _EventFile(self.folder, purge_from=None if resume_at is None else self._step + 1)
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept.splitlines():
@@ -172,6 +174,20 @@ def _writes(path: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror or error}; free the space or the rights, "
             "or name another folder with output.logs_dir"
         ) from error
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    """Let one process alone write a run's logs; its end, however it comes, lets go of the lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # another error means a file system without locks
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            file.close()
+            raise OutputError(f"another process is training in {folder}; wait for it, or stop it first") from None
 
 
 def _kept_rows(path: Path, size: int) -> bytes:

@@ -84,6 +84,8 @@ def prepare_from(panel: MarketPanel, config: Config) -> Materials:
     features = compute_features(seen, split.train_end, config.features.extra)
     train = range(features.first_bar, split.train_end)
     moments = equal_weight_moments(seen, config.env.fill, train)
+    if not moments.second > 0.0:
+        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
     process = DecisionProcess(seen, features, config.env, config.objectives, moments)
     decisions = len(process.decision_bars(split.train))
     if decisions < config.env.episode_length:
@@ -92,6 +94,12 @@ def prepare_from(panel: MarketPanel, config: Config) -> Materials:
             f"env.episode_length ({config.env.episode_length}); use more data, a later market.train_end or shorter "
             "episodes"
         )
+    for name, window in (("validation", split.validation), ("test", split.test)):
+        if len(window) < 3:  # two decisions, and a bar of growth after them
+            raise MarketError(
+                f"the {name} window holds too few bars ({len(window)}): a backtest needs three at least; move "
+                f"market.{name}_end or use more data"
+            )
     return Materials(config, panel, split, process, features, moments)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +28,28 @@ from finflow.training.state import TrainingState
 
 LOG_EVERY = 50  # updates between two rows of metrics
 _stop = threading.Event()
+_stopping_at_once: list[int] = []  # threads in which a stop need not wait
 
 
 def request_stop() -> None:
     """Ask the training to write ``checkpoint_latest`` at the next update's end and stop with KeyboardInterrupt."""
+    if threading.get_ident() in _stopping_at_once:
+        raise KeyboardInterrupt
     _stop.set()
+
+
+@contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """For work that can be done again from the checkpoints: a stop asked for in this thread is a KeyboardInterrupt."""
+    thread = threading.get_ident()
+    _stopping_at_once.append(thread)
+    try:
+        if _stop.is_set():
+            _stop.clear()
+            raise KeyboardInterrupt
+        yield
+    finally:
+        _stopping_at_once.remove(thread)
 
 
 @dataclass

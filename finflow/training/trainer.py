@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import weakref
 from datetime import datetime
 from importlib.metadata import version
@@ -16,9 +17,9 @@ import torch
 from finflow.agent.bcell import BCell
 from finflow.config import Config, config_hash, dump_config
 from finflow.errors import CheckpointError, FinflowError, OutputError
-from finflow.files import write_atomically
+from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
 from finflow.guard.capture import restore
-from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder, check_writable
+from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.training.checkpoints import CONFIG, Checkpoint, check_same_configuration, read_checkpoint
@@ -28,7 +29,7 @@ from finflow.training.logging import METRICS, RunLog
 from finflow.training.materials import choose_device, prepare
 from finflow.training.pretrain import offline_updates, pretrain
 from finflow.training.progress import ProgressDisplay
-from finflow.training.run import TrainingRun, request_stop
+from finflow.training.run import TrainingRun, request_stop, stopping_at_once
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
@@ -58,6 +59,11 @@ class FinFlowTrainer:
     ------
     FinflowError
         If the market, the checkpoint or the output folder cannot be used; nothing has been written then.
+
+    Notes
+    -----
+    Files appear in the run folder when the training begins: after the data were found or collected, and the checkpoint
+    was found to fit.
     """
 
     def __init__(self, config: Config, resume: Path | None = None, pretrained: Path | None = None) -> None:
@@ -68,21 +74,22 @@ class FinFlowTrainer:
         self.materials = prepare(config)
         if checkpoint is not None and checkpoint.facts["market"] != self.materials.process.panel.sha256:
             raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
-        in_place = resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path)
-        self.run_folder = (
-            run_folder_of(checkpoint.path) if in_place and checkpoint else new_run_folder(config.output.logs_dir)
-        )
-        check_writable(self.run_folder / MODELS)
-        CheckpointFolder(self.run_folder / MODELS).sweep()
         self._dataset: OfflineDataset | None = None
         self._start_from = checkpoint
+        self._branches = resume is not None
         self._run: TrainingRun | None = None
-        self._log = self._open_log(checkpoint, in_place, branch=resume is not None)
-        weakref.finalize(self, self._log.close)
-        write_atomically(self.run_folder / CONFIG, dump_config(config))
-        write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
+        self._log: RunLog | None = None
+        self._made: list[Path] = []
+        if resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path):
+            self.run_folder, self._in_place = run_folder_of(checkpoint.path), True
+        else:
+            self.run_folder, self._in_place = self._new_folder(), False
+        try:
+            check_writable(self.run_folder / MODELS)
+        except BaseException:
+            self.discard_if_unused()
+            raise
         if checkpoint is not None and checkpoint.warning:
-            self._log.console(checkpoint.warning)
             print(checkpoint.warning)
 
     def collect_offline_data(self, path: Path | None = None) -> OfflineDataset:
@@ -96,12 +103,14 @@ class FinFlowTrainer:
         """
         materials, window = self.materials, self.materials.split.train
         expected = made_by(self.config, materials.process, window)
+        given = path
         if path is None:
             name = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
             path = self.config.output.offline_dir / f"dataset-{name}.npz"
         if path.exists():
             self._dataset = load_dataset(path, expected)
         else:
+            check_writable(path.parent, "output.offline_dir" if given is None else "folder", keep=False)
             self._dataset = collect(self.config, materials.process, window)
             save_dataset(path, self._dataset)
         return self._dataset
@@ -166,19 +175,48 @@ class FinFlowTrainer:
             state = start_offline(self.config, self.materials, self.device, updates)
             if checkpoint is not None:
                 self._restore(state, checkpoint)
+            self._log = log = self._open_log(checkpoint)
+            weakref.finalize(self, log.close)
+            CheckpointFolder(self.run_folder / MODELS).sweep()
+            write_atomically(self.run_folder / CONFIG, dump_config(self.config))
+            write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
+            if checkpoint is not None:
+                if checkpoint.warning:
+                    log.console(checkpoint.warning)
                 self._bring_best(state, checkpoint)
-            progress = ProgressDisplay(console_log=self._log.console)
-            self._run = TrainingRun(
-                self.config, self.materials, self.device, state, self.run_folder, self._log, progress
-            )
+            progress = ProgressDisplay(console_log=log.console)
+            self._run = TrainingRun(self.config, self.materials, self.device, state, self.run_folder, log, progress)
         return self._run
+
+    def discard_if_unused(self) -> None:
+        """Remove the run folder, if it was made here and holds no checkpoint: there is nothing in it to go on from."""
+        if not self._made or any((self.run_folder / MODELS).glob("checkpoint_*")):
+            return
+        if self._log is not None:
+            self._log.close()
+        shutil.rmtree(self.run_folder, ignore_errors=True)
+        remove_empty(self._made)
+        self._made = []
+
+    def _new_folder(self) -> Path:
+        """A new run folder; what is made for it is noted."""
+        missing = missing_folders(self.config.output.logs_dir)
+        folder = new_run_folder(self.config.output.logs_dir)
+        self._made = [folder, *missing]
+        return folder
 
     def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Put a checkpoint's state into the one just made."""
         if checkpoint.counters["phase"] == ONLINE:
             state.bcell, state.world = start_online(self.config, self.materials, self.device)
             state.iql = None
-        restore(state, checkpoint.tensors, checkpoint.facts["training"])
+        try:
+            restore(state, checkpoint.tensors, checkpoint.facts["training"])
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{checkpoint.path} is of another configuration or another version of finflow: {error}; start a new "
+                "run, or use the configuration and the finflow that it was written with"
+            ) from error
 
     def _bring_best(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Take the best checkpoint so far along into a new folder; where it is gone, the best is sought afresh."""
@@ -216,7 +254,8 @@ class FinFlowTrainer:
             run.checkpoints.save_as(LATEST, *run.snapshot())
             path = run.checkpoints.path(LATEST)
         run.progress.message("judging the best checkpoint on the test window")
-        return evaluate_agent(self.materials, read_checkpoint(path), self.device, self.run_folder)
+        with stopping_at_once():
+            return evaluate_agent(self.materials, read_checkpoint(path), self.device, self.run_folder)
 
     def _read(self, path: Path | None, exact: bool) -> Checkpoint | None:
         """Read the checkpoint to start from, if there is one, and see that it fits."""
@@ -229,15 +268,15 @@ class FinFlowTrainer:
             raise CheckpointError(f"{checkpoint.path} is from the online phase; give one of the offline phase's end")
         return checkpoint
 
-    def _open_log(self, checkpoint: Checkpoint | None, in_place: bool, branch: bool) -> RunLog:
+    def _open_log(self, checkpoint: Checkpoint | None) -> RunLog:
         """The run's log, cut off at the checkpoint where a run goes on or branches."""
         if checkpoint is None:
             return RunLog(self.run_folder)
         position = checkpoint.facts["log"]
-        if in_place:
+        if self._in_place:
             return RunLog(self.run_folder, resume_at=position)
         source = run_folder_of(checkpoint.path)
-        if not branch or not (source / METRICS).is_file():
+        if not self._branches or not (source / METRICS).is_file():
             return RunLog(self.run_folder)
         return RunLog(self.run_folder, resume_at=position, branch_from=source)
 
@@ -271,12 +310,12 @@ def new_run_folder(logs: Path) -> Path:
         folder = logs / f"{name}{suffix}"
         try:
             folder.mkdir(parents=True)
-        except FileExistsError:
-            if not folder.is_dir():
-                raise OutputError(f"cannot make {folder}: it is a file; choose another output.logs_dir") from None
-            continue
+        except FileExistsError as error:
+            if folder.is_dir():
+                continue
+            raise OutputError(f"cannot make {folder}: {reason(error, 'output.logs_dir')}") from error
         except OSError as error:
-            raise OutputError(f"cannot make {folder}: {error.strerror}; choose another output.logs_dir") from error
+            raise OutputError(f"cannot make {folder}: {reason(error, 'output.logs_dir')}") from error
         return folder
     raise OutputError(f"cannot make a new run folder in {logs}")
 

@@ -60,6 +60,9 @@ class Application:
                 application.during_training()
                 return application.outcome
 
+            def discard_if_unused(self) -> None:
+                pass
+
             def train_offline(self) -> Outcome:
                 application.calls.append(("train_offline", None))
                 return application.outcome

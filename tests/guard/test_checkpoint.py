@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from finflow.errors import CheckpointError, OutputError
+from finflow.files import check_writable
 from finflow.guard.checkpoint import (
     BEST,
     LATEST,
     MODELS,
     PRETRAINED,
     CheckpointFolder,
-    check_writable,
     find_checkpoint,
     numbered,
     read_newest,
