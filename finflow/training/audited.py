@@ -92,7 +92,11 @@ class Subjects:
             if lag or self.config.env.fill == "close":
                 yield Component(f"environment, lag {lag}", self._environment(lag))
         named = Played(
-            self, {"backtest": _Digger, **{name: make for name, make in strategies.items() if name in NAMED}}
+            self,
+            {
+                "backtest": lambda: _Digger(self.config.env.execution_lag < 2),
+                **{name: make for name, make in strategies.items() if name in NAMED},
+            },
         )
         yield Component("backtest", named.of("backtest"), self._late)
         if self.panel.benchmark is not None:
@@ -160,11 +164,12 @@ class Subjects:
             "listed": process.listed,
             "close": process.panel.close,
         }
+        end = self.split.validation_end - 1
+        whole = {name: Rows(table[None], np.array([end])) for name, table in tables.items()}
         fitted = np.array([[moments.first, moments.second, process.first_bar]])
         return {
             "fitted": Rows(fitted, np.array([self.split.train_end - 1])),
-            "bars": Rows(np.array([process.panel.n_bars]), np.array([self.split.validation_end - 1])),
-            **{name: by_bar(table) for name, table in tables.items()},
+            **(whole if last >= end else {name: by_bar(table) for name, table in tables.items()}),
         }
 
     def _evaluation(self, panel: MarketPanel, last: int) -> Answer:
@@ -200,7 +205,10 @@ class Subjects:
         config = self.config.model_copy(update={"train": train, "env": env})
         lag = self.config.env.execution_lag
         process = self.process(panel, self.fit(last), lag)
-        data = collect(config, process, range(self.split.train_end))
+        # Episodes around the probe: of those all over the window, few would decide just after it.
+        first = max(last + 1 - 2 * short, process.first_bar)
+        window = range(first, min(last + 1 + short, self.split.train_end))
+        data = collect(config, process, window)
         seen, bar = min(lag, 1), data.bar.astype(np.int64)
         columns = {
             "portfolio": Rows(data.portfolio, bar, seen),
@@ -210,7 +218,7 @@ class Subjects:
             "next_portfolio": Rows(data.next_portfolio, bar + 1, seen),
             "next_action": Rows(data.next_action, bar + 1, seen),
         }
-        scale = Rows(np.array([data.reward_scale]), np.array([self.split.train_end - 1]))
+        scale = Rows(np.array([data.reward_scale]), np.array([window.stop - 1]))
         return {**columns, "reward scale": scale}
 
 
@@ -300,11 +308,18 @@ class _Notes:
 
 
 class _Digger:
-    """Holds what it has, and notes all it was told, with the memory behind every array that it was handed."""
+    """Holds what it has, and notes all it was told, with the memory behind every array that it was handed.
+
+    Parameters
+    ----------
+    accounts : bool
+        Whether the account it is told of is the backtest's own, whose memory counts too.
+    """
 
     name = "digger"
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: bool) -> None:
+        self.accounts = accounts
         self.notes: dict[str, NDArray[Any]] = {}
 
     def decide(self, information: Information) -> FloatArray:
@@ -319,7 +334,8 @@ class _Digger:
         for name, array in handed.items():
             if name != "prices":
                 self.notes[name] = np.array(array)
-            self.notes[f"memory behind {name}"] = _digest(_root(array))
+            if self.accounts or "portfolio" not in name:
+                self.notes[f"memory behind {name}"] = _digest(_root(array))
         return information.portfolio
 
 
@@ -343,14 +359,14 @@ def _episode(process: DecisionProcess, last: int, seed: int) -> Answer:
     portfolios = 4
     env = PortfolioVectorEnv(process, range(process.panel.n_bars), portfolios)
     rng = np.random.default_rng([seed, last])
-    weights, _ = draw_coverage(rng, portfolios, process.n_weights)
+    drawn, _ = draw_coverage(rng, portfolios * (23 + lag), process.n_weights)  # one set more than there are decisions
+    weights, *actions = drawn.reshape(-1, portfolios, process.n_weights)
     observation, _ = env.reset(seed=seed, options={"bars": np.full(portfolios, decisions.start), "weights": weights})
     seen: dict[str, list[NDArray[Any]]] = {name: [] for name in (*observation, "reward", "wealth", "cost")}
     for step in range(len(decisions)):
         for name, value in observation.items():
             seen[name].append(np.array(value))
-        actions, _ = draw_coverage(rng, portfolios, process.n_weights)
-        observation, reward, _, truncated, info = env.step(actions)
+        observation, reward, _, truncated, info = env.step(actions[step])
         seen["reward"].append(np.array(reward))
         seen["wealth"].append(np.array(info["wealth"]))
         seen["cost"].append(np.array(info["cost"]))

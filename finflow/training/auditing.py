@@ -14,7 +14,6 @@ from finflow.errors import MarketError
 from finflow.evaluation.audit import Component, Finding, Probe, audit, verdict_of
 from finflow.evaluation.shocks import CUT, REPEAT, SHOCKS
 from finflow.market.features import compute_features
-from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.strategies.base import Strategy
@@ -42,9 +41,7 @@ class Audit(NamedTuple):
     complaint: str | None
 
 
-def audit_configuration(
-    config: Config, strategies: Sequence[str] = (), agent: Path | None = None, panel: MarketPanel | None = None
-) -> Audit:
+def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: Path | None = None) -> Audit:
     """Audit the configured data, features, environment, strategies and behaviour data, and an agent if given.
 
     Parameters
@@ -54,8 +51,6 @@ def audit_configuration(
         Of a user's own, by import path, beside every named one.
     agent : Path, optional
         A checkpoint file or run folder.
-    panel : MarketPanel, optional
-        The market; the configured one is loaded when left out.
 
     Raises
     ------
@@ -63,7 +58,7 @@ def audit_configuration(
         If the configuration cannot be used at all.
     """
     torch.set_num_threads(config.train.threads)
-    panel = load_panel(config.market) if panel is None else panel
+    panel = load_panel(config.market)
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     first_bar = compute_features(panel, split.train_end).first_bar

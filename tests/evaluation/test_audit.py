@@ -1,0 +1,309 @@
+"""The audit catches leaks known from this field, names them, and raises no false alarm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from finflow.evaluation.audit import Answer, Component, Probe, Rows, audit, by_bar, verdict_of
+from finflow.evaluation.shocks import REPEAT, SHOCKS, shocked
+from finflow.market import rolling
+from finflow.market.asset_features import ASSET_FEATURES, View
+from finflow.market.panel import MarketPanel
+
+FloatArray = NDArray[np.float64]
+BARS, ASSETS = 240, 5
+TRAIN = 150
+PROBES = tuple(Probe(last, kind) for last in (60, TRAIN - 1, 200, BARS - 4) for kind in SHOCKS)
+
+
+def market(seed: int = 0, ragged: bool = True, bars: int = BARS, fields: bool = True) -> MarketPanel:
+    """Correlated walks with every field; where ragged, one asset ends early and one lists late."""
+    rng = np.random.default_rng(seed)
+    close = 40.0 * np.exp(np.cumsum(0.012 * rng.standard_normal((bars, ASSETS)), axis=0))
+    if ragged:
+        close[bars // 2 :, 0] = np.nan
+        close[: bars // 3, 1] = np.nan
+        close[: bars - 30, 2] = np.nan
+    more: dict[str, FloatArray] = {}
+    if fields:
+        more = {
+            "open": close * np.exp(0.003 * rng.standard_normal(close.shape)),
+            "high": close * 1.01,
+            "low": close * 0.99,
+            "volume": np.where(np.isfinite(close), rng.integers(1, 10**6, close.shape), np.nan),
+            "benchmark": 100.0 * np.exp(np.cumsum(0.01 * rng.standard_normal(bars))),
+        }
+    cash = np.full(bars, 1e-4)
+    cash[0] = 0.0
+    dates = np.datetime64("2001-01-01") + np.arange(bars)
+    names = tuple("ABCDE"[:ASSETS])
+    return MarketPanel(dates=dates, assets=names, close=close, cash_returns=cash, **more)
+
+
+def returns(panel: MarketPanel) -> FloatArray:
+    result = np.zeros(panel.close.shape)
+    result[1:] = np.nan_to_num(np.log(panel.close[1:] / panel.close[:-1]))
+    return result
+
+
+def component(make: Callable[[MarketPanel], FloatArray], name: str = "planted", lag: int = 0) -> Component:
+    return Component(name, lambda panel, last: {"value": by_bar(make(panel), lag)})
+
+
+# --- leaks: each is a fault that was published, sold or traded on
+
+
+def full_sample_scaling(panel: MarketPanel) -> FloatArray:
+    moves = returns(panel)
+    return (moves - moves.mean()) / moves.std()
+
+
+def back_filling(panel: MarketPanel) -> FloatArray:
+    close = panel.close.copy()
+    for row in range(len(close) - 2, -1, -1):
+        close[row] = np.where(np.isnan(close[row]), close[row + 1], close[row])
+    return close
+
+
+def interpolation(panel: MarketPanel) -> FloatArray:
+    known = np.arange(0, panel.n_bars, 5)
+    level = np.nan_to_num(panel.close)
+    return np.stack([np.interp(np.arange(panel.n_bars), known, column[known]) for column in level.T], axis=1)
+
+
+def centred_window(panel: MarketPanel) -> FloatArray:
+    moves = returns(panel)
+    return np.stack([np.convolve(column, np.ones(5) / 5.0, mode="same") for column in moves.T], axis=1)
+
+
+def full_sample_winsorising(panel: MarketPanel) -> FloatArray:
+    moves = returns(panel)
+    low, high = np.quantile(moves, [0.05, 0.95])
+    return np.clip(moves, low, high)
+
+
+def calendar_that_knows_listings(panel: MarketPanel) -> FloatArray:
+    survivors = panel.listed[-1]
+    return np.where(survivors, returns(panel), 0.0)
+
+
+def calendar_that_knows_its_end(panel: MarketPanel) -> FloatArray:
+    return np.arange(panel.n_bars) / panel.n_bars
+
+
+def fitting_on_the_test_window(panel: MarketPanel) -> FloatArray:
+    moves = returns(panel)
+    center = moves[30:].mean(axis=0)
+    return moves - center
+
+
+def benchmark_with_hindsight(panel: MarketPanel) -> FloatArray:
+    assert panel.benchmark is not None
+    return np.nan_to_num(panel.close) / panel.benchmark[-1]
+
+
+def negative_shift(panel: MarketPanel) -> FloatArray:
+    return np.roll(returns(panel), -1, axis=0)
+
+
+def label_in_the_features(panel: MarketPanel) -> FloatArray:
+    week = np.cumsum(returns(panel), axis=0)
+    label = np.zeros_like(week)
+    label[:-5] = week[5:] > week[:-5]
+    return label
+
+
+def forward_looking_volume_rank(panel: MarketPanel) -> FloatArray:
+    assert panel.volume is not None
+    volume = np.nan_to_num(panel.volume)
+    ahead = np.cumsum(volume[::-1], axis=0)[::-1]
+    return rolling.percentile_rank(ahead)
+
+
+def rebalancing_by_future_volatility(panel: MarketPanel) -> FloatArray:
+    """Trades on the ten calmest days to come of each month."""
+    size = np.abs(returns(panel)).sum(axis=1)
+    days = np.zeros(panel.n_bars)
+    for start in range(0, panel.n_bars, 21):
+        days[start + np.argsort(size[start : start + 21])[:10]] = 1.0
+    return days
+
+
+def smoothing_from_both_ends(panel: MarketPanel) -> FloatArray:
+    """A filter run forwards and then backwards, so that it has no delay."""
+    there = rolling.ema(returns(panel), 10)
+    return rolling.ema(there[::-1], 10)[::-1]
+
+
+def best_asset_of_the_decade(panel: MarketPanel) -> FloatArray:
+    gain = np.where(panel.listed, panel.close, 0.0).max(axis=0)
+    return np.where(np.arange(panel.n_assets) == np.argmax(gain), 1.0, 0.0) + np.zeros(panel.close.shape)
+
+
+def next_interest(panel: MarketPanel) -> FloatArray:
+    return np.append(panel.cash_returns[1:], 0.0)
+
+
+def todays_range(panel: MarketPanel) -> FloatArray:
+    """Whether tomorrow's low is under today's close: a stop that knows it will be hit."""
+    assert panel.low is not None
+    return np.vstack([panel.low[1:] < 0.95 * panel.close[:-1], np.zeros((1, panel.n_assets))])
+
+
+def same_bar_fill(panel: MarketPanel) -> FloatArray:
+    """The signal of the close, traded at that close; declared with lag 1."""
+    return np.sign(returns(panel))
+
+
+LEAKS = (
+    full_sample_scaling,
+    back_filling,
+    interpolation,
+    centred_window,
+    full_sample_winsorising,
+    calendar_that_knows_listings,
+    calendar_that_knows_its_end,
+    fitting_on_the_test_window,
+    benchmark_with_hindsight,
+    negative_shift,
+    label_in_the_features,
+    forward_looking_volume_rank,
+    rebalancing_by_future_volatility,
+    smoothing_from_both_ends,
+    best_asset_of_the_decade,
+    next_interest,
+    todays_range,
+)
+
+
+@pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
+def test_a_planted_leak_is_caught_and_named(leak: Callable[[MarketPanel], FloatArray]) -> None:
+    honest = component(returns, "honest")
+    findings = audit(market(), [honest, component(leak, leak.__name__)], PROBES)
+    assert {finding.component for finding in findings if finding.verdict != "clean"} == {leak.__name__}
+    said = verdict_of(findings)
+    assert said is not None
+    assert said.startswith(f"{leak.__name__} looks ahead: with the future ")
+    assert "2001-" in said
+
+
+def test_a_fill_at_the_bar_of_the_signal_is_caught_at_lag_1_and_allowed_at_lag_0() -> None:
+    late, paper = component(same_bar_fill, "late", lag=1), component(same_bar_fill, "paper", lag=0)
+    findings = audit(market(), [paper, late], PROBES)
+    assert {finding.component for finding in findings if finding.verdict == "LEAK"} == {"late"}
+
+
+def test_a_leak_says_where_it_begins_and_how_large_it_is() -> None:
+    panel = market()
+    findings = audit(panel, [component(negative_shift)], [Probe(100, "crash")])
+    (finding,) = findings
+    assert finding.verdict == "LEAK"
+    assert finding.difference == pytest.approx(np.log(2.0), rel=1e-9)
+    assert finding.where.startswith("its value [")
+    assert f"of {panel.dates[100]} changes by up to 0.693, known: {panel.dates[100]}" in finding.where
+
+
+def test_what_answers_differently_when_asked_again_cannot_be_audited() -> None:
+    seen: list[int] = []
+
+    def remembers(panel: MarketPanel) -> FloatArray:
+        seen.append(panel.n_bars)
+        return returns(panel) + len(seen)
+
+    findings = audit(market(), [component(remembers)], [Probe(100, REPEAT)])
+    assert findings[0].verdict == "NOT REPEATABLE"
+    assert "cannot be audited" in str(verdict_of(findings))
+
+
+def test_a_component_that_works_with_one_future_alone_is_named() -> None:
+    def brittle(panel: MarketPanel) -> FloatArray:
+        if panel.n_bars < BARS:
+            raise ValueError("too short")
+        return returns(panel)
+
+    findings = audit(market(), [component(brittle, "brittle")], PROBES)
+    assert [(f.component, f.probe) for f in findings if f.verdict == "FAILED"] == [("brittle", "cut")]
+    assert "ValueError: too short" in str(verdict_of(findings))
+
+
+def test_rows_that_come_or_go_with_the_future_are_a_leak() -> None:
+    def chosen(panel: MarketPanel, last: int) -> Answer:
+        bars = np.flatnonzero(np.roll(returns(panel)[:, 3], -1) > 0.0)  # only the days before a gain are kept
+        return {"kept": Rows(np.ones(len(bars)), bars)}
+
+    findings = audit(market(), [Component("chooser", chosen)], PROBES)
+    assert "chooser looks ahead" in str(verdict_of(findings))
+
+
+# --- no false alarms
+
+
+def causal(panel: MarketPanel) -> dict[str, Rows]:
+    view = View(panel)
+    parts = {one.name: by_bar(one.compute(view)) for one in ASSET_FEATURES}
+    fields = {name: getattr(panel, name) for name in ("open", "high", "low", "volume", "benchmark", "cash_returns")}
+    parts |= {name: by_bar(array) for name, array in fields.items() if array is not None}
+    parts["yesterday"] = Rows(returns(panel)[:-1], np.arange(1, panel.n_bars), lag=1)
+    fitted = returns(panel)[: min(60, panel.n_bars)].std()
+    parts["scaled"] = Rows((returns(panel) / max(fitted, 1e-9))[60:], np.arange(60, panel.n_bars))
+    return parts
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), ragged=st.booleans(), fields=st.booleans(), last=st.integers(60, BARS - 3))
+def test_what_is_causal_passes_on_any_panel(seed: int, ragged: bool, fields: bool, last: int) -> None:
+    panel = market(seed, ragged, fields=fields)
+    probes = [Probe(last, kind) for kind in SHOCKS]
+    findings = audit(panel, [Component("causal", lambda panel, _: causal(panel))], probes, seed)
+    assert verdict_of(findings) is None
+    assert {finding.probe for finding in findings} == set(SHOCKS)
+    assert all(finding.rows > 0 for finding in findings)
+
+
+# --- the shocks themselves
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), ragged=st.booleans(), fields=st.booleans(), last=st.integers(1, BARS - 3))
+def test_a_shock_leaves_the_past_alone_and_changes_what_comes(seed: int, ragged: bool, fields: bool, last: int) -> None:
+    panel = market(seed, ragged, fields=fields)
+    for kind in SHOCKS:
+        other = shocked(panel, kind, last, seed)
+        assert other.until(last + 1).sha256 == panel.until(last + 1).sha256
+        assert (other.sha256 == panel.sha256) == (kind == REPEAT)
+        assert shocked(panel, kind, last, seed).sha256 == other.sha256
+
+
+@pytest.mark.parametrize("kind", ["replaced", "rescaled", "crash", "boom", "nudged", "shuffled"])
+def test_a_shock_reaches_every_field(kind: str) -> None:
+    panel = market(ragged=False)
+    other = shocked(panel, kind, 100, 0)
+    for name in ("close", "open", "high", "low", "volume", "benchmark"):
+        before, after = getattr(panel, name)[101:], getattr(other, name)[101:]
+        assert (before != after).mean() > 0.9, name
+    if kind != "shuffled":  # a constant rate is the same in any order
+        assert (panel.cash_returns[101:] != other.cash_returns[101:]).all()
+
+
+def test_a_shuffled_future_is_the_same_moves_on_other_days() -> None:
+    panel = market(ragged=False)
+    other = shocked(panel, "shuffled", 100, 0)
+    ours, theirs = returns(panel)[101:], returns(other)[101:]
+    assert not np.allclose(ours, theirs)
+    np.testing.assert_allclose(np.sort(ours, axis=0), np.sort(theirs, axis=0), atol=1e-12)
+    order = [int(np.argmin(np.abs(ours[:, 0] - move))) for move in theirs[:, 0]]
+    np.testing.assert_allclose(ours[order], theirs, atol=1e-12)  # the days stay whole
+
+
+def test_other_listings_end_a_third_and_bring_in_the_newcomers_at_once() -> None:
+    panel = market()
+    other = shocked(panel, "relisted", 90, 0)
+    assert panel.listed[90].sum() - other.listed[91].sum() + 1 == 2  # two of four end, one comes
+    assert not panel.listed[91, 2]
+    assert other.listed[91, 2]

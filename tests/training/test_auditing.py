@@ -1,0 +1,448 @@
+"""The audit of a whole configuration: clean as shipped, and each fault planted in its parts is caught and named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.cli import main
+from finflow.config import Config, load_config
+from finflow.errors import FinflowError, MarketError
+from finflow.evaluation.audit import Probe
+from finflow.evaluation.shocks import SHOCKS
+from finflow.market import sources
+from finflow.market.features import compute_features
+from finflow.market.sources import load_panel
+from finflow.market.splits import Split
+from finflow.strategies.classical import NAMED
+from finflow.training import audited, auditing, materials
+from finflow.training.auditing import Audit, audit_configuration
+from finflow.training.materials import prepare
+from finflow.training.trainer import FinFlowTrainer
+
+OWN = '''
+import sys
+
+import numpy as np
+
+from finflow.strategies.classical import EqualWeight
+
+
+def range_of(panel):
+    """Causal: the range of the last bar, in units of the close."""
+    result = np.full(panel.close.shape, np.nan)
+    result[1:] = np.abs(panel.close[1:] / panel.close[:-1] - 1.0)
+    return result
+
+
+def label(panel):
+    """Tomorrow's return."""
+    result = np.zeros(panel.close.shape)
+    result[:-1] = np.nan_to_num(panel.close[1:] / panel.close[:-1] - 1.0)
+    return result
+
+
+def narrow(panel):
+    return panel.close[:, :1]
+
+
+def best(prices, n):
+    weights = np.zeros(n + 1)
+    weights[int(np.argmax(prices))] = 1.0
+    return weights
+
+
+class Base:
+    """Reads on in the memory behind the prices."""
+
+    name = "base"
+
+    def decide(self, information):
+        prices = information.prices
+        behind = prices if prices.base is None else prices.base
+        ahead = behind[len(prices) : len(prices) + 1]
+        if len(ahead) == 0 or not np.isfinite(ahead).all():
+            return information.portfolio
+        return best(ahead[0] / prices[-1], prices.shape[1])
+
+
+class Frames:
+    """Finds the market in the frame of whoever asked."""
+
+    name = "frames"
+
+    def decide(self, information):
+        frame = sys._getframe()
+        while "process" not in frame.f_locals:
+            frame = frame.f_back
+        close, bar = frame.f_locals["process"].panel.close, len(information.prices)
+        return best(close[min(bar, len(close) - 1)] / information.prices[-1], close.shape[1])
+
+
+class Trend:
+    """Honest: yesterday's winner."""
+
+    name = "trend"
+
+    def decide(self, information):
+        prices = information.prices
+        return best(prices[-1] / prices[-2], prices.shape[1])
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user's module in the working folder."""
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture(autouse=True)
+def _a_smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit of seconds: strategies that need no solver, few probes; what needs the whole one asks for it."""
+    if "whole_audit" in request.fixturenames:
+        return
+    few = {name: NAMED[name] for name in ("equal-weight", "buy-and-hold", "momentum")}
+    for module in (auditing, audited):
+        monkeypatch.setattr(module, "NAMED", few)
+    real = auditing.probes_of
+
+    def fewer(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:
+        """Once in training and at the ends of the windows: the same again, the cut and the wildest shock."""
+        bars = {split.train_end - 1, split.validation_end - 1, split.test_end - lag - 3}
+        kinds, probes = ("repeat", "cut", "replaced"), real(split, first_bar, lag, seed)
+        bars.add(min(probe.last for probe in probes))
+        return tuple(probe for probe in probes if probe.last in bars and probe.kind in kinds)
+
+    monkeypatch.setattr(auditing, "probes_of", fewer)
+
+
+@pytest.fixture
+def whole_audit() -> None:
+    """Asks for every named strategy and probe."""
+
+
+def bad(found: Audit) -> list[str]:
+    """Components that are not clean, in order."""
+    return list(dict.fromkeys(finding.component for finding in found.findings if finding.verdict != "clean"))
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_the_configuration_is_clean_at_every_lag(tiny: Callable[..., Config], lag: int) -> None:
+    found = audit_configuration(tiny(env__execution_lag=lag))
+    assert (found.complaint, bad(found)) == (None, [])
+
+
+@pytest.mark.usefixtures("whole_audit")
+def test_the_whole_audit_is_clean_and_reaches_every_part(tiny: Callable[..., Config]) -> None:
+    found = audit_configuration(tiny())
+    assert (found.complaint, bad(found)) == (None, [])
+    assert {finding.probe for finding in found.findings} == set(SHOCKS)
+    assert {f"strategy {name}" for name in NAMED} <= {finding.component for finding in found.findings}
+    audited_parts = {finding.component for finding in found.findings}
+    assert {"source", "features", "family momentum", "training", "evaluation", "environment, lag 2"} <= audited_parts
+    assert {"backtest", "strategy momentum", "strategy buy-and-hold", "behaviour data"} <= audited_parts
+    assert all(finding.rows > 0 for finding in found.findings)
+
+
+def test_ragged_listings_are_clean(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
+    prices.iloc[:400, 1] = np.nan
+    prices.iloc[600:, 2] = np.nan
+    prices.to_csv(tmp_path / "ragged.csv")
+    found = audit_configuration(tiny(market__path=str(tmp_path / "ragged.csv"), market__benchmark="A"))
+    assert (found.complaint, bad(found)) == (None, [])
+    assert "index" in {finding.component for finding in found.findings}
+
+
+@pytest.mark.usefixtures("own")
+def test_a_feature_and_a_strategy_of_ones_own_are_audited(tiny: Callable[..., Config]) -> None:
+    found = audit_configuration(tiny(features__extra=["mine:range_of@growth"]), ["mine:Trend"])
+    assert found.complaint is None
+    assert {"feature mine:range_of", "strategy mine:Trend"} <= {finding.component for finding in found.findings}
+
+
+@pytest.mark.usefixtures("own")
+def test_a_feature_of_ones_own_that_knows_tomorrow_is_named(tiny: Callable[..., Config]) -> None:
+    found = audit_configuration(tiny(features__extra=["mine:label"]))
+    assert str(found.complaint).startswith("feature mine:label looks ahead")
+    assert {"features", "evaluation", "environment, lag 1"} <= set(bad(found))  # it is in all that rests on it
+
+
+@pytest.mark.usefixtures("own")
+def test_a_strategy_that_looks_into_the_frames_is_named(tiny: Callable[..., Config]) -> None:
+    found = audit_configuration(tiny(), ["mine:Frames", "mine:Trend"])
+    assert bad(found) == ["strategy mine:Frames"]
+
+
+@pytest.mark.usefixtures("own")
+def test_a_strategy_that_reads_on_behind_the_prices_finds_nothing(tiny: Callable[..., Config]) -> None:
+    assert audit_configuration(tiny(), ["mine:Base"]).complaint is None
+
+
+@pytest.mark.usefixtures("own")
+def test_it_would_be_caught_if_there_were_anything(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finflow.evaluation.backtest.History.until", lambda self, count: self._source[:count])
+    found = audit_configuration(tiny(), ["mine:Base"])
+    assert bad(found) == ["backtest", "strategy mine:Base"]
+    assert "memory behind prices" in str(found.complaint)
+
+
+# --- faults planted in finflow's own parts
+
+
+def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.market import features
+
+    real = features._scale
+    monkeypatch.setattr(features, "_scale", lambda raw, known, first, fit: real(raw, known, first, len(known)))
+
+
+def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.market import features
+
+    real = features.turbulence
+    monkeypatch.setattr(features, "turbulence", lambda view, fit: real(view, len(view.returns)))
+
+
+def _fitted_on_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(panel: Any, fit: int, extra: Any = ()) -> Any:
+        return compute_features(panel, panel.n_bars, extra)
+
+    monkeypatch.setattr(materials, "compute_features", late)
+
+
+def _moments_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = materials.equal_weight_moments
+    monkeypatch.setattr(
+        materials, "equal_weight_moments", lambda panel, fill, bars: real(panel, fill, range(bars.start, panel.n_bars))
+    )
+
+
+def _nothing_is_hidden_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(materials, "visible", lambda panel, split: panel)
+
+
+def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sources._assemble
+
+    def filled(tables: Any, facts: Any, config: Any) -> Any:
+        smooth = {name: frame.rolling(3, center=True, min_periods=1).mean() for name, frame in tables.items()}
+        return real(smooth, facts, config)
+
+    monkeypatch.setattr(sources, "_assemble", filled)
+
+
+def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = audited.family_tables
+    moved = {"momentum": -1}
+    for module in ("finflow.training.audited", "finflow.offline.collection"):
+        monkeypatch.setattr(
+            f"{module}.family_tables", lambda panel, name: np.roll(real(panel, name), moved.get(name, 0), axis=1)
+        )
+
+
+def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.decision import DecisionProcess
+
+    real = DecisionProcess.observe
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        return {**real(self, state), "market": self.market_features[state.bar]}
+
+    monkeypatch.setattr(DecisionProcess, "observe", late)
+
+
+def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.decision import DecisionProcess
+    from finflow.ledger.accounting import drift
+
+    real = DecisionProcess.observed_portfolio
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        seen = real(self, state).copy()
+        seen[:, : self.n_weights] = drift(state.weights, self.growth[state.bar])
+        return seen
+
+    monkeypatch.setattr(DecisionProcess, "observed_portfolio", late)
+
+
+def _prices_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "finflow.evaluation.backtest.History.until", lambda self, count: self._source[: count + 1].copy()
+    )
+
+
+def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.offline.collection import Behaviour
+
+    real = Behaviour._aims
+
+    def late(self: Behaviour, state: Any) -> Any:
+        aims = real(self, state)
+        rule = self.habits.source < 5
+        aims[rule] = self.tables[self.habits.source[rule], self.habits.variant[rule], state.bar[rule]]
+        return aims
+
+    monkeypatch.setattr(Behaviour, "_aims", late)
+
+
+def _index_with_hindsight(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    real = audited.index_backtest
+
+    def late(process: Any, window: Any) -> Any:
+        played = real(process, window)
+        return None if played is None else dataclasses.replace(played, returns=np.roll(played.returns, -1))
+
+    monkeypatch.setattr(audited, "index_backtest", late)
+
+
+@pytest.mark.parametrize(
+    ("plant", "named"),
+    [
+        (_full_sample_scaling, "features"),
+        (_turbulence_of_all_bars, "features"),
+        (_fitted_on_validation, "training"),
+        (_moments_of_validation, "training"),
+        (_nothing_is_hidden_from_training, "training"),
+        (_prices_back_filled, "source"),
+        (_family_shifted, "family momentum"),
+        (_observation_of_the_fill_bar, "environment, lag 1"),
+        (_portfolio_of_the_fill_bar, "environment, lag 1"),
+        (_prices_of_the_fill_bar, "backtest"),
+        (_behaviour_without_lag, "behaviour data"),
+        (_index_with_hindsight, "index"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_fault_in_a_part_is_caught_and_named(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    named: str,
+    tiny: Callable[..., Config],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny(market__benchmark="A")
+    plant(monkeypatch)
+    found = audit_configuration(config)
+    assert bad(found)[0] == named
+    assert str(found.complaint).startswith(f"{named} looks ahead")
+
+
+def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+    outcome = FinFlowTrainer(config).train_offline()
+    clean = audit_configuration(config, agent=outcome.run_folder)
+    assert clean.complaint is None
+    assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100
+    _observation_of_the_fill_bar(monkeypatch)
+    assert "agent" in bad(audit_configuration(config, agent=outcome.run_folder))
+
+
+# --- the mode
+
+
+def _arguments(config: Config) -> list[str]:
+    market = config.market
+    keys = {"market.source": "csv", "market.path": market.path, "market.train_end": market.train_end}
+    keys |= {"market.validation_end": market.validation_end, "env.episode_length": 20}
+    return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.mark.usefixtures("own")
+def test_the_mode_prints_a_table_and_ends_with_0_when_clean(
+    tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode", "audit", *_arguments(tiny())]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.splitlines()[0].split()[:3] == ["component", "probes", "dates"]
+    assert shown.out.rstrip().endswith("nothing looks ahead")
+
+
+@pytest.mark.usefixtures("own")
+def test_the_mode_ends_with_2_and_one_line_that_names_the_leak(
+    tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*_arguments(tiny()), "--strategy", "mine:Frames", "--set", "features.extra=mine:label"]
+    assert main(["--mode", "audit", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: feature mine:label looks ahead: with the future ")
+    assert "strategy mine:Frames" in shown.err
+    assert shown.err.count("\n") == 1
+    assert "nothing looks ahead" not in shown.out
+
+
+# --- features of one's own
+
+
+@pytest.mark.usefixtures("own")
+def test_a_feature_of_ones_own_joins_its_lens(tiny: Callable[..., Config]) -> None:
+    plain, one, all_of_them = (
+        prepare(tiny(features__extra=extra)) for extra in ([], ["mine:range_of@growth"], ["mine:range_of"])
+    )
+    size = plain.features.assets.shape[2]
+    assert one.features.asset_names[size:] == ("range_of",)
+    assert one.shape.n_asset_features == plain.shape.n_asset_features + 1
+    assert {lens for lens, columns in one.features.lenses.items() if size in columns} == {"growth"}
+    assert all(size in columns for columns in all_of_them.features.lenses.values())
+    first, fit = one.features.first_bar, one.split.train_end
+    trained = one.features.assets[first:fit, :, size]
+    assert abs(float(trained.mean())) < 0.1
+    assert 0.5 < float(trained.std()) < 1.1
+    np.testing.assert_array_equal(one.features.assets[:, :, :size], plain.features.assets)
+    assert one.held_out_process().asset_features.shape[2] == one.process.asset_features.shape[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("mine:narrow", "the feature 'mine:narrow' has the shape (700, 1), not (700, 4)"),
+        ("mine:absent", "the feature 'mine:absent' cannot be imported: AttributeError"),
+        ("nowhere:label", "the feature 'nowhere:label' cannot be imported: ModuleNotFoundError"),
+        ("mine:OWN_NAME", "cannot be imported"),
+        ("mine:best", "the feature 'mine:best' failed: TypeError"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_a_feature_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callable[..., Config]) -> None:
+    config = tiny()
+    with pytest.raises(MarketError) as caught:
+        compute_features(load_panel(config.market), 500, [path])
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("label", "package.module:function is needed"),
+        ("mine:label@speed", "the lens must be one of volatility, correlation, momentum, defensive, growth"),
+        ("mine:label yours:label", "two functions of one name"),
+    ],
+)
+def test_a_wrong_path_is_refused_with_the_configuration(extra: str, words: str) -> None:
+    with pytest.raises(FinflowError) as caught:
+        load_config(None, {"features.extra": extra}, {})
+    assert words in str(caught.value)
+
+
+@pytest.mark.usefixtures("whole_audit")
+def test_probes_spread_over_every_window(tiny: Callable[..., Config]) -> None:
+    ready = prepare(tiny())
+    probes = auditing.probes_of(ready.split, ready.features.first_bar, 1, seed=0)
+    bars = {probe.last for probe in probes}
+    assert {ready.split.train_end - 1, ready.split.validation_end - 1, ready.split.test_end - 4} <= bars
+    assert any(bar < ready.split.train_end - 1 for bar in bars)
+    assert any(ready.split.validation_end <= bar < ready.split.test_end - 4 for bar in bars)
+    assert auditing.probes_of(ready.split, ready.features.first_bar, 1, seed=1) != probes
