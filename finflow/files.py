@@ -96,10 +96,11 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        remove_empty(made)
+        keep = False
         raise OutputError(f"cannot write to {folder}: {reason(error, key)}") from error
-    if not keep:
-        remove_empty(made)
+    finally:
+        if not keep:
+            remove_empty(made)
 
 
 def missing_folders(folder: Path) -> list[Path]:

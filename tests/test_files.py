@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from finflow.errors import OutputError
-from finflow.files import write_atomically
+from finflow.files import check_writable, write_atomically, write_together
 
 
 def test_text_and_bytes_are_written_as_given(tmp_path: Path) -> None:
@@ -69,6 +69,33 @@ def test_an_interrupt_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, m
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_files_written_together_are_all_new_or_all_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {tmp_path / name: "new" for name in ("a", "b", "c")}
+    for path in files:
+        path.write_text("old")
+    flush, flushed = os.fsync, []
+
+    def full_at_the_third(descriptor: int) -> None:
+        flushed.append(descriptor)
+        if len(flushed) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_at_the_third)
+    with pytest.raises(OutputError, match=r"cannot write .*c: No space left on device; free some space there"):
+        write_together(files)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old", "c": "old"}
+    write_together(files)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new", "c": "new"}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_folder_that_was_only_tried_is_not_left_behind(tmp_path: Path, keep: bool) -> None:
+    (tmp_path / "mine").mkdir()
+    check_writable(tmp_path / "mine" / "a" / "b", keep=keep)
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == (["mine", "a", "b"] if keep else ["mine"])
 
 
 def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path) -> None:

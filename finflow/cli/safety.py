@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from finflow.errors import FinflowError
 
@@ -27,10 +30,13 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
         0; 1 for a fault in finflow, with its traceback in a file (`--verbose`: on the screen); 2 for what the user can
         mend; 130 for Ctrl-C; 141 when whoever read the output has gone.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     given = sys.argv[1:] if arguments is None else list(arguments)
     verbose = "--verbose" in given
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _noting_ctrl_c() as pressed:
             if not verbose and not sys.warnoptions:
                 warnings.simplefilter("ignore")  # those of libraries; what finflow has to remark it prints
             try:
@@ -48,11 +54,33 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
     except FinflowError as error:
         return _say(f"error: {error}", MISTAKE)
     except Exception as error:
+        if pressed:  # in the middle of an import, which can make anything of it
+            return _say("stopped", INTERRUPTED)
         if verbose:
             traceback.print_exception(error)
         lack = _lack(error)
         return _say(_fault(error, verbose), FAULT) if lack is None else _say(f"error: {lack}", MISTAKE)
     return 0
+
+
+@contextmanager
+def _noting_ctrl_c() -> Iterator[list[int]]:
+    """Note that Ctrl-C was pressed, beside raising KeyboardInterrupt as usual; in the main thread alone."""
+    pressed: list[int] = []
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _lack(error: Exception) -> str | None:

@@ -283,6 +283,8 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
         (["--mode", "train", "--tickers", ","], "market.tickers = []: at least one asset is needed"),
         (["--mode", "train", "--set", "bcell.gama=1"], "unknown key bcell.gama (command line): the nearest valid"),
         (["--mode", "train", "--set", "bcell.gamma=1.5"], "bcell.gamma = 1.5 (command line): must be a number above 0"),
+        (["--mode", "train", "--seed", "9" * 5000], "must be a whole number"),
+        (["--mode", "train", "--set", "market.path=a\0b"], "market.path = 'a\\x00b' (command line): must be a path"),
         (["--mode", "train", "--seed", "x"], "train.seed = 'x' (command line): must be a whole number"),
         (["--mode", "train", "--config", "none.yaml"], "configuration file none.yaml does not exist"),
         (["--mode", "train", "--resume", "none"], "none does not exist: name a run folder"),

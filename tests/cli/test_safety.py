@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ def raising(error: BaseException) -> Callable[[Sequence[str]], None]:
         (FileNotFoundError(2, "No such file or directory", "prices.csv"), 2, "error: prices.csv: No such file"),
         (OSError(28, "No space left on device"), 2, "error: No space left on device"),
         (MemoryError(), 2, "error: out of memory: use smaller batches"),
+        (RuntimeError("[enforce fail] can't allocate memory: 9 bytes"), 2, "error: out of memory: use smaller batches"),
         (ModuleNotFoundError("no", name="torch"), 2, "error: the package torch is not installed"),
         (KeyboardInterrupt(), 130, "stopped"),
         (KeyboardInterrupt("stopped; to go on: ..."), 130, "stopped; to go on: ..."),
@@ -51,6 +53,25 @@ def test_whatever_is_raised_ends_in_one_line_and_a_status(
     written = capsys.readouterr().err
     assert written.count("\n") == 1
     assert written.startswith(words)
+
+
+def test_ctrl_c_in_an_import_is_ctrl_c_whatever_the_import_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(arguments: Sequence[str]) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RecursionError("half an import") from None
+
+    before = signal.getsignal(signal.SIGINT)
+    assert run_safely(command, []) == 130
+    assert capsys.readouterr().err == "stopped\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_output_that_was_closed_is_no_fault() -> None:
+    command = f'exec "{sys.executable}" "{ROOT / "main.py"}" --help-config >&-'
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_traceback_of_a_fault_is_kept_in_a_file(

@@ -1,0 +1,449 @@
+"""Mistakes as a user makes them, on the real command line: one clear line, status 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.cli import main
+from finflow.cli.safety import run_safely
+from finflow.guard.checkpoint import find_checkpoint
+from finflow.tensor_file import read_tensors, write_tensors
+from finflow.training import held_out
+from finflow.training.checkpoints import read_checkpoint
+from finflow.training.run import request_stop
+
+ROOT = Path(__file__).parents[1]
+
+TINY = """
+market: {source: csv, path: prices.csv, train_end: 2011-06-30, validation_end: 2011-10-31}
+env: {episode_length: 20}
+train:
+  offline_episodes: 12
+  offline_training_epochs: 2
+  online_episodes: 8
+  offline_batch_size: 32
+  online_batch_size: 16
+  n_envs: 4
+  warmup_episodes: 4
+  critic_only_updates: 5
+  checkpoint_updates: 7
+  validation_updates: 11
+bcell: {hidden_dim: 16, n_quantiles: 8, cql_samples: 2, memory_capacity: 150}
+evaluation: {bootstrap_samples: 100, lookback: 60}
+output: {logs_dir: logs, offline_dir: offline}
+"""
+TRAIN = ("--mode", "train", "--config", "tiny.yaml")
+
+
+def prices() -> pd.DataFrame:
+    """Four assets over 700 days."""
+    rng = np.random.default_rng(3)
+    dates = pd.bdate_range("2009-06-01", periods=700, name="Date")
+    returns = rng.normal(0.0004, 0.01, size=(700, 4)) + rng.normal(0.0, 0.006, size=(700, 1))
+    return pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), index=dates, columns=list("ABCD"))
+
+
+def furnish(folder: Path) -> None:
+    """What the user has: prices and a configuration."""
+    prices().to_csv(folder / "prices.csv")
+    (folder / "tiny.yaml").write_text(TINY)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the user works."""
+    furnish(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that was stopped after its first update."""
+    folder = tmp_path_factory.mktemp("stopped")
+    furnish(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        request_stop()
+        assert main(TRAIN) == 130
+    return folder
+
+
+@pytest.fixture
+def run(desk: Path, stopped: Path) -> Path:
+    """A copy of that run, and of the data that it was trained on."""
+    shutil.copytree(stopped / "offline", desk / "offline")
+    (source,) = (stopped / "logs").iterdir()
+    shutil.copytree(source, desk / "run")
+    return Path("run")
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
+    }
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
+    """The one line that a command is answered with."""
+    capsys.readouterr()
+    assert main(arguments) == status
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert "Traceback" not in said
+    return said
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The line that a mistake is answered with, after which everything is as it was."""
+    before = content(Path())
+    said = complaint(capsys, *arguments)
+    assert said.startswith("error: ")
+    assert content(Path()) == before
+    return said
+
+
+# --- prices
+
+
+def no_network(tickers: list[str], **_: Any) -> None:
+    raise ConnectionError("Could not resolve host: query2.finance.yahoo.com")
+
+
+def all_but_nope(tickers: list[str], **_: Any) -> pd.DataFrame:
+    close = pd.DataFrame({name: prices()["A"] for name in tickers if name != "NOPE"})
+    return pd.concat({"Close": close}, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (no_network, ["no prices could be downloaded for AAPL, NOPE", "check the network", "resolve host"]),
+        (all_but_nope, ["no prices for NOPE", "check the spelling or leave it out of market.tickers"]),
+    ],
+)
+def test_tickers_that_cannot_be_had(
+    answer: Callable[..., Any],
+    words: list[str],
+    desk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("yfinance.download", answer)
+    monkeypatch.setattr("finflow.market.download._wait", lambda seconds: None)
+    said = refused(capsys, "--mode", "train", "--tickers", "AAPL", "NOPE", "--set", "market.cache_dir=cache")
+    assert all(word in said for word in words)
+
+
+def cell(value: str) -> Callable[[list[str]], list[str]]:
+    """Put something else in place of B's hundredth price."""
+
+    def change(lines: list[str]) -> list[str]:
+        date, first, _, *others = lines[100].split(",")
+        return [*lines[:100], ",".join([date, first, value, *others]), *lines[101:]]
+
+    return change
+
+
+def taking_turns(lines: list[str]) -> list[str]:
+    """A trades first, and B after A has ended."""
+    rows = [line.split(",") for line in lines[1:]]
+    return ["Date,A,B", *(f"{row[0]},{row[1]}," if row[0] < "2010" else f"{row[0]},,{row[2]}" for row in rows)]
+
+
+BAD_PRICES: dict[str, tuple[Callable[[list[str]], list[str]], list[str]]] = {
+    "unsorted dates": (lambda lines: [*lines[:100], lines[101], lines[100], *lines[102:]], ["ascending", "sort"]),
+    "duplicate dates": (lambda lines: [*lines[:101], *lines[100:]], ["2009-10-16", "twice"]),
+    "a negative price": (cell("-5"), ["'B'", "negative", "2009-10-16"]),
+    "a price of zero": (cell("0"), ["'B'", "zero", "2009-10-16"]),
+    "a missing price": (cell(""), ["'B'", "no price on 2009-10-16", "fill the gap"]),
+    "text in a number column": (cell("n.a.x"), ["line 101", "'B'", "'n.a.x'", "not a number"]),
+    "one row": (lambda lines: lines[:2], ["two dates", "only one row"]),
+    "a header alone": (lambda lines: lines[:1], ["no rows"]),
+    "one asset": (lambda lines: [",".join(line.split(",")[:2]) for line in lines], ["two assets", "'A'"]),
+    "no common dates": (taking_turns, ["no common dates"]),
+    "prices that never move": (lambda lines: ["Date,A,B", *(f"{d[:10]},1,2" for d in lines[1:])], ["do not move"]),
+    "an impossible date": (lambda lines: [*lines, "9999-12-31,1,2,3,4"], ["9999-12-31", "row 701"]),
+    "zero bytes": (lambda lines: ["\0" * 100], ["not a CSV file"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PRICES)
+def test_bad_prices(case: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change, words = BAD_PRICES[case]
+    path = desk / "prices.csv"
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+    said = refused(capsys, *TRAIN)
+    assert all(word in said for word in words), said
+    assert "prices.csv" in said or case == "prices that never move"
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ({"train_end": "2009-12-31", "validation_end": "2010-01-29", "test_end": "2010-02-26"}, "longest feature"),
+        ({"train_end": "2010-06-30"}, "move market.train_end"),
+        ({"validation_end": "2011-07-04"}, "the validation window holds too few bars (2)"),
+        ({"validation_end": "2012-02-01"}, "the test window holds too few bars (2)"),
+        ({"validation_end": "2012-02-03"}, "the test window is empty"),
+    ],
+)
+def test_too_few_prices(ends: dict[str, str], words: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seen before anything is learned: a test window that is too short would otherwise be met at the very end."""
+    changes = [word for key, date in ends.items() for word in ("--set", f"market.{key}={date}")]
+    assert words in refused(capsys, *TRAIN, *changes)
+
+
+# --- checkpoints
+
+
+def rewritten(run: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Leave a run one checkpoint, with something changed in it."""
+    tensors, state = read_tensors(find_checkpoint(run))
+    change(tensors, state)
+    for path in (run / "models").iterdir():
+        path.unlink()
+    write_tensors(run / "models" / "checkpoint_latest.safetensors", tensors, state)
+
+
+def truncate(run: Path) -> None:
+    whole = find_checkpoint(run).read_bytes()
+    for path in (run / "models").iterdir():
+        path.unlink()
+        path.write_bytes(whole[:-1000])
+
+
+def next_format(run: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        rewritten(run, lambda tensors, state: patch.setattr("finflow.tensor_file.VERSION", 2))
+
+
+BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], object], list[str], list[str]]] = {
+    "truncated": (truncate, [], ["can be read", "damaged", "start a new run"]),
+    "of another format": (next_format, [], ["format version 2", "reads version 1", "the finflow that wrote it"]),
+    "with a key this version does not know": (
+        lambda run: rewritten(run, lambda _, state: state.update(config=state["config"].replace("gamma:", "gama:"))),
+        [],
+        ["checkpoint_latest", "unknown key bcell.gama", "the finflow that wrote it"],
+    ),
+    "with other networks": (
+        lambda run: rewritten(run, lambda tensors, _: tensors.pop(min(tensors))),
+        [],
+        ["checkpoint_latest", "another version of finflow", "does not fit at"],
+    ),
+    "of another configuration": (lambda run: None, ["--set", "bcell.gamma=0.9"], ["bcell.gamma is 0.9", "has 0.99"]),
+    "of other prices": (
+        lambda run: rewritten(run, lambda _, state: state.update(market="x")),
+        [],
+        ["trained on other prices"],
+    ),
+    "no checkpoint at all": (lambda run: shutil.rmtree(run / "models"), [], ["run has no checkpoint"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CHECKPOINTS)
+def test_a_checkpoint_that_cannot_be_resumed(case: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil, options, words = BAD_CHECKPOINTS[case]
+    spoil(run)
+    said = refused(capsys, "--mode", "train", "--resume", "run", *options)
+    assert all(word in said for word in words), said
+
+
+def test_a_checkpoint_that_cannot_be_evaluated(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    truncate(run)
+    assert "damaged" in refused(capsys, "--mode", "evaluate", "--resume", "run")
+
+
+def test_a_damaged_dataset_is_found_before_a_resumed_run_is_touched(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dataset,) = Path("offline").glob("*.npz")
+    dataset.write_bytes(dataset.read_bytes()[:5000])
+    for arguments in (TRAIN, ("--mode", "train", "--resume", "run")):
+        said = refused(capsys, *arguments)
+        assert f"{dataset} is not a whole finflow dataset" in said
+        assert "delete it to collect it anew" in said
+
+
+def test_a_stale_dataset_is_refused_and_kept(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (dataset,) = Path("offline").glob("*.npz")
+    before = content(Path())
+    pretrain = runpy.run_path(str(ROOT / "scripts" / "pretrain_iql.py"))["main"]
+    assert run_safely(pretrain, ["--config", "tiny.yaml", "--seed", "3", "--save-path", str(dataset)]) == 2
+    assert "was collected with other seed; delete it, or use another file" in capsys.readouterr().err
+    assert content(Path()) == before
+
+
+def test_a_log_cut_off_by_a_kill_is_read_as_far_as_it_goes(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"phase": "offline", "update": 50}\n{"phase": "offline", "upd')
+    rows = held_out._training_rows(read_checkpoint(run), run)
+    assert rows.to_dict("records") == [{"phase": "offline", "update": 50}]
+
+
+# --- folders
+
+EVALUATE = ("--mode", "evaluate", "--resume", "run")
+BACKTEST = ("--mode", "backtest", "--config", "tiny.yaml", "--strategy", "equal-weight")
+PLACES = [(TRAIN, "output.logs_dir"), (TRAIN, "output.offline_dir"), (EVALUATE, "output.logs_dir")]
+PLACES.append((BACKTEST, "output.logs_dir"))
+
+
+@pytest.mark.parametrize(("arguments", "key"), PLACES)
+def test_a_read_only_folder(
+    arguments: tuple[str, ...],
+    key: str,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Tests may run as root, whom no permission stops: so the system's refusal is made here."""
+    make = os.mkdir
+
+    def refuse(path: Any, *rest: Any, **named: Any) -> None:
+        if "sealed" in Path(path).parts:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        make(path, *rest, **named)
+
+    Path("sealed").mkdir()
+    monkeypatch.setattr(os, "mkdir", refuse)
+    said = refused(capsys, *arguments, "--set", f"{key}=sealed/new")
+    assert "Read-only file system; choose another" in said
+    assert "sealed/new" in said
+
+
+@pytest.mark.parametrize(("arguments", "key"), PLACES)
+def test_a_file_in_the_place_of_a_folder(
+    arguments: tuple[str, ...], key: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("taken").write_text("mine")
+    said = refused(capsys, *arguments, "--set", f"{key}=taken")
+    assert f"a file is in the way; choose another {key}" in said
+
+
+@pytest.mark.parametrize(("arguments", "key"), PLACES)
+def test_a_full_disk_at_the_start(
+    arguments: tuple[str, ...],
+    key: str,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write = Path.write_bytes
+
+    def fill(path: Path, data: Any) -> int:
+        if "full" not in path.parts:
+            return write(path, data)
+        write(path, data[:100])
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    said = refused(capsys, *arguments, "--set", f"{key}=full/new")
+    assert f"No space left on device; free some space there or choose another {key}" in said
+
+
+def test_a_disk_that_fills_up_leaves_the_last_checkpoint_to_go_on_from(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flush = os.fsync
+
+    def fill(descriptor: int) -> None:
+        if any(desk.glob("logs/*/models/checkpoint_000000007*")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fill)
+    said = complaint(capsys, *TRAIN)
+    (folder,) = (desk / "logs").iterdir()
+    assert "No space left on device; " in said
+    assert said.endswith(f"go on with: python main.py --mode train --resume {folder.relative_to(desk)}\n")
+    assert not list(desk.rglob("*.tmp"))
+    for path in (folder / "models").iterdir():
+        assert read_tensors(path)[1]["training"]["counters"]["update"] == 7
+
+
+# --- Ctrl-C
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "main.py"), *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=(folder / "out.txt").open("w"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
+    while not seen():
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+def test_ctrl_c_writes_a_checkpoint_from_which_the_run_goes_on(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = started(desk, *TRAIN, "--sac-episodes", "400")
+    wait_for(process, lambda: "online (B-Cell)" in (desk / "out.txt").read_text())
+    (folder,) = (desk / "logs").iterdir()
+    before = (folder / "config.yaml").read_bytes()
+    said = complaint(capsys, "--mode", "train", "--resume", str(folder))
+    assert f"error: another process is training in {folder}; wait for it" in said
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    asked, end = said.strip().splitlines()
+    assert asked == "stopping after the next update; once more to stop at once"
+    assert end == f"stopped; to go on: python main.py --mode train --resume {folder.relative_to(desk)}"
+    latest = folder / "models" / "checkpoint_latest.safetensors"
+    counters = read_tensors(latest)[1]["training"]["counters"]
+    assert counters["phase"] == "online"
+    assert not list(desk.rglob("*.tmp"))
+    assert (folder / "config.yaml").read_bytes() == before
+    request_stop()
+    assert main(["--mode", "train", "--resume", str(folder)]) == 130
+    later = read_tensors(latest)[1]["training"]["counters"]
+    assert later["vector_step"] == counters["vector_step"] + 1
+
+
+def test_ctrl_c_in_the_final_evaluation_stops_at_once(desk: Path) -> None:
+    process = started(desk, *TRAIN, "--sac-episodes", "0")
+    wait_for(process, lambda: "judging" in (desk / "out.txt").read_text())
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    (folder,) = (desk / "logs").iterdir()
+    assert (process.returncode, said.count("\n")) == (130, 1)
+    assert said.startswith("stopped; to go on: ")
+    assert not (folder / "reports").exists()
+    assert not list(desk.rglob(".*"))
+
+
+def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press_twice(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("finflow.training.trainer.collect", press_twice)
+    before = content(desk)
+    said = complaint(capsys, *TRAIN, status=130)
+    assert said == "stopped before the first checkpoint: nothing to go on from\n"
+    assert content(desk) == before
