@@ -143,8 +143,8 @@ class Subjects:
         return lambda panel, last: {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
 
     def _suits_family(self, last: int, kind: str) -> bool:
-        """Families are asked about the training window alone, and once at the end of what a training may see."""
-        return kind in _FEW and (last < self.split.train_end or last == self.split.validation_end - 1)
+        """Families are asked about the training window, the only one that behaviour data come from."""
+        return kind in _FEW and last < self.split.train_end
 
     def _late(self, last: int, kind: str) -> bool:
         """From the end of training on, where strategies and agents are judged."""
