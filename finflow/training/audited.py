@@ -143,8 +143,8 @@ class Subjects:
         return lambda panel, last: {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
 
     def _suits_family(self, last: int, kind: str) -> bool:
-        """Families are asked about the training window alone, and once at the end of what a training may see."""
-        return kind in _FEW and (last < self.split.train_end or last == self.split.validation_end - 1)
+        """Families are asked about the training window, the only one that behaviour data come from."""
+        return kind in _FEW and last < self.split.train_end
 
     def _late(self, last: int, kind: str) -> bool:
         """From the end of training on, where strategies and agents are judged."""
@@ -353,11 +353,17 @@ def _digest(array: NDArray[Any]) -> FloatArray:
 
 
 def _episode(process: DecisionProcess, last: int, seed: int) -> Answer:
-    """What the vector environment shows and pays to portfolios that trade at random around a bar."""
+    """What the vector environment shows and pays, in its array version and in its compiled one."""
+    arrays, compiled = (_played_episode(process, last, seed, compiled=way) for way in (False, True))
+    return {**arrays, **{f"{name}, compiled": rows for name, rows in compiled.items()}}
+
+
+def _played_episode(process: DecisionProcess, last: int, seed: int, compiled: bool) -> dict[str, Rows]:
+    """What is shown and paid to portfolios that trade at random around a bar."""
     lag = process.lag
     decisions = process.decision_bars(range(max(last - 20, 0), last + lag + 2))
     portfolios = 4
-    env = PortfolioVectorEnv(process, range(process.panel.n_bars), portfolios)
+    env = PortfolioVectorEnv(process, range(process.panel.n_bars), portfolios, compiled=compiled)
     rng = np.random.default_rng([seed, last])
     drawn, _ = draw_coverage(rng, portfolios * (23 + lag), process.n_weights)  # one set more than there are decisions
     weights, *actions = drawn.reshape(-1, portfolios, process.n_weights)

@@ -85,15 +85,15 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     rng = np.random.default_rng([seed, 7])
     first = first_bar + _FEWEST_ROWS
     latest = split.test_end - lag - 3
-    windows = (
-        (first, split.train_end - 2),
-        (split.train_end, split.validation_end - 2),
-        (split.validation_end, latest),
+    drawn = (
+        (2, first, split.train_end - 2),
+        (1, split.train_end, split.validation_end - 2),
+        (1, split.validation_end, latest),
     )
     bars = {split.train_end - 1, split.validation_end - 1, latest}
-    for start, stop in windows:
+    for count, start, stop in drawn:
         if stop > start:
-            bars |= {int(bar) for bar in rng.integers(start, stop, size=2)}
+            bars |= {int(bar) for bar in rng.integers(start, stop, size=count)}
     usable = sorted(bar for bar in bars if first <= bar <= latest)
     if not usable:
         raise MarketError(f"the windows are too short for an audit: no bar between {first} and {latest}")

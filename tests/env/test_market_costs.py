@@ -205,3 +205,57 @@ def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:
     assert dear.step(dear.start(np.array([30])), target).cost[0] > 0.03
     assert process.liquidity is None
     assert dear.env.execution_lag == process.env.execution_lag
+
+
+@LAGS
+@pytest.mark.parametrize("ends", [0, 1])
+def test_the_money_in_an_asset_that_ends_is_its_shares_at_the_last_price(lag: int, ends: int) -> None:
+    """Bought at bar 20, ended with bar 29, then held as cash that earns nothing, while the others go on."""
+    panel = made_panel()
+    assert panel.volume is not None
+    close, volume = panel.close.copy(), panel.volume.copy()
+    close[30:, ends] = volume[30:, ends] = np.nan
+    process = made_process(made_panel(close=close, volume=volume), EVERYTHING, execution_lag=lag)
+    state = process.step(process.start(np.array([20])), np.array([[0.4, 0.3, 0.2, 0.1]])).state
+    filled = state.weights[0] * state.wealth[0] / (state.weights[0] @ process.growth[21])
+    shares, cash = filled[:-1] / close[20], filled[-1]
+    last = np.where(np.isfinite(close), close, close[29])
+    for bar in range(21, 40):
+        outcome = process.step(state, process.observed_portfolio(state)[:, :4])
+        state = outcome.state
+        assert outcome.cost[0] == 0.0
+        assert state.wealth[0] == pytest.approx(shares @ last[bar + 1] + cash, rel=1e-12)
+        assert (outcome.filled[0, ends] == 0.0) == (bar >= 30)
+    kept = cash + shares[ends] * close[29, ends]
+    assert outcome.filled[0, -1] * state.wealth[0] / (outcome.filled[0] @ process.growth[40]) == pytest.approx(kept)
+
+
+@settings(max_examples=12)
+@given(seed=st.integers(0, 2**32 - 1), capital=st.sampled_from([10.0, 1e3, 1e6, 1e12]))
+def test_no_cost_takes_more_than_there_is(seed: int, capital: float) -> None:
+    """Dear costs, wild prices, random first portfolios: an account may be worn down to where its orders are refused."""
+    rng = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(rng.normal(0.0, 0.5, size=(BARS, ASSETS)), axis=0))
+    costs = EVERYTHING.model_copy(update={"impact": 5.0, "slippage_linear_bps": 5000.0})
+    process = made_process(made_panel(seed, close=close), costs, initial_capital=capital)
+    state = process.start(np.full(4, 10), rng.dirichlet(np.full(4, 0.3), size=4))
+    np.testing.assert_allclose(state.wealth, capital, rtol=0, atol=0)
+    for _ in range(12):
+        outcome = process.step(state, rng.dirichlet(np.full(4, 0.3), size=4))
+        refused = np.zeros(4, dtype=np.bool_) if outcome.refused is None else outcome.refused
+        assert (outcome.cost[refused] == 0.0).all()
+        assert ((outcome.cost >= 0.0) & (outcome.cost < 1.0)).all()
+        assert (outcome.state.wealth > 0.0).all()
+        assert np.isfinite(outcome.reward).all()
+        np.testing.assert_allclose(outcome.filled.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(outcome.terminated, outcome.state.wealth <= 1e-6 * capital)
+        state = outcome.state
+
+
+def test_costs_alone_can_ruin_an_account() -> None:
+    """A minimum commission that leaves half of the currency unit of a million."""
+    panel = made_panel(close=np.full((BARS, ASSETS), 50.0))
+    process = made_process(panel, CostsConfig(minimum=999_999.5), commission_bps=0.0, slippage_bps=0.0)
+    outcome = process.step(process.start(np.array([30])), np.array([[0.5, 0.0, 0.0, 0.5]]))
+    assert outcome.state.wealth[0] == pytest.approx(0.5, rel=1e-9)
+    assert outcome.terminated.tolist() == [True]
