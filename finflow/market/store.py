@@ -44,7 +44,8 @@ class Store:
     """A folder of Parquet files named by their SHA-256, and one JSON manifest a request that points to one of them.
 
     The Parquet file is in place before the manifest that names it, and both appear by an atomic rename: a process
-    killed at any moment leaves the old state or the new one. A file whose hash has changed is never returned.
+    killed at any moment leaves the old state or the new one. A file whose hash has changed is never returned, nor is
+    a manifest whose own has. Processes that write at once do not disturb each other: the last manifest counts.
 
     Parameters
     ----------
@@ -68,12 +69,16 @@ class Store:
             return None
         try:
             manifest = json.loads(manifest_path.read_text("utf-8"))
+            if manifest.pop("manifest_sha256", None) != _hash(manifest):
+                raise ValueError("the SHA-256 of their manifest has changed")
+            if _hash(manifest["request"]) != _hash(request):
+                raise ValueError("their manifest answers another request")
             digest, facts = str(manifest["sha256"]), dict(manifest["facts"])
             content = (self.folder / f"{digest}.parquet").read_bytes()
             if hashlib.sha256(content).hexdigest() != digest:
-                raise ValueError("its SHA-256 has changed")
+                raise ValueError(f"the SHA-256 of {digest[:12]}.parquet has changed")
             return Stored(pd.read_parquet(io.BytesIO(content)), facts, digest)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self.damaged = True
             logger.warning("stored prices in %s are damaged (%s); fetching them again", self.folder, error)
             return None
@@ -90,7 +95,8 @@ class Store:
         frame.to_parquet(buffer)
         content = buffer.getvalue()
         digest = hashlib.sha256(content).hexdigest()
-        manifest = {"request": dict(request), "sha256": digest, "facts": dict(facts)}
+        manifest: dict[str, Any] = {"request": dict(request), "sha256": digest, "facts": dict(facts)}
+        manifest["manifest_sha256"] = _hash(manifest)
         try:
             write_atomically(self.folder / f"{digest}.parquet", content)
             write_atomically(self._manifest(request), json.dumps(manifest, indent=1, sort_keys=True))
@@ -99,5 +105,10 @@ class Store:
         return Stored(frame, dict(facts), digest)
 
     def _manifest(self, request: Mapping[str, Any]) -> Path:
-        canonical = json.dumps(dict(request), sort_keys=True, separators=(",", ":"))
-        return self.folder / f"{hashlib.sha256(canonical.encode()).hexdigest()[:32]}.json"
+        return self.folder / f"{_hash(request)[:32]}.json"
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    """SHA-256 of canonical JSON."""
+    canonical = json.dumps(dict(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -35,10 +38,13 @@ def test_files_are_named_by_their_content(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "manifest", "manifest list", "manifest bytes"])
+@pytest.mark.parametrize(
+    "damage",
+    ["flip", "cut", "gone", "manifest", "manifest list", "manifest bytes", "manifest facts", "manifest swapped"],
+)
 def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(tmp_path)
-    store.put(REQUEST, FRAME, {})
+    store.put(REQUEST, FRAME, {"adjusted": "yes"})
     data, manifest = next(tmp_path.glob("*.parquet")), next(tmp_path.glob("*.json"))
     content = data.read_bytes()
     match damage:
@@ -54,6 +60,12 @@ def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplo
             manifest.write_text("[]")
         case "manifest bytes":
             manifest.write_bytes(b"\xff\xff")
+        case "manifest facts":
+            manifest.write_text(manifest.read_text().replace('"yes"', '"yea"'))
+        case "manifest swapped":  # a sound manifest under another request's name
+            store.put({**REQUEST, "start": "2019-01-01"}, FRAME * 2.0, {})
+            (other,) = set(tmp_path.glob("*.json")) - {manifest}
+            manifest.write_bytes(other.read_bytes())
     with caplog.at_level(logging.WARNING, "finflow"):
         assert store.get(REQUEST) is None
     assert store.damaged
@@ -72,3 +84,73 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match=r"market\.cache_dir"):
         Store(tmp_path / "file").put(REQUEST, FRAME, {})
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_stop_at_any_step_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Each write is a temporary file, a flush, and a rename: the process is stopped before the n-th of those."""
+    store = Store(tmp_path)
+    store.put(REQUEST, FRAME, {})
+    left = [step]
+
+    def stop_at(name: str) -> None:
+        real = getattr(os, name)
+
+        def act(*arguments: object) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            real(*arguments)
+
+        monkeypatch.setattr(os, name, act)
+
+    for name in ("fsync", "replace"):
+        stop_at(name)
+    with pytest.raises(KeyboardInterrupt):
+        store.put(REQUEST, FRAME * 2.0, {})
+    monkeypatch.undo()
+    got = store.get(REQUEST)
+    assert got is not None
+    assert not store.damaged
+    assert got.frame["close/A"].tolist() in ([1.0, 2.0], [2.0, 4.0])
+    assert not list(tmp_path.glob(".*"))
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+import pandas as pd
+from finflow.market.store import Store
+
+store, which = Store(Path(sys.argv[1])), float(sys.argv[2])
+frame = pd.DataFrame({"close/A": [which] * 500}, index=pd.bdate_range("2020-01-01", periods=500, name="Date"))
+seen = set()
+for _ in range(40):
+    store.put({"source": "test"}, frame, {"which": which})
+    got = store.get({"source": "test"})
+    assert got is not None and not store.damaged
+    assert (got.frame["close/A"] == got.facts["which"]).all()
+    seen.add(got.facts["which"])
+print(len(seen))
+"""
+
+
+def test_two_processes_may_write_the_same_request_at_once(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(tmp_path), which],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for which in ("1", "2")
+    ]
+    for writer in writers:
+        _, said = writer.communicate(timeout=60)
+        assert writer.returncode == 0, said
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert not list(tmp_path.glob(".*"))
