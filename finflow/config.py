@@ -15,7 +15,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -90,6 +90,7 @@ _WORDS = {
     dt.date: "a date such as 2011-12-31",
 }
 _KINDS_OF_TEXT = frozenset({str, tuple, Path})
+_KINDS_OF_NUMBER = frozenset({int, float})
 _SECTIONS: frozenset[str] = frozenset(key for key, _, nested in _walk(Config) if nested is not None)
 
 
@@ -197,7 +198,8 @@ class _Layers:
             if key in _SECTIONS:
                 self.mistakes.append(f"{key} = {_show(text)} ({origin.of(key)}): not valid YAML")
                 return
-        holds_text = key in _KEYS and bool(_KINDS_OF_TEXT.intersection(_kinds(_KEYS[key].annotation)))
+        kinds = _kinds(_KEYS[key].annotation) if key in _KEYS else []
+        holds_text = bool(_KINDS_OF_TEXT.intersection(kinds)) and not _KINDS_OF_NUMBER.intersection(kinds)
         if holds_text and not isinstance(value, str | list | None):
             value = text  # a path or a name that looks like a number or a date
         self.place(key, value, origin)
@@ -273,13 +275,25 @@ def _allowed(info: FieldInfo) -> str:
     kinds = _kinds(info.annotation)
     choices = [kind for kind in kinds if isinstance(kind, str)]
     words = ["one of " + ", ".join(choices)] if choices else []
-    words += [_WORDS[kind] + _bounds(info) for kind in kinds if kind in _WORDS]
+    bounds = _bounds([*info.metadata, *_metadata(info.annotation)])
+    words += [_WORDS[kind] + (bounds if kind in _KINDS_OF_NUMBER else "") for kind in kinds if kind in _WORDS]
     return " or ".join(words + (["null"] if type(None) in kinds else []))
 
 
-def _bounds(info: FieldInfo) -> str:
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """What is attached to the parts of a type, such as the bounds of the number in "a number or a path"."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        for note in annotation.__metadata__:
+            yield from note.metadata if isinstance(note, FieldInfo) else (note,)
+    elif origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _metadata(part)
+
+
+def _bounds(limits: Sequence[Any]) -> str:
     words = []
-    for limit in info.metadata:
+    for limit in limits:
         for name, phrase in (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most")):
             if (value := getattr(limit, name, None)) is not None:
                 words.append(f"{phrase} {value}")

@@ -48,11 +48,22 @@ def _whole_path(value: Any) -> Any:
     return value
 
 
+def _no_number(value: Any) -> Any:
+    """Refuse a number in quotes, which would be taken for the name of a file."""
+    try:
+        float(str(value))
+    except ValueError:
+        return _whole_path(value)
+    raise ValueError("a path is needed")
+
+
 Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 FilePath = Annotated[Path, BeforeValidator(_whole_path)]
+Rate = Annotated[float, Strict(), Field(gt=-1, le=1)]
+RateFile = Annotated[Path, BeforeValidator(_no_number)]
 Date = Annotated[dt.date, BeforeValidator(_dated)]
 
 
@@ -121,17 +132,25 @@ class MarketConfig(Section):
         description="where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022",
     )
     synthetic: SyntheticConfig = Field(default=SyntheticConfig(), description="the market of the source synthetic")
-    path: FilePath | None = Field(default=None, description="file of prices, for the sources csv and parquet")
+    path: FilePath | None = Field(
+        default=None, description="file of prices, or folder of such files, for the sources csv and parquet"
+    )
     tickers: Names | None = Field(default=None, description="assets to use; all of the source when left out")
+    tickers_file: FilePath | None = Field(
+        default=None, description="text file that names them instead, apart by commas or lines; # begins a comment"
+    )
     benchmark: str | None = Field(default=None, description="column or ticker used as the index, never held")
     start: Date | None = Field(default=None, description="first date used; the source's first when left out")
     train_end: Date = Field(default=dt.date(2011, 12, 31), description="last date of the training window")
     validation_end: Date = Field(default=dt.date(2015, 12, 31), description="last date of the validation window")
     test_end: Date | None = Field(default=None, description="last date of the test window; the last bar when left out")
-    cash_rate: Number = Field(
-        default=0.0, gt=-1, le=1, description="annual rate that cash earns; ratios are in excess of it"
+    cash_rate: Rate | RateFile = Field(
+        default=0.0,
+        description="annual rate that cash earns, or a CSV or Parquet file of dates and rates; ratios are in excess",
     )
-    auto_adjust: Flag = Field(default=True, description="adjust yfinance prices for splits and dividends")
+    auto_adjust: Flag = Field(
+        default=True, description="adjust prices of yfinance, and of files with an Adj Close, for splits and dividends"
+    )
     cache_dir: FilePath = Field(default=Path("data/market"), description="folder of the hashed price store")
     use_cache: Flag = Field(default=True, description="read prices from the store when it has them")
 
@@ -144,9 +163,11 @@ class MarketConfig(Section):
                 raise ValueError(f"market.{name} = {date} must come after market.{before} = {earlier}")
         if self.source in ("csv", "parquet") and self.path is None:
             raise ValueError(f"market.path = null: market.source = {self.source} needs the path of the prices")
-        if self.source == "yfinance" and self.tickers is None:
+        if self.tickers is not None and self.tickers_file is not None:
+            raise ValueError("market.tickers and market.tickers_file are both set: set one of the two to null")
+        if self.source == "yfinance" and self.tickers is None and self.tickers_file is None:
             raise ValueError("market.tickers = null: market.source = yfinance needs at least one ticker")
-        for name in ("tickers", "benchmark"):
+        for name in ("tickers", "tickers_file", "benchmark"):
             if self.source == "synthetic" and getattr(self, name) is not None:
                 raise ValueError(f"market.{name} is set, but a synthetic market has market.synthetic.assets alone")
         if self.tickers is not None:

@@ -365,6 +365,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "market.source": "yfinance",
             "market.path": "prices.csv",
             "market.tickers": ["AAPL"],
+            "market.tickers_file": "tickers.txt",
             "market.benchmark": "SPX",
             "market.start": "1995-01-01",
             "market.test_end": "2020-01-01",

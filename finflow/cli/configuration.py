@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config:
     """The configuration that the arguments ask for.
 
-    `--tickers` are Yahoo's unless the source is a file, or the command line or the environment names a source: the
-    "embedded" of a configuration file goes with the file's own tickers.
+    `--tickers` and those of `--tickers-file` are Yahoo's unless the source is a file, or the command line or the
+    environment names a source: the "embedded" of a configuration file goes with the file's own tickers.
 
     Parameters
     ----------
@@ -46,7 +46,8 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
     below = {} if base is None else _below(base, path)
     config = load_config(path, {**below, **overrides})
     chosen = "market.source" in overrides or "FINFLOW_MARKET__SOURCE" in os.environ
-    if arguments.tickers and config.market.source == "embedded" and not chosen:
+    named = arguments.tickers or arguments.tickers_file
+    if named and config.market.source == "embedded" and not chosen:
         config = load_config(path, {**below, **overrides, "market.source": "yfinance"})
     return config
 

@@ -94,13 +94,15 @@ def add_configuration_options(parser: Parser) -> None:
     group = parser.add_argument_group("configuration")
     group.add_argument("--config", type=Path, metavar="FILE", help="YAML file of keys; the rest keep their defaults")
     group.add_argument("--set", action=_Override, metavar="KEY=VALUE", help="any key, such as bcell.cql_alpha=10")
-    group.add_argument(
+    named = group.add_mutually_exclusive_group()
+    named.add_argument(
         "--tickers",
         nargs="+",
         metavar="NAME",
         help="assets: tickers of Yahoo, or columns where market.source is csv or parquet; with --set "
         "market.source=embedded, some of the embedded stocks",
     )
+    named.add_argument("--tickers-file", metavar="FILE", help="the same from a text file; # begins a comment")
     for option, name, keys, text in _SHORT:
         group.add_argument(option, action=_Override, keys=keys, metavar=name, help=text)
     group.add_argument(
@@ -134,4 +136,8 @@ def explicit(arguments: argparse.Namespace) -> dict[str, object]:
     overrides: dict[str, object] = dict(arguments.overrides)
     if arguments.tickers:
         overrides["market.tickers"] = [name for word in arguments.tickers for name in word.split(",") if name]
+        overrides.setdefault("market.tickers_file", None)
+    if arguments.tickers_file:
+        overrides["market.tickers_file"] = arguments.tickers_file
+        overrides.setdefault("market.tickers", None)
     return overrides

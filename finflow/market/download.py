@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 _FIELDS = {"Open": "open", "High": "high", "Low": "low", "Close": "close", "Volume": "volume"}
 _ATTEMPTS = 3
+_WAITS = (1.0, 2.0)
+_LONG_WAITS = (5.0, 20.0)
+"""Seconds between attempts, ordinarily and where Yahoo limits the rate of requests."""
 _PATIENCE = 6.0
 """Seconds after which nothing is tried again if not one price has arrived."""
 _TIMEOUT = 8.0
@@ -37,19 +40,21 @@ _LIVE_BARS = 5
 """An asset whose last price is this near to the end is still listed; the bars it lacks there are other calendars'."""
 _LONGEST_HOLE = 10
 """Consecutive dates that an asset may lack because its exchange was closed."""
-_PERMANENT = re.compile(r"delisted|not found|404|invalid", re.IGNORECASE)
+_PERMANENT = re.compile(r"delisted|not found|404|invalid|doesn't exist", re.IGNORECASE)
 _LIMITED = re.compile(r"too many requests|rate ?limit|429", re.IGNORECASE)
 
 
 def download_prices(
-    config: MarketConfig, store: Store, download: Download | None = None
+    config: MarketConfig, assets: Sequence[str], store: Store, download: Download | None = None
 ) -> tuple[PriceTables, dict[str, Any]]:
-    """Prices of the configured tickers and benchmark, from the store or, failing that, from Yahoo.
+    """Prices of some tickers and of the configured benchmark, from the store or, failing that, from Yahoo.
 
     Parameters
     ----------
     config : MarketConfig
-        Its tickers, benchmark, start, test_end and auto_adjust are the request.
+        Its benchmark, start, test_end and auto_adjust are part of the request.
+    assets : sequence of str
+        Tickers in upper case, two or more.
     store : Store
         Answers a request it has seen before without a network, and keeps what is downloaded.
     download : callable, optional
@@ -60,10 +65,9 @@ def download_prices(
     MarketError
         Names the tickers that could not be had and what to do about it.
     """
-    assets = [name.strip().upper() for name in config.tickers or ()]
-    if len(assets) < 2:
-        named = f"market.tickers names {assets[0]} only" if assets else "market.tickers is empty"
-        raise MarketError(f"a portfolio needs at least two assets and {named}")
+    repeated = [name for position, name in enumerate(assets) if name in assets[:position]]
+    if repeated:
+        raise MarketError(f"market.tickers names {repeated[0]} more than once (Yahoo's tickers are in upper case)")
     benchmark = config.benchmark.strip().upper() if config.benchmark else None
     tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
     request = {
@@ -120,19 +124,43 @@ def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> Pri
 
 
 def _yfinance_download() -> Download:
+    """`yfinance.download`, made to say what went wrong.
+
+    Left to itself, it calls a ticker "possibly delisted" when the network failed for it, and returns prices as they
+    are when adjusting them failed: its option `hide_exceptions` is off while it works.
+    """
     try:
         import yfinance
     except ImportError:
         raise MarketError("market.source=yfinance needs the package yfinance: pip install yfinance") from None
-    return cast(Download, yfinance.download)
+
+    def download(tickers: list[str], **options: Any) -> pd.DataFrame | None:
+        debug = yfinance.config.debug
+        hidden = debug.hide_exceptions
+        debug.hide_exceptions = False
+        try:
+            return cast("pd.DataFrame | None", yfinance.download(tickers, **options))
+        finally:
+            debug.hide_exceptions = hidden
+
+    return download
+
+
+def _finished() -> dt.date:
+    """The first date that has not ended everywhere on earth: the bars before it are whole, whatever the exchange."""
+    return _now().astimezone(dt.timezone(dt.timedelta(hours=-12))).date()
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 def _fetch(
-    config: MarketConfig, tickers: list[str], assets: list[str], download: Download
+    config: MarketConfig, tickers: list[str], assets: Sequence[str], download: Download
 ) -> tuple[PriceTables, dict[str, Any]]:
     """Ask for what is missing until nothing is, or until it makes no sense to ask again."""
-    today = dt.date.today()
-    end = today if config.test_end is None else min(today, config.test_end + dt.timedelta(days=1))
+    unfinished = _finished()
+    end = unfinished if config.test_end is None else min(unfinished, config.test_end + dt.timedelta(days=1))
     found: dict[str, PriceTables] = {}
     said: list[str] = []
     began = time.monotonic()
@@ -167,22 +195,30 @@ def _fetch(
         hopeless = bool(said) and all(_PERMANENT.search(line) for line in said) and bool(found)
         if not missing or hopeless or attempt == _ATTEMPTS - 1:
             break
-        if not found and time.monotonic() - began > _PATIENCE:
+        limited = any(_LIMITED.search(line) for line in said)
+        if not found and not limited and time.monotonic() - began > _PATIENCE:
             break
-        _wait(2.0**attempt)
+        seconds = (_LONG_WAITS if limited else _WAITS)[attempt]
+        logger.warning("no prices yet for %s; asking again in %g s", ", ".join(missing[:10]), seconds)
+        _wait(seconds)
     missing = [name for name in tickers if name not in found]
     if missing:
         raise MarketError(_failure(missing, found, said))
     fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
     tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
+    _check_closes(tables["close"])
     tables, facts = _same_calendar(tables)
     tables, left_out = _sound_fields(tables, list(dict.fromkeys(assets)))
-    adjusted = "prices adjusted for dividends and splits" if config.auto_adjust else "prices adjusted for splits only"
+    adjusted = (
+        "prices adjusted for dividends and splits (auto_adjust)"
+        if config.auto_adjust
+        else "prices adjusted for splits only: Yahoo's Close, not its Adj Close; dividends are left out"
+    )
     facts = {
         "source": "yfinance",
         "yfinance": metadata.version("yfinance"),
         "adjusted": adjusted,
-        "downloaded": str(today),
+        "downloaded": str(_now().date()),
         "survivorship": "tickers picked today: names that failed or were bought before today are missing",
         **facts,
         **left_out,
@@ -236,6 +272,19 @@ def _failure(missing: list[str], found: dict[str, PriceTables], said: list[str])
         f"no prices could be downloaded for {names}; check the network and the tickers, or work offline with "
         f"market.source=embedded, csv or parquet{shown}"
     )
+
+
+def _check_closes(close: pd.DataFrame) -> None:
+    """Refuse what no price can be: where dividends are large beside old prices, adjusting makes them zero or less."""
+    values = close.to_numpy()
+    wrong = np.argwhere(np.isinf(values) | (values <= 0.0))
+    if len(wrong):
+        row, column = (int(place) for place in wrong[-1])
+        day = close.index[row].date()
+        raise MarketError(
+            f"Yahoo's close of {close.columns[column]} is {values[row, column]:g} on {day}, which no price can be; "
+            f"leave it out, set market.start after {day}, or market.auto_adjust=false"
+        )
 
 
 def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:

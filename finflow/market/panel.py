@@ -256,7 +256,8 @@ def _check_prices(
         value = array[row, column]
         kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
         what = "price" if name == "close" else f"value of {name}"
-        raise MarketError(f"asset {assets[column]!r} has a {kind} {what} ({value:g}) on {dates[row]}")
+        do = "" if name == "close" else f"; correct it, or leave {name} out"
+        raise MarketError(f"asset {assets[column]!r} has a {kind} {what} ({value:g}) on {dates[row]}{do}")
 
 
 def _check_gaps(close: FloatArray, dates: DateArray, assets: tuple[str, ...]) -> None:
@@ -279,7 +280,10 @@ def _check_same_listing(
     if differs.any():
         row, column = (int(value) for value in np.argwhere(differs)[0])
         has, lacks = ("close", name) if np.isfinite(close[row, column]) else (name, "close")
-        raise MarketError(f"asset {assets[column]!r} has a value of {has} but none of {lacks} on {dates[row]}")
+        raise MarketError(
+            f"asset {assets[column]!r} has a value of {has} but none of {lacks} on {dates[row]}; "
+            f"complete it, or leave {name} out"
+        )
 
 
 def _check_benchmark(label: str, index: FloatArray, dates: DateArray) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,19 @@ from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
+from finflow.market.cash import CashRates, cash_returns, read_rates
 from finflow.market.download import Download, download_prices
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.panel import MarketPanel
 from finflow.market.store import Store
 from finflow.market.synthetic import synthetic_tables
-from finflow.market.tables import PriceTables, read_csv, read_parquet
+from finflow.market.tables import PriceTables, read_prices
+from finflow.market.tickers import named_assets
 
 __all__ = ["cash_returns", "load_panel"]
+
+logger = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
 
 _INDEX = "SP500"
 
@@ -45,35 +53,25 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
     MarketError
         With one line that names the asset, column or date at fault.
     """
-    if config.tickers is not None and len(config.tickers) == 1:
-        raise MarketError(f"a portfolio needs at least two assets and market.tickers names {config.tickers[0]} only")
-    if config.source == "embedded":
-        tables, facts = _embedded(), _embedded_facts()
-    elif config.source == "yfinance":
-        store = Store(config.cache_dir) if config.use_cache else Store(config.cache_dir, read=False)
-        tables, facts = download_prices(config, store, download)
-    elif config.source == "synthetic":
-        tables, facts = synthetic_tables(config.synthetic)
-    else:
-        if config.path is None:
-            raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
-        read = read_csv if config.source == "csv" else read_parquet
-        tables, facts = read(config.path)
-        try:
-            return _assemble(tables, facts, config)
-        except MarketError as error:
-            raise MarketError(f"{config.path}: {error}") from None
-    return _assemble(tables, facts, config)
-
-
-def cash_returns(dates: NDArray[np.datetime64], annual_rate: float) -> NDArray[np.float64]:
-    """Simple return of cash over each bar: (1 + annual_rate) ** (1 / 252) - 1, and 0 for the first bar.
-
-    The rate is an effective annual one, spread evenly over 252 bars; weekends and holidays earn nothing extra.
-    """
-    returns = np.full(len(dates), (1.0 + annual_rate) ** (1.0 / BARS_PER_YEAR) - 1.0)
-    returns[:1] = 0.0
-    return returns
+    names = named_assets(config)
+    rate = read_rates(config.cash_rate) if isinstance(config.cash_rate, Path) else config.cash_rate
+    if config.source in ("embedded", "synthetic"):
+        own = config.source == "embedded"
+        tables, facts = (_embedded(), _embedded_facts()) if own else synthetic_tables(config.synthetic)
+        return _assemble(tables, facts, config, names, rate)
+    if config.source == "yfinance":
+        names = tuple(name.strip().upper() for name in names or ())
+        tables, facts = download_prices(config, names, Store(config.cache_dir, read=config.use_cache), download)
+        return _assemble(tables, facts, config, names, rate)
+    if config.path is None:
+        raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
+    benchmark = () if config.benchmark is None else (config.benchmark,)
+    wanted = None if names is None else {*names, *benchmark}
+    tables, facts, available = read_prices(config.path, config.source, wanted, config.auto_adjust)
+    try:
+        return _assemble(tables, facts, config, names, rate, available)
+    except MarketError as error:
+        raise MarketError(f"{config.path}: {error}") from None
 
 
 @lru_cache(maxsize=1)
@@ -101,10 +99,17 @@ def _embedded_facts() -> dict[str, Any]:
     }
 
 
-def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfig) -> MarketPanel:
+def _assemble(
+    tables: PriceTables,
+    facts: Mapping[str, Any],
+    config: MarketConfig,
+    names: Sequence[str] | None,
+    rate: float | CashRates,
+    available: Sequence[str] | None = None,
+) -> MarketPanel:
     """Choose columns, cut to `market.start`, and hand everything to the panel's own checks."""
     close = tables["close"]
-    columns = [str(name) for name in close.columns]
+    columns = [str(name) for name in close.columns] if available is None else list(available)
     provenance = dict(facts)
     benchmark = config.benchmark or provenance.get("default_benchmark")
     provenance.pop("default_benchmark", None)
@@ -112,9 +117,7 @@ def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfi
         benchmark = benchmark.strip().upper()
     if benchmark is not None and benchmark not in columns:
         raise MarketError(_unknown("the benchmark (market.benchmark)", benchmark, columns, config.source))
-    names = list(config.tickers) if config.tickers else [name for name in columns if name != benchmark]
-    if config.source == "yfinance":
-        names = [name.strip().upper() for name in names]
+    names = list(names) if names else [name for name in columns if name != benchmark]
     for name in names:
         if name not in columns:
             raise MarketError(_unknown("the asset (market.tickers)", name, columns, config.source))
@@ -124,22 +127,38 @@ def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfi
         kept = dates >= np.datetime64(config.start, "D")
         if len(dates) and not kept.any():
             raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
-    fields = {key: frame[names].to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
+    fields = {key: frame.reindex(columns=names).to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
+    provenance |= _drop_what_an_asset_lacks(fields, names, provenance.get("fields_left_out"))
     panel = MarketPanel(
         dates=dates[kept],
         assets=tuple(names),
         close=fields["close"],
-        cash_returns=cash_returns(dates[kept], config.cash_rate),
+        cash_returns=cash_returns(dates[kept], rate),
         open=fields.get("open"),
         high=fields.get("high"),
         low=fields.get("low"),
         volume=fields.get("volume"),
         benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
         benchmark_name=benchmark,
-        provenance={**provenance, "cash_rate": config.cash_rate},
+        provenance={**provenance, **(rate.facts() if isinstance(rate, CashRates) else {"cash_rate": rate})},
     )
     _check_listings(panel)
     return panel
+
+
+def _drop_what_an_asset_lacks(
+    fields: dict[str, FloatArray], names: Sequence[str], before: str | None
+) -> dict[str, str]:
+    """Leave out fields that some asset has no value of at all, and say so; holes are the panel's to refuse."""
+    notes = [] if before is None else [before]
+    has_close = np.isfinite(fields["close"]).any(axis=0)
+    for field in [name for name in fields if name != "close"]:
+        lacking = np.flatnonzero(has_close & np.isnan(fields[field]).all(axis=0))
+        if lacking.size:
+            del fields[field]
+            notes.append(f"{field}: {names[int(lacking[0])]} has none")
+            logger.warning("%s left out, because %s has none", field, names[int(lacking[0])])
+    return {"fields_left_out": "; ".join(notes)} if notes else {}
 
 
 def _check_listings(panel: MarketPanel) -> None:

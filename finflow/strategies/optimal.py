@@ -119,6 +119,8 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     for name in ("max_weight", "max_turnover", "no_trade_band"):
         if getattr(env, name) != getattr(known, name):
             raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known without such a limit only")
+    if not isinstance(market.cash_rate, float):
+        raise ConfigError(f"market.cash_rate = {market.cash_rate}: the optimum is known for one constant rate only")
     rate = (env.commission_bps + env.slippage_bps) * BASIS_POINT
     return optimum(law_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
 

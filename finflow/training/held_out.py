@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -22,6 +23,7 @@ from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.files import check_writable
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.agent_strategy import AgentStrategy
@@ -183,6 +185,14 @@ def _universe(materials: Materials) -> str:
     return f"{count} stocks of the S&P 500" if source == "embedded" else f"{count} assets ({source})"
 
 
+def cash_rate(panel: MarketPanel) -> str:
+    """What cash earns a year on the panel, for the report: one rate, or the range of a series."""
+    annual = (1.0 + panel.cash_returns[1:]) ** BARS_PER_YEAR - 1.0
+    if np.ptp(annual) < 1e-9:
+        return f"{annual[0]:.2%} a year"
+    return f"{annual.min():.2%} to {annual.max():.2%} a year, {annual.mean():.2%} on average"
+
+
 def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any]:
     """What the report prints about data and settings."""
     config, panel, split = materials.config, materials.panel, materials.split
@@ -202,7 +212,7 @@ def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any
             "fill": config.env.fill,
             "commission": f"{config.env.commission_bps:g} bp",
             "slippage": f"{config.env.slippage_bps:g} bp",
-            "cash rate": f"{config.market.cash_rate:.2%} a year",
+            "cash rate": cash_rate(panel),
         },
         "seed": config.train.seed,
         "configuration": config_hash(config)[:16],

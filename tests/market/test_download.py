@@ -105,13 +105,36 @@ def test_yahoo_is_asked_explicitly(tmp_path: Path) -> None:
     assert options["auto_adjust"] is False
     assert (options["start"], options["end"]) == ("2020-01-01", "2021-01-01")
     assert (options["group_by"], options["multi_level_index"], options["ignore_tz"]) == ("column", True, True)
-    assert panel.provenance["adjusted"] == "prices adjusted for splits only"
+    assert panel.provenance["adjusted"].startswith("prices adjusted for splits only")
 
 
-def test_todays_unfinished_bar_is_not_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [
+        ("2024-06-14T15:30+00:00", "2024-06-14"),  # New York trades, and the 14th has begun everywhere
+        ("2024-06-15T00:30+09:00", "2024-06-14"),  # the same moment, on a desk in Tokyo
+        ("2024-06-14T20:30-04:00", "2024-06-14"),  # New York has closed, and Honolulu has not
+        ("2024-06-15T12:00+00:00", "2024-06-15"),
+    ],
+)
+def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str, end: str
+) -> None:
+    monkeypatch.setattr("finflow.market.download._now", lambda: dt.datetime.fromisoformat(now))
     fake = Fake()
     load(tmp_path, fake)
-    assert fake.asked[0][1]["end"] == str(dt.date.today())  # Yahoo's end is exclusive
+    assert fake.asked[0][1]["end"] == end  # exclusive at Yahoo
+
+
+def test_yahoos_adjusted_closes_are_left_alone_unless_asked_for(tmp_path: Path) -> None:
+    def answer(tickers: list[str]) -> pd.DataFrame:
+        frame = yahoo(tickers, adjusted=False)
+        frame["Adj Close"] = frame["Close"] / 2.0
+        return frame
+
+    panel = load(tmp_path, Fake(answer), auto_adjust=False)
+    np.testing.assert_array_equal(panel.close, yahoo(["AAA", "BBB"], adjusted=False)["Close"])
+    assert "dividends are left out" in panel.provenance["adjusted"]
 
 
 def test_every_shape_yfinance_knows_is_read_alike() -> None:
@@ -220,11 +243,22 @@ def test_attempts_wait_longer_each_time(tmp_path: Path, waits: list[float]) -> N
 
 
 @pytest.mark.parametrize("answer", [nothing, only("AAA")])
-def test_rate_limiting_says_to_wait(tmp_path: Path, answer: Callable[[list[str]], pd.DataFrame]) -> None:
+def test_rate_limiting_says_to_wait(
+    tmp_path: Path, answer: Callable[[list[str]], pd.DataFrame], waits: list[float]
+) -> None:
     fake = Fake(answer, says="['BBB']: YFRateLimitError('Too Many Requests. Rate limited. Try after a while.')")
     with pytest.raises(MarketError, match=r"limits the rate .* BBB; wait"):
         load(tmp_path, fake)
     assert len(fake.asked) == 3
+    assert waits == [5.0, 20.0]
+
+
+def test_rate_limiting_that_passes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finflow.market.download._PATIENCE", -1.0)
+    limited = RuntimeError("YFRateLimitError('Too Many Requests. Rate limited. Try after a while.')")
+    fake = Fake(limited, yahoo)
+    assert load(tmp_path, fake).n_bars == 60
+    assert len(fake.asked) == 2
 
 
 @pytest.mark.parametrize("settings", [{"tickers": ("AAA",)}, {"tickers": ("AAA", "aaa")}])

@@ -175,7 +175,7 @@ def test_a_benchmark_that_starts_late_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["csv", "parquet"])
 def test_a_path_that_is_no_file_is_named(tmp_path: Path, source: str) -> None:
-    for path, words in ((tmp_path / "none.csv", "does not exist"), (tmp_path, "is a folder")):
+    for path, words in ((tmp_path / "none.csv", "does not exist"), (tmp_path, f"is a folder without a .{source} file")):
         with pytest.raises(MarketError, match=words):
             load_panel(MarketConfig.model_validate({"source": source, "path": path}))
 

@@ -1,0 +1,107 @@
+"""What cash earns: one annual rate, or a series of them from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.sheets import read_sheet
+
+__all__ = ["CashRates", "cash_returns", "read_rates"]
+
+FloatArray = NDArray[np.float64]
+DateArray = NDArray[np.datetime64]
+
+
+@dataclass(frozen=True)
+class CashRates:
+    """Annual rates of a file, each in force from its date on until the next.
+
+    Attributes
+    ----------
+    dates : datetime64[D] of shape (rates,)
+        Ascending without repeats.
+    rates : float64 of shape (rates,)
+        Effective annual rates as fractions: 0.0525 is 5.25 %.
+    path : Path
+    sha256 : str
+        Hash of the file.
+    """
+
+    dates: DateArray
+    rates: FloatArray
+    path: Path
+    sha256: str
+
+    def facts(self) -> dict[str, Any]:
+        """For the provenance of a panel."""
+        return {
+            "cash_rate": f"series of {self.path.name}, in force from each date on, the last one {self.dates[-1]}",
+            "cash_sha256": self.sha256,
+        }
+
+
+def read_rates(path: Path) -> CashRates:
+    """Read dates and annual rates from a CSV file, or from a Parquet file that ends in .parquet.
+
+    Raises
+    ------
+    MarketError
+        With one line that names the file, and the row where there is one.
+    """
+    sheet = read_sheet(path, "parquet" if path.suffix.lower() == ".parquet" else "csv", "market.cash_rate")
+    if sheet.assets is not None or len(sheet.columns) != 1:
+        found = ", ".join(name for _, name in sheet.columns[:5]) or "none"
+        raise MarketError(f"{path} must have two columns, Date and the annual rate; beside the date it has {found}")
+    rates = sheet.numbers(0)
+    days = sheet.days.to_numpy().astype("datetime64[D]")
+    wrong = np.flatnonzero(~np.isnan(rates) & ~((rates > -1.0) & (rates <= 1.0)))
+    if wrong.size:
+        row = int(wrong[0])
+        raise MarketError(
+            f"{path}, {sheet.place(row)}: the rate {rates[row]:g} of {days[row]} is not above -1 and at most 1; rates "
+            "are fractions, 0.0525 for 5.25 % a year"
+        )
+    back = np.flatnonzero(np.diff(days) <= np.timedelta64(0, "D"))
+    if back.size:
+        row = int(back[0]) + 1
+        what = "appears twice" if days[row] == days[row - 1] else f"follows {days[row - 1]}; sort the rows"
+        raise MarketError(f"{path}, {sheet.place(row)}: the date {days[row]} {what}")
+    known = np.isfinite(rates)
+    if not known.any():
+        raise MarketError(f"{path} has no rates")
+    return CashRates(days[known], rates[known], path, sheet.sha256)
+
+
+def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
+    """Simple return of cash over each bar: (1 + rate) ** (1 / 252) - 1, and 0 for the first bar.
+
+    The rate is an effective annual one, spread evenly over 252 bars; weekends and holidays earn nothing extra. Of a
+    series, the bar that ends at t earns the rate that was in force at the bar before, when it was agreed: the last one
+    dated on or before t - 1. Nothing is interpolated or filled backwards.
+
+    Raises
+    ------
+    MarketError
+        If the series begins after the first bar.
+    """
+    if isinstance(rate, CashRates):
+        if len(dates) and rate.dates[0] > dates[0]:
+            raise MarketError(
+                f"the rates of {rate.path} (market.cash_rate) begin on {rate.dates[0]}, after the first bar used, "
+                f"{dates[0]}; add earlier ones, or set market.start"
+            )
+        annual = rate.rates[np.searchsorted(rate.dates, dates[:-1], side="right") - 1]
+    else:
+        annual = np.full(max(len(dates) - 1, 0), rate)
+    # One by one: a vectorised power may round differently from place to place.
+    found, places = np.unique(annual, return_inverse=True)
+    returns = np.zeros(len(dates))
+    returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / BARS_PER_YEAR) - 1.0 for one in found])[places]
+    return returns

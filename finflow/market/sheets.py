@@ -1,0 +1,288 @@
+"""One file of dates and numbers, CSV or Parquet, read as it is, with a place for every mistake."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+
+__all__ = ["KINDS", "Sheet", "plain_name", "read_sheet"]
+
+KINDS = ("csv", "parquet")
+
+_DATES = ("date", "datetime", "timestamp")
+_NAMES = ("ticker", "symbol", "asset")
+_MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"]
+"""Cells that stand for a missing number. A ticker may be called NA."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The content of a file, not yet understood.
+
+    Attributes
+    ----------
+    path : Path
+    sha256 : str
+        Hash of the file's bytes.
+    days : DatetimeIndex
+        One a row, without a time zone: the wall-clock day where the file has times.
+    columns : tuple of (str, str)
+        (field, asset) of each column of numbers. The field is "" in files with one line of column names, which are
+        then the second.
+    numbers : callable
+        Position of a column -> its values, NaN where missing; complains of what is not a number.
+    assets : array of str, or None
+        The asset of each row, where the file has a column Ticker, Symbol or Asset.
+    place : callable
+        Row -> how a message names it.
+    """
+
+    path: Path
+    sha256: str
+    days: pd.DatetimeIndex
+    columns: tuple[tuple[str, str], ...]
+    numbers: Callable[[int], NDArray[np.float64]]
+    assets: NDArray[np.object_] | None
+    place: Callable[[int], str]
+
+
+def plain_name(name: str) -> str:
+    """A column's name as it is compared: "Adj Close", "adj_close" and "adjclose" are one."""
+    return "".join(letter for letter in name.casefold() if letter not in " _-.")
+
+
+def read_sheet(path: Path, kind: str, key: str = "market.path") -> Sheet:
+    """Read a file.
+
+    The dates are the column called Date, Datetime or Timestamp, or else the first one (of Parquet the index, where it
+    holds anything but integers). In a CSV file an empty cell (or NA, NaN, null) is a missing number, else a cell must
+    be a number; nothing is guessed or repaired. Two lines of column names are read if they are those of yfinance.
+
+    Parameters
+    ----------
+    path : Path
+    kind : str
+        "csv" or "parquet".
+    key : str
+        The key of the configuration that names it, for messages.
+
+    Raises
+    ------
+    MarketError
+        With one line that names the file, and line and column where there is one.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise MarketError(f"{key} {path} does not exist") from None
+    except IsADirectoryError:
+        raise MarketError(f"{key} {path} is a folder; name a file") from None
+    except OSError as error:
+        raise MarketError(f"{key} {path} cannot be read: {error.strerror or error}") from None
+    digest = hashlib.sha256(content).hexdigest()
+    return _read_csv(path, digest) if kind == "csv" else _read_parquet(path, digest)
+
+
+def _read_csv(path: Path, digest: str) -> Sheet:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file)
+            header, *more = [next(lines, []) for _ in range(3)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MarketError(f"{path} is not a CSV file of UTF-8 text ({error})") from None
+    if not header:
+        raise MarketError(
+            f"{path} is empty, or its first line is; expected a header line with Date and one column an asset"
+        )
+    if any("\0" in name for name in header):
+        raise MarketError(f"{path} is not a CSV file of UTF-8 text (it has zero bytes)")
+    names = [name.strip() for name in header]
+    if len(names) == 1:
+        raise MarketError(
+            f"{path} has one column only ({names[0][:60]!r}); expected Date and one an asset, separated by commas"
+        )
+    labels, skipped = _two_lines(names, [[cell.strip() for cell in line] for line in more])
+    date = 0 if labels else _date_column(names)
+    name = None if labels else _name_column(path, names)
+    text = {column for column in (date, name) if column is not None}
+    missing: Any = {column: _MISSING for column in range(len(names)) if column not in text}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path,
+                header=None,
+                names=range(len(names)),
+                skiprows=skipped,
+                index_col=False,
+                skip_blank_lines=False,
+                dtype=dict.fromkeys(text, str),
+                keep_default_na=False,
+                na_values=missing,
+                skipinitialspace=True,
+                encoding="utf-8-sig",
+                low_memory=False,
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        reason = " ".join(str(error).split())
+        raise MarketError(f"{path} has lines with more cells than the header ({reason})") from None
+    except pd.errors.EmptyDataError:
+        frame = pd.DataFrame(columns=range(len(names)))
+    except UnicodeDecodeError as error:
+        raise MarketError(f"{path} is not UTF-8 text ({error})") from None
+    blank = (frame.isna() | (frame == "")).all(axis=1)
+    numbers = np.flatnonzero(~blank.to_numpy()) + skipped + 1
+    frame = frame.loc[~blank].reset_index(drop=True)
+    columns = labels or [("", label) for label in names]
+    return _sheet(path, digest, frame, date, name, columns, lambda row: f"line {numbers[row]}")
+
+
+def _read_parquet(path: Path, digest: str) -> Sheet:
+    try:
+        frame = pd.read_parquet(path)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120]
+        raise MarketError(f"{path} cannot be read as Parquet ({reason})") from None
+    if isinstance(frame.columns, pd.MultiIndex):
+        columns = _labelled(path, frame.columns)
+    else:
+        columns = [("", str(name)) for name in frame.columns]
+    if isinstance(frame.index, pd.MultiIndex) or not pd.api.types.is_integer_dtype(frame.index.dtype):
+        index = frame.index.to_frame(index=False)
+        columns = [*(("", str(name or "index")) for name in frame.index.names), *columns]
+        frame = pd.concat([index.set_axis(range(index.shape[1]), axis=1), frame.reset_index(drop=True)], axis=1)
+    if not columns:
+        raise MarketError(f"{path} has no columns; expected dates and one column an asset")
+    names = [name if not field else "" for field, name in columns]
+    frame = frame.set_axis(range(len(columns)), axis=1).reset_index(drop=True)
+    date, name = _date_column(names), _name_column(path, names)
+    return _sheet(path, digest, frame, date, name, columns, lambda row: f"row {row + 1}")
+
+
+def _two_lines(first: list[str], more: list[list[str]]) -> tuple[list[tuple[str, str]], int]:
+    """(field, asset) of each column under two lines of names as yfinance's frames are written, and the lines of that.
+
+    They begin with Price and Ticker, in either order; a third, with the name of the index and nothing else, may follow.
+    """
+    second, third = [line + [""] * (len(first) - len(line)) for line in more]
+    words = (first[0].casefold(), second[0].casefold())
+    if words not in (("price", "ticker"), ("ticker", "price")) or len(second) != len(first):
+        return [], 1
+    fields, assets = (first, second) if words[0] == "price" else (second, first)
+    return list(zip(fields, assets, strict=True)), 3 if not any(third[1:]) and third[0] else 2
+
+
+def _labelled(path: Path, columns: pd.MultiIndex) -> list[tuple[str, str]]:
+    """(field, asset) of two-level columns, whichever level comes first."""
+    if columns.nlevels == 2:
+        levels = [[str(value) for value in columns.get_level_values(level)] for level in (0, 1)]
+        for fields, assets in (levels, levels[::-1]):
+            if any(plain_name(field) in ("close", "adjclose") for field in fields):
+                return list(zip(fields, assets, strict=True))
+    raise MarketError(f"{path} has {columns.nlevels} levels of columns; expected one, or (Close, ...) by asset")
+
+
+def _date_column(names: list[str]) -> int:
+    dated = [position for position, name in enumerate(names) if plain_name(name) in _DATES]
+    return dated[0] if dated else 0
+
+
+def _name_column(path: Path, names: list[str]) -> int | None:
+    named = [position for position, name in enumerate(names) if plain_name(name) in _NAMES]
+    if len(named) > 1:
+        both = " and ".join(repr(names[position]) for position in named[:2])
+        raise MarketError(f"{path} has the columns {both}: leave one that names the asset of a row")
+    return named[0] if named else None
+
+
+def _sheet(
+    path: Path,
+    digest: str,
+    frame: pd.DataFrame,
+    date: int,
+    name: int | None,
+    columns: list[tuple[str, str]],
+    place: Callable[[int], str],
+) -> Sheet:
+    positions = [position for position in range(len(columns)) if position not in (date, name)]
+    _check_header(path, [columns[position] for position in positions], positions)
+    days = _dates(path, frame[date], columns[date][1] or columns[date][0], place)
+
+    def numbers(column: int) -> NDArray[np.float64]:
+        field, asset = columns[positions[column]]
+        return _numbers(path, frame[positions[column]], f"{field} of {asset}" if field else asset, days, place)
+
+    assets = None if name is None else _assets(path, frame[name], columns[name][1], place)
+    return Sheet(path, digest, days, tuple(columns[position] for position in positions), numbers, assets, place)
+
+
+def _check_header(path: Path, columns: list[tuple[str, str]], positions: list[int]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for (field, asset), position in zip(columns, positions, strict=True):
+        if not asset:
+            raise MarketError(f"{path}: column {position + 1} has no name")
+        if (field, asset) in seen:
+            both = f"{field} of {asset}" if field else asset
+            raise MarketError(f"{path}: column {both!r} appears more than once")
+        seen.add((field, asset))
+
+
+def _assets(path: Path, column: pd.Series[Any], name: str, place: Callable[[int], str]) -> NDArray[np.object_]:
+    texts = column.astype(str).str.strip().mask(column.isna(), "").to_numpy(dtype=object)
+    wrong = np.flatnonzero(texts == "")
+    if wrong.size:
+        raise MarketError(f"{path}, {place(int(wrong[0]))}: column {name!r} is empty; it names the asset")
+    return texts
+
+
+def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int], str]) -> pd.DatetimeIndex:
+    """Dates without a time zone, the wall-clock day where there is one."""
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        days = pd.DatetimeIndex(column).tz_localize(None).normalize()
+        missing = np.flatnonzero(days.isna())
+        if missing.size:
+            raise MarketError(f"{path}, {place(int(missing[0]))}: the date is missing")
+        return days
+    codes, found = pd.factorize(column.astype(str).str.strip(), use_na_sentinel=False)
+    texts = pd.Series(found, dtype=object).where(pd.Series(found).notna(), "").astype(str)
+    formed = texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+    if not formed.all():
+        row = int(np.flatnonzero(~formed.to_numpy()[codes])[0])
+        text = str(texts.iloc[codes[row]])
+        shown = "missing" if text in ("nan", "None", "NaT", "") else f"{text!r}, not of the form YYYY-MM-DD"
+        raise MarketError(f"{path}, {place(row)}: the date (column {name!r}) is {shown}")
+    known = pd.DatetimeIndex(pd.to_datetime(texts.str[:10], format="%Y-%m-%d", errors="coerce"))
+    wrong = np.flatnonzero(known.isna()[codes])
+    if wrong.size:
+        row = int(wrong[0])
+        raise MarketError(f"{path}, {place(row)}: {texts.iloc[codes[row]]!r} is not a date")
+    return known[codes]
+
+
+def _numbers(
+    path: Path, column: pd.Series[Any], name: str, days: pd.DatetimeIndex, place: Callable[[int], str]
+) -> NDArray[np.float64]:
+    if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_datetime64_any_dtype(column.dtype):
+        raise MarketError(f"{path}: column {name!r} holds {column.dtype} values, not numbers")
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    values = pd.to_numeric(column, errors="coerce")
+    wrong = np.flatnonzero((values.isna() & column.notna()).to_numpy())
+    if wrong.size:
+        row = int(wrong[0])
+        raise MarketError(
+            f"{path}, {place(row)}: column {name!r} has {str(column.iloc[row])[:40]!r} on {days[row].date()}, "
+            "which is not a number"
+        )
+    return values.to_numpy(dtype=np.float64, na_value=np.nan)
