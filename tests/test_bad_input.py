@@ -196,6 +196,71 @@ def test_bad_prices(case: str, desk: Path, capsys: pytest.CaptureFixture[str]) -
     assert "prices.csv" in said or case == "prices that never move"
 
 
+def one_file_an_asset(desk: Path) -> None:
+    (desk / "assets").mkdir()
+    for name in "ABCD":
+        prices()[[name]].set_axis(["Close"], axis=1).to_csv(desk / "assets" / f"{name}.csv")
+
+
+BAD_FILES: dict[str, tuple[dict[str, str], str, list[str]]] = {
+    "a folder with a file that is no asset": ({"path": "assets"}, "assets/notes.csv", ["notes.csv", "no column Close"]),
+    "a folder of fields and assets": ({"path": "assets"}, "assets/close.csv", ["close.csv and A.csv", "not both"]),
+    "text in the file of an asset": ({"path": "assets"}, "assets/B.csv", ["B.csv, line 2", "'Close'", "'x'"]),
+    "rates in percent": ({"cash_rate": "rates.csv"}, "rates.csv", ["rates.csv, line 2", "5.25", "fractions"]),
+    "rates that begin too late": ({"cash_rate": "rates.csv"}, "rates.csv", ["begin on 2010-01-04", "2009-06-01"]),
+    "rates that are not there": ({"cash_rate": "none.csv"}, "", ["market.cash_rate none.csv does not exist"]),
+    "a list that names an asset twice": ({"tickers_file": "list.txt"}, "list.txt", ["list.txt, line 2", "'A'"]),
+    "a list of names that are not there": ({"tickers_file": "list.txt"}, "list.txt", ["'E' is not in the csv data"]),
+}
+CONTENT = {
+    "a folder with a file that is no asset": "Date,note\n2009-06-01,1\n",
+    "text in the file of an asset": "Date,Close\n2009-06-01,x\n",
+    "rates in percent": "Date,rate\n2009-01-01,5.25\n",
+    "rates that begin too late": "Date,rate\n2010-01-04,0.05\n",
+    "a list that names an asset twice": "A, B\nA\n",
+    "a list of names that are not there": "A, E\n",
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files_beside_the_prices(case: str, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings, name, words = BAD_FILES[case]
+    one_file_an_asset(desk)
+    if name:
+        (desk / name).write_text(CONTENT.get(case, "Date,A\n2009-06-01,1\n"))
+    changes = [word for key, value in settings.items() for word in ("--set", f"market.{key}={value}")]
+    said = refused(capsys, *TRAIN, *changes)
+    assert all(word in said for word in words), said
+
+
+def test_damaged_prices_without_a_network_are_refused_and_with_no_cache_asked_for_anew(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same request needs no network, unless it is damaged or --no-cache is given."""
+    asked: list[list[str]] = []
+
+    def answer(tickers: list[str], **_: Any) -> pd.DataFrame:
+        asked.append(tickers)
+        return pd.concat({"Close": prices()[["A", "B"]]}, axis=1)
+
+    monkeypatch.setattr("finflow.market.download._wait", lambda seconds: None)
+    ends = [f"market.{key}" for key in ("train_end=2011-06-30", "validation_end=2011-10-31", "cache_dir=cache")]
+    words = ["--mode", "backtest", "--strategy", "equal-weight", "--tickers", "A", "B"]
+    words += [word for end in ends for word in ("--set", end)]
+    monkeypatch.setattr("yfinance.download", answer)
+    assert main(words) == 0
+    monkeypatch.setattr("yfinance.download", no_network)
+    assert main(words) == 0
+    assert "check the network" in refused(capsys, *words, "--no-cache")
+    (stored,) = Path("cache").glob("*.parquet")
+    stored.write_bytes(stored.read_bytes()[:-9])
+    assert "the stored prices in cache are damaged, and no prices" in refused(capsys, *words)
+    monkeypatch.setattr("yfinance.download", answer)
+    assert main(words) == 0
+    assert main([*words, "--no-cache"]) == 0
+    assert len(asked) == 3
+
+
 @pytest.mark.parametrize(
     ("ends", "words"),
     [

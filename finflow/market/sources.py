@@ -54,22 +54,23 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         With one line that names the asset, column or date at fault.
     """
     names = named_assets(config)
-    rate = read_rates(config.cash_rate) if isinstance(config.cash_rate, Path) else config.cash_rate
+    _rate(config)  # what is wrong with it is no fault of the prices
     if config.source in ("embedded", "synthetic"):
         own = config.source == "embedded"
         tables, facts = (_embedded(), _embedded_facts()) if own else synthetic_tables(config.synthetic)
-        return _assemble(tables, facts, config, names, rate)
+        return _assemble(tables, facts, config)
     if config.source == "yfinance":
-        names = tuple(name.strip().upper() for name in names or ())
-        tables, facts = download_prices(config, names, Store(config.cache_dir, read=config.use_cache), download)
-        return _assemble(tables, facts, config, names, rate)
+        tables, facts = download_prices(
+            config, _upper(names or ()), Store(config.cache_dir, read=config.use_cache), download
+        )
+        return _assemble(tables, facts, config)
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
     benchmark = () if config.benchmark is None else (config.benchmark,)
     wanted = None if names is None else {*names, *benchmark}
-    tables, facts, available = read_prices(config.path, config.source, wanted, config.auto_adjust)
+    tables, facts = read_prices(config.path, config.source, wanted, config.auto_adjust)
     try:
-        return _assemble(tables, facts, config, names, rate, available)
+        return _assemble(tables, facts, config)
     except MarketError as error:
         raise MarketError(f"{config.path}: {error}") from None
 
@@ -99,25 +100,29 @@ def _embedded_facts() -> dict[str, Any]:
     }
 
 
-def _assemble(
-    tables: PriceTables,
-    facts: Mapping[str, Any],
-    config: MarketConfig,
-    names: Sequence[str] | None,
-    rate: float | CashRates,
-    available: Sequence[str] | None = None,
-) -> MarketPanel:
+def _upper(names: Sequence[str]) -> tuple[str, ...]:
+    """Names as Yahoo writes them."""
+    return tuple(name.strip().upper() for name in names)
+
+
+def _rate(config: MarketConfig) -> float | CashRates:
+    return read_rates(config.cash_rate) if isinstance(config.cash_rate, Path) else config.cash_rate
+
+
+def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfig) -> MarketPanel:
     """Choose columns, cut to `market.start`, and hand everything to the panel's own checks."""
-    close = tables["close"]
-    columns = [str(name) for name in close.columns] if available is None else list(available)
+    close, rate = tables["close"], _rate(config)
     provenance = dict(facts)
+    columns = [str(name) for name in provenance.pop("names", close.columns)]
     benchmark = config.benchmark or provenance.get("default_benchmark")
     provenance.pop("default_benchmark", None)
     if benchmark is not None and config.source == "yfinance":
         benchmark = benchmark.strip().upper()
     if benchmark is not None and benchmark not in columns:
         raise MarketError(_unknown("the benchmark (market.benchmark)", benchmark, columns, config.source))
-    names = list(names) if names else [name for name in columns if name != benchmark]
+    names = list(named_assets(config) or [name for name in columns if name != benchmark])
+    if config.source == "yfinance":
+        names = list(_upper(names))
     for name in names:
         if name not in columns:
             raise MarketError(_unknown("the asset (market.tickers)", name, columns, config.source))

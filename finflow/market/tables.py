@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError
 from finflow.market.sheets import KINDS, Sheet, plain_name, read_sheet
 
-__all__ = ["ADJUSTED", "FIELDS", "FILE_AN_ASSET", "FILE_A_FIELD", "LONG", "WIDE", "PriceTables", "read_prices"]
+__all__ = ["FIELDS", "FILE_AN_ASSET", "FILE_A_FIELD", "LONG", "TWO_LEVELS", "WIDE", "PriceTables", "read_prices"]
 
 PriceTables = dict[str, pd.DataFrame]
 """Field name ("close" always, "open", "high", "low", "volume" perhaps) -> frame of dates by assets."""
@@ -23,8 +23,7 @@ PriceTables = dict[str, pd.DataFrame]
 FIELDS = ("open", "high", "low", "close", "volume")
 ADJUSTED = "adj_close"
 
-WIDE, LONG = "one column an asset", "one row a date and asset"
-TWO_LEVELS = "one column a field and asset"
+WIDE, LONG, TWO_LEVELS = "one column an asset", "one row a date and asset", "one column a field and asset"
 FILE_A_FIELD, FILE_AN_ASSET = "one file a field", "one file an asset"
 
 _KNOWN = {**{name: name for name in FIELDS}, "adjclose": ADJUSTED, "adjustedclose": ADJUSTED}
@@ -33,7 +32,7 @@ _CLOSES = ("close", ADJUSTED)
 
 def read_prices(
     path: Path, kind: str, wanted: Collection[str] | None, auto_adjust: bool
-) -> tuple[PriceTables, dict[str, Any], tuple[str, ...]]:
+) -> tuple[PriceTables, dict[str, Any]]:
     """Read a file of prices, or a folder of such files.
 
     =========================  ==================================================================================
@@ -61,9 +60,9 @@ def read_prices(
 
     Returns
     -------
-    tables, facts, names : PriceTables, dict and tuple of str
-        A frame a field of those assets that are wanted and there; where they come from and how they are adjusted; and
-        every asset there is.
+    tables, facts : PriceTables and dict
+        A frame a field of those assets that are wanted and there; where they come from, how they are adjusted, and
+        under "names" every asset there is.
 
     Raises
     ------
@@ -90,9 +89,10 @@ def read_prices(
         "layout": layout,
         **({"files": len(sheets)} if path.is_dir() else {}),
         **adjusted,
+        "names": names,
         "survivorship": "the assets are those of the file; if they were chosen with hindsight, results are too good",
     }
-    return tables, facts, names
+    return tables, facts
 
 
 def _file(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, str, tuple[str, ...]]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import Config
@@ -23,12 +20,12 @@ from finflow.evaluation.shocks import CUT, REPEAT
 from finflow.market.extra import own_feature
 from finflow.market.features import Features, compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import load_panel
 from finflow.market.splits import Split
 from finflow.offline.collection import collect
 from finflow.strategies.base import Information, Strategy
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import NAMED
+from finflow.training.audited_source import through_the_source
 from finflow.training.materials import prepare_from
 
 FloatArray = NDArray[np.float64]
@@ -111,23 +108,18 @@ class Subjects:
         return [Component("agent", Played(self, {"agent": make}).of("agent"), self._late)]
 
     def _source(self, panel: MarketPanel, last: int) -> Answer:
-        """The prices as a file of the configured kind (CSV for sources without one), loaded through the source."""
-        market = self.config.market
-        kind = "parquet" if market.source == "parquet" else "csv"
-        table = pd.DataFrame(panel.close, index=pd.DatetimeIndex(panel.dates, name="Date"), columns=list(panel.assets))
-        if panel.benchmark is not None:
-            table[str(panel.benchmark_name)] = panel.benchmark
-        kept = table.loc[:, table.notna().any()]
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"prices.{kind}"
-            kept.to_csv(path) if kind == "csv" else kept.to_parquet(path)
-            names = tuple(name for name in panel.assets if name in kept.columns)
-            update = {"source": kind, "path": path, "tickers": names, "benchmark": panel.benchmark_name, "start": None}
-            loaded = load_panel(market.model_copy(update=update))
-        close = np.full(panel.close.shape, np.nan)
-        close[:, [panel.assets.index(name) for name in names]] = loaded.close
-        answer = {"close": by_bar(close), "dates": by_bar(loaded.dates), "cash": by_bar(loaded.cash_returns)}
-        return answer if loaded.benchmark is None else {**answer, "benchmark": by_bar(loaded.benchmark)}
+        """The market as the configured source would have given it, written down and loaded through the source."""
+        loaded = through_the_source(panel, self.config.market)
+        bars = np.searchsorted(panel.dates, loaded.dates)
+        places = [panel.assets.index(name) for name in loaded.assets]
+        answer = {"dates": Rows(loaded.dates, bars), "cash": Rows(loaded.cash_returns, bars)}
+        for field in ("close", "open", "high", "low", "volume"):
+            values = getattr(loaded, field)
+            if values is not None:
+                table = np.full((loaded.n_bars, panel.n_assets), np.nan)
+                table[:, places] = values
+                answer[field] = Rows(table, bars)
+        return answer if loaded.benchmark is None else {**answer, "benchmark": Rows(loaded.benchmark, bars)}
 
     def _own_feature(self, path: str) -> Callable[[MarketPanel, int], Answer]:
         feature = own_feature(path)

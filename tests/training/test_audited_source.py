@@ -1,0 +1,143 @@
+"""The door that prices come in by is audited as it is configured: every layout and field, and Yahoo's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.config import Config, MarketConfig
+from finflow.evaluation.audit import Component, Finding, Probe, audit
+from finflow.market import cash, download, sources
+from finflow.market.panel import MarketPanel
+from finflow.market.splits import Split
+from finflow.market.tables import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
+from finflow.training.audited import Subjects
+from finflow.training.audited_source import through_the_source
+
+BARS = 120
+LAYOUTS = (TWO_LEVELS, LONG, FILE_A_FIELD, FILE_AN_ASSET)
+FIELDS = ("close", "open", "high", "low", "volume")
+
+
+def panel(layout: str | None = None, **changes: Any) -> MarketPanel:
+    """Four assets with every field and an index; C lists late, D ends early, and rates of cash change."""
+    rng = np.random.default_rng(8)
+    close = 40.0 * np.exp(np.cumsum(rng.normal(0.0, 0.02, (BARS, 4)), axis=0))
+    close[:30, 2], close[90:, 3] = np.nan, np.nan
+    market = MarketPanel(
+        dates=pd.bdate_range("2020-01-01", periods=BARS).to_numpy("datetime64[D]"),
+        assets=tuple("ABCD"),
+        close=close,
+        cash_returns=np.append(0.0, rng.uniform(0.0, 2e-4, BARS - 1)),
+        open=close * 0.99,
+        high=close * 1.02,
+        low=close * 0.97,
+        volume=np.where(np.isfinite(close), rng.integers(0, 99, close.shape), np.nan),
+        benchmark=100.0 + np.cumsum(rng.normal(0.0, 0.5, BARS)),
+        benchmark_name="IDX",
+        provenance={} if layout is None else {"layout": layout},
+    )
+    return replace(market, **changes)
+
+
+def configured(source: str, **settings: Any) -> MarketConfig:
+    values = {"source": source, "path": "prices", "tickers": list("ABCD"), "benchmark": "IDX", "cash_rate": "rates.csv"}
+    return MarketConfig.model_validate({**values, **settings})
+
+
+def asked(market: MarketPanel, config: MarketConfig, *lasts: int) -> tuple[Finding, ...]:
+    """What the audit finds in the source."""
+    subjects = Subjects(market, Config(market=config), _split())
+    kinds = ("repeat", "cut", "replaced", "relisted")
+    return audit(
+        market, [Component("source", subjects._source)], [Probe(last, kind) for last in lasts for kind in kinds]
+    )
+
+
+def _split() -> Split:
+    return Split(train_end=60, validation_end=90, test_end=BARS)
+
+
+@pytest.mark.parametrize(
+    ("source", "layout"), [*((kind, layout) for kind in ("csv", "parquet") for layout in LAYOUTS), ("yfinance", None)]
+)
+def test_everything_goes_through_the_door(source: str, layout: str | None) -> None:
+    market = panel(layout)
+    loaded = through_the_source(market, configured(source))
+    assert loaded.assets == market.assets
+    assert loaded.dates.tolist() == market.dates.tolist()
+    for field in (*FIELDS, "benchmark", "cash_returns"):
+        np.testing.assert_allclose(getattr(loaded, field), getattr(market, field), rtol=1e-12, atol=1e-15)
+    if source != "yfinance":
+        assert loaded.provenance["layout"] == layout
+
+
+def test_closes_alone_go_through_as_one_column_an_asset() -> None:
+    market = panel(WIDE, open=None, high=None, low=None, volume=None)
+    loaded = through_the_source(market, configured("csv"))
+    assert loaded.provenance["layout"] == WIDE
+    np.testing.assert_allclose(loaded.close, market.close, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("source", "settings"), [("csv", {}), ("yfinance", {}), ("yfinance", {"auto_adjust": False}), ("embedded", {})]
+)
+def test_the_doors_are_clean(source: str, settings: dict[str, Any]) -> None:
+    """Also where an asset ended just before the cut, and where one has not listed yet."""
+    findings = asked(panel(LONG), configured(source, **settings), 20, 70, 92)
+    assert [finding.where for finding in findings if finding.verdict != "clean"] == []
+    assert all(finding.rows > 0 for finding in findings)
+
+
+def _filled_backwards(patch: pytest.MonkeyPatch) -> None:
+    real = download._same_calendar
+    patch.setattr(download, "_same_calendar", lambda tables: real({f: t.bfill() for f, t in tables.items()}))
+
+
+def _adjusted_closes_anyway(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(download._FIELDS, "Adj Close", "close")
+    patch.delitem(download._FIELDS, "Close")
+
+
+def _volume_of_the_sample(patch: pytest.MonkeyPatch) -> None:
+    real = sources._assemble
+
+    def scaled(tables: Any, facts: Any, config: Any) -> MarketPanel:
+        return real({**tables, "volume": tables["volume"] / tables["volume"].max()}, facts, config)
+
+    patch.setattr(sources, "_assemble", scaled)
+
+
+def _rates_of_tomorrow(patch: pytest.MonkeyPatch) -> None:
+    real = cash.cash_returns
+
+    def early(dates: Any, rate: Any) -> Any:
+        return np.append(real(dates, rate)[1:], real(dates, rate)[-1:] * 0.0) * (np.arange(len(dates)) > 0)
+
+    patch.setattr(sources, "cash_returns", early)
+
+
+@pytest.mark.parametrize(
+    ("plant", "source", "settings", "part"),
+    [
+        (_filled_backwards, "yfinance", {}, "close"),
+        (_adjusted_closes_anyway, "yfinance", {"auto_adjust": False}, "close"),
+        (_volume_of_the_sample, "yfinance", {}, "volume"),
+        (_volume_of_the_sample, "csv", {}, "volume"),
+        (_rates_of_tomorrow, "csv", {}, "cash"),
+        (_rates_of_tomorrow, "yfinance", {}, "cash"),
+    ],
+)
+def test_a_door_that_looks_ahead_is_caught(
+    plant: Any, source: str, settings: dict[str, Any], part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch)
+    findings = asked(panel(LONG), configured(source, **settings), 20, 70)
+    leaks = [finding.where for finding in findings if finding.verdict == "LEAK"]
+    assert leaks
+    assert any(f"its {part}" in where for where in leaks), leaks
