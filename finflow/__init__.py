@@ -14,9 +14,19 @@ if TYPE_CHECKING:
     from finflow.env.portfolio_env import PortfolioEnv
     from finflow.env.vector_env import PortfolioVectorEnv
     from finflow.errors import FinflowError
+    from finflow.training.environment import make_env
     from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["BCell", "Config", "FinFlowTrainer", "FinflowError", "PortfolioEnv", "PortfolioVectorEnv", "load_config"]
+__all__ = [
+    "BCell",
+    "Config",
+    "FinFlowTrainer",
+    "FinflowError",
+    "PortfolioEnv",
+    "PortfolioVectorEnv",
+    "load_config",
+    "make_env",
+]
 
 _HOMES = {
     "BCell": "finflow.agent.bcell",
@@ -26,6 +36,7 @@ _HOMES = {
     "PortfolioEnv": "finflow.env.portfolio_env",
     "PortfolioVectorEnv": "finflow.env.vector_env",
     "load_config": "finflow.config",
+    "make_env": "finflow.training.environment",
 }
 
 

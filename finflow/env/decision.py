@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
@@ -225,12 +225,12 @@ class DecisionProcess:
         -------
         dict
             ``assets`` (batch, assets, F + 1; the last column is 1 where the asset is listed), ``market``
-            (batch, M), ``portfolio`` (batch, K + 3).
+            (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
         """
-        row = state.bar - self.lag
+        known = replace(state, bar=state.bar - self.lag)
         return {
-            "assets": self.asset_features[row],
-            "market": self.market_features[row],
+            "assets": _taken(self.asset_features, known),
+            "market": _taken(self.market_features, known),
             "portfolio": self.observed_portfolio(state),
         }
 
@@ -284,9 +284,17 @@ class DecisionProcess:
         return MarketState(*(self._rows(table, known) for table in self.liquidity))
 
     def _rows(self, table: NDArray[Any], state: PortfolioState) -> Any:
-        """Rows of a market table at the states' bars, in the states' own array library."""
-        if isinstance(state.weights, np.ndarray):
-            return table[state.bar]
-        xp = array_namespace(state.weights)
-        rows = xp.asarray(table[np.asarray(state.bar)])
+        """Rows of a market table at the states' bars, as numbers to reckon with their weights."""
+        rows = _taken(table, state)
+        if isinstance(rows, np.ndarray):
+            return rows
+        xp = array_namespace(rows)
         return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)
+
+
+def _taken(table: NDArray[Any], state: PortfolioState) -> Any:
+    """Rows of a market table at the states' bars, in the states' own array library, on their device."""
+    if isinstance(state.weights, np.ndarray):
+        return table[state.bar]
+    rows = table[np.asarray(state.bar)]
+    return array_namespace(state.weights).asarray(rows, device=device(state.weights))

@@ -60,7 +60,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         return _first(observation), {"sharpe": 0.0, "wealth": float(self._portfolios.state.wealth[0])}
 
     def step(self, action: NDArray[Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Fill a target and hold it for a bar; ``info`` has the episode's running Sharpe, costs and turnover."""
+        """Fill a target and hold it for a bar; ``info`` is that of ``PortfolioVectorEnv``, as plain numbers."""
         if self._ended:
             raise gym.error.ResetNeeded("the episode has ended: call reset() before step()")
         observation, reward, terminated, truncated, info = self._portfolios.step(np.asarray(action)[None])
@@ -68,7 +68,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         last = info.pop("final_obs", [_first(observation)])[0]
         info.pop("_final_obs", None)
         info.pop("final_state", None)
-        facts = {name: float(value[0]) for name, value in info.items()}
+        facts = {name: value[0].item() for name, value in info.items()}
         return last, float(reward[0]), bool(terminated[0]), bool(truncated[0]), facts
 
 

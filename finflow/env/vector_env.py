@@ -150,9 +150,10 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Returns
         -------
         observations, rewards (N,), terminated (N,), truncated (N,), info
-            ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth`` and the reward's components, all of the step
-            itself, and where episodes ended ``final_obs`` (N,), the last observation of each that did, with its mask
-            ``_final_obs``, as gymnasium's own vector environments give it. ``final_state`` has all N states.
+            ``info`` has ``sharpe``, ``cost``, ``turnover``, ``wealth``, ``refused`` (whether the account could not pay
+            for the trade, and kept what it held) and the reward's components, all of the step itself, and where
+            episodes ended ``final_obs`` (N,), the last observation of each that did, with its mask ``_final_obs``, as
+            gymnasium's own vector environments give it. ``final_state`` has all N states.
         """
         outcome, sharpe = self._fill(checked_actions(actions, self.num_envs, self.process.n_weights))
         self.state = outcome.state
@@ -257,5 +258,6 @@ def step_info(outcome: Step, sharpe: NDArray[np.float64]) -> dict[str, Any]:
         "wealth": outcome.state.wealth,
         "cost": outcome.cost,
         "turnover": outcome.turnover,
+        "refused": np.zeros(len(sharpe), dtype=np.bool_) if outcome.refused is None else outcome.refused,
         **parts,
     }

@@ -49,10 +49,14 @@ def numbered_features(panel: MarketPanel) -> Features:
 
 
 def build_process(
-    close: FloatArray, cash_rate: float = 0.0, objectives: dict[str, float] | None = None, **env: Any
+    close: FloatArray,
+    cash_rate: float = 0.0,
+    objectives: dict[str, float] | None = None,
+    fields: dict[str, FloatArray] | None = None,
+    **env: Any,
 ) -> DecisionProcess:
     """A process over prices, with numbered features; ``env`` are keys of the environment's section."""
-    panel = panel_of(close, cash_rate)
+    panel = panel_of(close, cash_rate, **(fields or {}))
     return DecisionProcess(
         panel, numbered_features(panel), EnvConfig(**env), ObjectivesConfig(**(objectives or {})), MOMENTS
     )

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.env.objective import Moments
+from finflow.env.portfolio_env import PortfolioEnv
+from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.market.features import Features
 from finflow.market.liquidity import liquidity_of
@@ -193,6 +195,33 @@ def test_an_order_that_cannot_be_paid_is_reported_and_leaves_the_account_as_it_w
     assert outcome.cost[0] == outcome.turnover[0] == outcome.simple_return[0] == 0.0
     np.testing.assert_array_equal(outcome.filled[0], [0.0, 0.0, 0.0, 1.0])
     assert outcome.cost[1] == pytest.approx(0.8, abs=0.01)
+
+
+@LAGS
+def test_the_environments_say_which_orders_were_refused(lag: int) -> None:
+    """Each asset traded costs four at least: an account of ten cannot pay for three, but for two."""
+    process = made_process(made_panel(), CostsConfig(minimum=4.0), initial_capital=10.0, execution_lag=lag)
+    orders = np.array([[0.3, 0.3, 0.3, 0.1], [0.3, 0.3, 0.0, 0.4]])
+    together = PortfolioVectorEnv(process, range(BARS), 2)
+    together.reset(options={"bars": np.array([30, 30])})
+    *_, info = together.step(orders)
+    assert info["refused"].tolist() == [True, False]
+    assert info["turnover"][0] == 0.0 < info["turnover"][1]
+    for order, refused in zip(orders, (True, False), strict=True):
+        alone = PortfolioEnv(process, range(BARS))
+        alone.reset(options={"bar": 30})
+        *_, info = alone.step(order)
+        assert info["refused"] is refused
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_where_every_order_is_paid_none_is_refused(compiled: bool) -> None:
+    env = PortfolioVectorEnv(made_process(made_panel(), CostsConfig()), range(BARS), 2, compiled=compiled)
+    env.reset(seed=0)
+    *_, info = env.step(np.full((2, 4), 0.25))
+    assert (env.compiled is not None) == compiled
+    assert info["refused"].dtype == np.bool_
+    assert info["refused"].tolist() == [False, False]
 
 
 def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from finflow.config import CostsConfig
 from finflow.env.decision import DecisionProcess
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
@@ -22,6 +23,16 @@ Prices = Callable[..., FloatArray]
 MakeProcess = Callable[..., DecisionProcess]
 
 N, LENGTH, K = 5, 12, 5
+
+EVERYTHING = CostsConfig(
+    minimum=3.0,
+    slippage_linear_bps=20.0,
+    slippage_sqrt_bps=10.0,
+    slippage_exponential_bps=5.0,
+    impact=0.5,
+    window=5,
+)
+DEAR = EVERYTHING.model_copy(update={"minimum": 3e5})  # an account of a million cannot pay for four trades
 
 
 @pytest.fixture
@@ -55,28 +66,35 @@ def test_spaces_and_batches_are_gymnasiums(process: DecisionProcess) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_n_portfolios_together_are_n_alone(prices: Prices, process_of: MakeProcess, lag: int) -> None:
-    process = process_of(prices(bars=120), execution_lag=lag, objectives={"lambda_dd": 1.0})
+@pytest.mark.parametrize("costs", [CostsConfig(), EVERYTHING, DEAR], ids=["proportional", "every cost", "too dear"])
+def test_n_portfolios_together_are_n_alone(
+    prices: Prices, process_of: MakeProcess, lag: int, costs: CostsConfig
+) -> None:
+    fields = {"volume": np.random.default_rng(2).lognormal(12.0, 1.0, size=(120, K - 1))}
+    process = process_of(prices(bars=120), 0.0, {"lambda_dd": 1.0}, fields, execution_lag=lag, costs=costs)
     together = make(process)
-    start = {"bars": np.array([5, 9, 33, 60, 80]), "weights": np.random.default_rng(1).dirichlet(np.ones(K), size=N)}
+    start = {"bars": np.array([10, 19, 33, 60, 80]), "weights": np.random.default_rng(1).dirichlet(np.ones(K), size=N)}
     seen, _ = together.reset(options=start)
     alone = [PortfolioEnv(process, range(0, 120), LENGTH) for _ in range(N)]
     for i, env in enumerate(alone):
         one, _ = env.reset(options={"bar": start["bars"][i], "weights": start["weights"][i]})
         np.testing.assert_array_equal(one["portfolio"], seen["portfolio"][i])
+    refused: list[bool] = []
     for action in random_actions(LENGTH):
         seen, reward, terminated, truncated, info = together.step(action)
         for i, env in enumerate(alone):
             one, one_reward, one_terminated, one_truncated, one_info = env.step(action[i])
-            # costs are solved for all until the slowest has converged: 1e-15
-            assert one_reward == pytest.approx(reward[i], abs=1e-12)
+            # costs are solved for all until the slowest has converged: 1e-15, or 1e-12 where they grow with size
+            assert one_reward == pytest.approx(reward[i], abs=1e-12 if costs == CostsConfig() else 1e-10)
             assert (one_terminated, one_truncated) == (terminated[i], truncated[i])
             mine = info["final_obs"][i] if "final_obs" in info else {name: value[i] for name, value in seen.items()}
             for name in one:
                 np.testing.assert_allclose(one[name], mine[name], rtol=0, atol=1e-10)
             for name in one_info:
-                assert one_info[name] == pytest.approx(info[name][i], rel=1e-9, abs=1e-12)
+                assert one_info[name] == pytest.approx(info[name][i], rel=1e-9, abs=1e-10)
+        refused += info["refused"].tolist()
     assert truncated.all()
+    assert any(refused) == (costs is DEAR)
 
 
 def test_an_end_gives_the_last_observation_and_begins_anew_in_the_same_step(process: DecisionProcess) -> None:

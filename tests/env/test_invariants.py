@@ -1,0 +1,215 @@
+"""What holds in any market, for any decision: money is neither made nor lost, units and order mean nothing.
+
+Each property is held by the array version and by the compiled one, at every lag, in markets that have hardly a right to
+exist: prices near nothing, days of -99 % and +900 %, one asset that can be held, five hundred, one that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from finflow.env.compiled import CompiledProcess
+from finflow.env.decision import DecisionProcess, PortfolioState, Step
+
+FloatArray = NDArray[np.float64]
+MakeProcess = Callable[..., DecisionProcess]
+
+CENT = 0.01
+RATE = 0.0015
+BATCH, STEPS, START = 5, 8, 3
+BARS = START + STEPS + 3
+LIMITS = {"max_weight": 0.4, "max_turnover": 0.3, "no_trade_band": 0.02}
+
+WAYS = pytest.mark.parametrize("compiled", [False, True], ids=["arrays", "compiled"])
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.sampled_from([1, 2, 7, 500])
+lags = st.sampled_from([0, 1, 2])
+limits = st.sampled_from([{}, LIMITS])
+
+
+def wild_prices(seed: int, assets: int) -> FloatArray:
+    """Levels from 1e-9 to 1e9, days of -99 % and +900 % among quiet ones; one asset lists late and one ends early.
+
+    A panel has two assets at least: one alone has a neighbour that is listed only before anything is decided.
+    """
+    rng = np.random.default_rng(seed)
+    columns = max(assets, 2)
+    daily = np.exp(0.02 * rng.standard_normal((BARS, columns)))
+    wild = rng.random((BARS, columns)) < 0.15
+    daily[wild] = rng.choice([0.01, 10.0], size=int(wild.sum()))
+    close: FloatArray = 10.0 ** rng.uniform(-9.0, 9.0, size=columns) * np.cumprod(daily, axis=0)
+    if assets == 1:
+        close[1:, 1] = np.nan
+    elif assets > 2:
+        close[: START + 2, 0] = np.nan
+        close[START + 5 :, 1] = np.nan
+    return close
+
+
+def any_actions(rng: np.random.Generator, batch: int, n_weights: int) -> FloatArray:
+    """Inside the simplex, at its corners, all cash, every weight at its upper bound, at its lower, and far outside."""
+    inside = rng.dirichlet(np.full(n_weights, rng.choice([0.05, 1.0])), size=batch)
+    corner = np.eye(n_weights)[rng.integers(n_weights, size=batch)]
+    cash = np.tile(np.eye(n_weights)[-1], (batch, 1))
+    far = rng.normal(0.0, 100.0, size=(batch, n_weights))
+    kinds = np.stack([inside, inside, corner, cash, np.ones_like(inside), np.zeros_like(inside), far])
+    chosen: FloatArray = kinds[rng.integers(len(kinds), size=batch), np.arange(batch)]
+    return chosen
+
+
+class Played(NamedTuple):
+    """A step, and what it started from."""
+
+    before: PortfolioState
+    seen: dict[str, Any]
+    action: FloatArray
+    outcome: Step
+
+
+def play(
+    process: DecisionProcess, compiled: bool, start: FloatArray, actions: FloatArray, rows: slice = slice(None)
+) -> list[Played]:
+    """Decisions of some of the portfolios, one after the other; no actions at all repeat what is observed."""
+    taker = CompiledProcess(process) if compiled else None
+    state = process.start(np.full(BATCH, START)[rows], start[rows])
+    played = []
+    for step in range(STEPS):
+        seen = (taker or process).observe(state)
+        action = actions[step, rows] if len(actions) else seen["portfolio"][:, : process.n_weights]
+        if taker is None:
+            outcome = process.step(state, action)
+        else:
+            outcome, _ = taker.step(state, action, np.zeros((len(state.bar), 3)))
+        played.append(Played(state, seen, action, outcome))
+        state = outcome.state
+    return played
+
+
+def drawn(seed: int, process: DecisionProcess) -> tuple[FloatArray, FloatArray]:
+    """First portfolios, and actions for every step."""
+    rng = np.random.default_rng([seed, 1])
+    start = any_actions(rng, BATCH, process.n_weights)
+    start = np.abs(start) + 1e-300
+    return start / start.sum(axis=1, keepdims=True), np.stack(
+        [any_actions(rng, BATCH, process.n_weights) for _ in range(STEPS)]
+    )
+
+
+@WAYS
+@settings(max_examples=25)
+@given(seed=seeds, assets=sizes, lag=lags, limits=limits)
+def test_money_is_conserved_to_the_cent(
+    process_of: MakeProcess, compiled: bool, seed: int, assets: int, lag: int, limits: dict[str, float]
+) -> None:
+    """Kept in shares and cash, by prices alone: shares change only by trades, and trades and costs come out of cash."""
+    close = wild_prices(seed, assets)
+    process = process_of(close, execution_lag=lag, cash_rate=1e-4, **limits)
+    last = np.where(np.isnan(close), 1.0, close)  # what is not listed is not held: any price will do
+    for bar in range(1, BARS):  # but one that has ended is worth its last price
+        last[bar] = np.where(np.isnan(close[bar]) & ~np.isnan(close[bar - 1]), close[bar - 1], last[bar])
+    start, actions = drawn(seed, process)
+    shares, cash = None, None
+    for before, _, _, outcome in play(process, compiled, start, actions):
+        bar = int(before.bar[0])
+        if shares is None:
+            grown = before.weights * process.growth[bar]
+            held = before.wealth[:, None] * grown / grown.sum(axis=1, keepdims=True)
+            shares, cash = held[:, :-1] / last[bar], held[:, -1]
+        ended = np.isnan(close[bar])
+        cash = cash + (shares * last[bar])[:, ended].sum(axis=1)
+        shares = np.where(ended, 0.0, shares)
+        worth = (shares * last[bar]).sum(axis=1) + cash
+        tolerance = np.maximum(CENT, 1e-11 * worth)  # an account of 1e16 has no cents in double precision
+        assert (np.abs(worth - before.wealth) <= tolerance).all()
+
+        wanted = (before.wealth * (1.0 - outcome.cost))[:, None] * outcome.filled[:, :-1] / last[bar]
+        traded = (wanted - shares) * last[bar]
+        charged = RATE * np.abs(traded).sum(axis=1)
+        assert (np.abs(charged - before.wealth * outcome.cost) <= tolerance).all()
+        shares, cash = wanted, cash - traded.sum(axis=1) - charged
+        assert (cash >= -tolerance).all()
+        left = (shares * last[bar]).sum(axis=1) + cash
+        assert (np.abs(left + charged - worth) <= tolerance).all()
+        cash = cash * 1.0001
+
+
+@WAYS
+@settings(max_examples=25)
+@given(seed=seeds, assets=sizes, lag=lags, limits=limits)
+def test_whatever_happens_an_account_is_an_account(
+    process_of: MakeProcess, compiled: bool, seed: int, assets: int, lag: int, limits: dict[str, float]
+) -> None:
+    """A portfolio of what is listed, costs of nothing or more, limits kept, and numbers to learn from."""
+    close = wild_prices(seed, assets)
+    process = process_of(close, execution_lag=lag, objectives={"lambda_dd": 1.0, "lambda_cvar": 5.0}, **limits)
+    for before, seen, _, outcome in play(process, compiled, *drawn(seed, process)):
+        filled, listed = outcome.filled, np.isfinite(close[before.bar])
+        assert (filled >= 0.0).all()
+        np.testing.assert_allclose(filled.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+        assert (filled[:, :-1][~listed] == 0.0).all()
+        assert (outcome.cost >= 0.0).all()
+        assert (outcome.cost <= 2.0 * RATE).all()
+        assert (outcome.turnover <= limits.get("max_turnover", 1.0) + 1e-12).all()
+        assert (outcome.state.wealth > 0.0).all()
+        assert np.isfinite(outcome.reward).all()
+        np.testing.assert_allclose(outcome.components.sum(axis=1), outcome.reward, rtol=1e-12, atol=1e-14)
+        assert np.isfinite(seen["portfolio"]).all()
+
+
+@WAYS
+@settings(max_examples=25)
+@given(seed=seeds, assets=sizes, lag=lags)
+def test_naming_what_is_held_costs_nothing_in_any_market(
+    process_of: MakeProcess, compiled: bool, seed: int, assets: int, lag: int
+) -> None:
+    process = process_of(wild_prices(seed, assets), execution_lag=lag, cash_rate=1e-4)
+    start, _ = drawn(seed, process)
+    for *_, outcome in play(process, compiled, start, np.empty(0)):
+        assert (outcome.turnover == 0.0).all()
+        assert (outcome.cost == 0.0).all()
+
+
+@WAYS
+@settings(max_examples=25)
+@given(seed=seeds, assets=sizes, lag=lags, limits=limits)
+def test_neither_the_order_of_assets_nor_the_unit_of_their_prices_matters(
+    process_of: MakeProcess, compiled: bool, seed: int, assets: int, lag: int, limits: dict[str, float]
+) -> None:
+    close = wild_prices(seed, assets)
+    rng = np.random.default_rng([seed, 2])
+    order = rng.permutation(close.shape[1])
+    columns = np.append(order, close.shape[1])
+    units = 10.0 ** rng.uniform(-6.0, 6.0, size=close.shape[1])
+    one, other = (process_of(table, execution_lag=lag, **limits) for table in (close, (close * units)[:, order]))
+    start, actions = drawn(seed, one)
+    ours, theirs = play(one, compiled, start, actions), play(other, compiled, start[:, columns], actions[..., columns])
+    for (_, _, _, left), (_, _, _, right) in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(right.filled, left.filled[:, columns], rtol=0, atol=1e-11)
+        np.testing.assert_allclose(right.state.wealth, left.state.wealth, rtol=1e-11)
+        np.testing.assert_allclose(right.cost, left.cost, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(right.reward, left.reward, rtol=1e-9, atol=1e-10)
+
+
+@WAYS
+@settings(max_examples=25)
+@given(seed=seeds, assets=sizes, lag=lags, limits=limits)
+def test_an_account_among_others_fares_as_it_would_alone(
+    process_of: MakeProcess, compiled: bool, seed: int, assets: int, lag: int, limits: dict[str, float]
+) -> None:
+    process = process_of(wild_prices(seed, assets), execution_lag=lag, **limits)
+    start, actions = drawn(seed, process)
+    together = play(process, compiled, start, actions)
+    for i in range(BATCH):
+        for one, all_of_them in zip(play(process, compiled, start, actions, slice(i, i + 1)), together, strict=True):
+            for name in ("filled", "cost", "turnover", "simple_return", "reward"):
+                left, right = getattr(one.outcome, name), getattr(all_of_them.outcome, name)[i : i + 1]
+                np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-10)
+            for name, value in one.seen.items():
+                np.testing.assert_allclose(value, all_of_them.seen[name][i : i + 1], rtol=1e-10, atol=1e-10)

@@ -1,0 +1,263 @@
+"""Stable-Baselines3 trains on the environments as they are, and learns what there is to learn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_checker import check_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+from finflow.env.decision import DecisionProcess
+from finflow.env.portfolio_env import PortfolioEnv
+from finflow.env.sb3 import SB3VecEnv
+from finflow.env.vector_env import PortfolioVectorEnv
+
+FloatArray = NDArray[np.float64]
+MakeProcess = Callable[..., DecisionProcess]
+Prices = Callable[..., FloatArray]
+
+BARS, LENGTH, K = 420, 20, 4
+WINNER, DAILY = 1, 0.01
+JUSTIFIED = (
+    "symmetric and normalized Box action space",  # actions are weights, in 0..1, not in -1..1
+    "has an unconventional shape",  # assets by features; SB3's extractor for dicts flattens it
+)
+
+
+def window_env(process: DecisionProcess) -> PortfolioEnv:
+    return PortfolioEnv(process, range(BARS), LENGTH)
+
+
+def vector(process: DecisionProcess, size: int) -> PortfolioVectorEnv:
+    return PortfolioVectorEnv(process, range(BARS), size, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def process(featured_process_of: MakeProcess) -> DecisionProcess:
+    """Asset B rises by 1 % a day and the others fall by half as much, nearly always; costs as by default."""
+    rng = np.random.default_rng(0)
+    drift = np.full(K - 1, -DAILY / 2.0)
+    drift[WINNER] = DAILY
+    close = 50.0 * np.exp(np.cumsum(drift + 0.002 * rng.standard_normal((BARS, K - 1)), axis=0))
+    return featured_process_of(close, 400)
+
+
+def assert_same(left: Any, right: Any) -> None:
+    if isinstance(left, dict):
+        assert left.keys() == right.keys()
+        for name in left:
+            assert_same(left[name], right[name])
+    else:
+        np.testing.assert_array_equal(left, right)
+
+
+def actions(count: int, size: int) -> list[FloatArray]:
+    return list(np.random.default_rng(3).uniform(size=(count, size, K)).astype(np.float32))
+
+
+# The interface --------------------------------------------------------------------------------------------------------
+
+
+def test_sb3s_own_checker_finds_nothing(process: DecisionProcess) -> None:
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        check_env(window_env(process))
+    others = [str(w.message) for w in raised if not any(known in str(w.message) for known in JUSTIFIED)]
+    assert others == []
+
+
+def test_the_adapter_shows_and_pays_what_the_vector_environment_does(process: DecisionProcess) -> None:
+    """Over several episodes, from one seed; what was given before stays as it was given."""
+    native, adapted = vector(process, 3), SB3VecEnv(vector(process, 3))
+    adapted.seed(5)
+    given, expected = [adapted.reset()], [native.reset(seed=5)[0]]
+    ends = 0
+    for action in actions(3 * LENGTH, 3):
+        observation, rewards, dones, infos = adapted.step(action)
+        known, reward, terminated, truncated, info = native.step(action)
+        given.append(observation)
+        expected.append({name: value.copy() for name, value in known.items()})
+        np.testing.assert_array_equal(rewards, reward.astype(np.float32))
+        np.testing.assert_array_equal(dones, terminated | truncated)
+        for i, one in enumerate(infos):
+            assert one["TimeLimit.truncated"] == truncated[i]
+            assert ("terminal_observation" in one) == dones[i]
+            assert one["wealth"] == info["wealth"][i]
+            if dones[i]:
+                assert_same(one["terminal_observation"], info["final_obs"][i])
+                ends += 1
+    assert ends == 9
+    for left, right in zip(given, expected, strict=True):
+        assert_same(left, right)
+
+
+def test_the_adapter_is_sb3s_own_vector_of_single_environments(process: DecisionProcess) -> None:
+    """From the same starts, through the end of the episodes; only the new episodes begin elsewhere."""
+    starts = [{"bar": bar, "weights": np.eye(K)[i]} for i, bar in enumerate((260, 300, 390))]
+    theirs: Any = DummyVecEnv([lambda: window_env(process)] * 3)
+    ours = SB3VecEnv(vector(process, 3))
+    for env in (theirs, ours):
+        env.set_options(starts)
+    assert_same(dict(ours.reset()), dict(theirs.reset()))
+    for step, action in enumerate(actions(LENGTH, 3), start=1):
+        left, right = ours.step(action), theirs.step(action)
+        np.testing.assert_array_equal(left[1], right[1])
+        np.testing.assert_array_equal(left[2], right[2])
+        assert [sorted(info) for info in left[3]] == [sorted(info) for info in right[3]]
+        for mine, other in zip(left[3], right[3], strict=True):
+            assert_same(mine, other)
+        if step < LENGTH:
+            assert_same(dict(left[0]), dict(right[0]))
+    assert left[2].all()
+
+
+def test_ruin_is_not_a_mere_end_of_time(prices: Prices, process_of: MakeProcess) -> None:
+    """An account that is ruined has no value left to bootstrap from; its neighbour's episode ended by the clock."""
+    close = prices(bars=60, assets=K - 1)
+    close[40:, 0] *= 1e-7
+    env = SB3VecEnv(PortfolioVectorEnv(process_of(close), range(60), 2, 1))
+    env.set_options({"bar": 39})
+    env.reset()
+    _, _, dones, infos = env.step(np.eye(K)[[0, K - 1]])
+    assert dones.tolist() == [True, True]
+    assert [info["TimeLimit.truncated"] for info in infos] == [False, True]
+    assert infos[0]["wealth"] < 1.0
+    assert [info["terminal_observation"]["market"][0] for info in infos] == [39.0, 39.0]
+
+
+def test_seeds_and_options_hold_for_one_reset(process: DecisionProcess) -> None:
+    env = SB3VecEnv(vector(process, 4))
+    env.seed(1)
+    first, then = env.reset(), env.reset()
+    env.seed(1)
+    assert_same(env.reset(), first)
+    assert not np.array_equal(then["market"], first["market"])
+    held = np.array([0.0, 0.5, 0.0, 0.5])
+    env.set_options({"weights": held})
+    np.testing.assert_array_equal(env.reset()["portfolio"][:, :K], np.tile(held, (4, 1)))
+    np.testing.assert_array_equal(env.reset()["portfolio"][:, :K], np.tile(np.eye(K)[-1], (4, 1)))
+    env.set_options([{"bar": 300}, {}, {}, {}])
+    with pytest.raises(ValueError, match="bar must be given for every portfolio"):
+        env.reset()
+
+
+def test_what_portfolios_share_cannot_be_taken_apart(process: DecisionProcess) -> None:
+    env = SB3VecEnv(vector(process, 3))
+    assert env.get_attr("episode_length", [0, 2]) == [LENGTH, LENGTH]
+    assert env.env_is_wrapped(VecMonitor, 1) == [False]
+    env.set_attr("random_portfolios", True)
+    assert env.portfolios.random_portfolios
+    with pytest.raises(ValueError, match="shared by all"):
+        env.set_attr("random_portfolios", False, indices=[1])
+    with pytest.raises(AttributeError, match="of its own"):
+        env.env_method("reset")
+    assert not env.has_attr("no_such_thing")
+
+
+def test_sb3s_wrappers_go_around_the_adapter(process: DecisionProcess) -> None:
+    env = VecNormalize(VecMonitor(SB3VecEnv(vector(process, 2))), norm_obs=False)
+    env.seed(0)
+    env.reset()
+    earned = np.zeros(2)
+    for action in actions(LENGTH, 2):
+        _, _, dones, infos = env.step(action)
+        earned += env.get_original_reward()
+    assert dones.all()
+    np.testing.assert_allclose([info["episode"]["r"] for info in infos], earned, rtol=0, atol=1e-5)
+    assert [info["episode"]["l"] for info in infos] == [LENGTH, LENGTH]
+
+
+def test_only_the_adapter_needs_sb3() -> None:
+    """And without the package it says what to do."""
+    script = (
+        "import sys; sys.modules['stable_baselines3'] = None\n"
+        "import finflow, finflow.cli, finflow.env.portfolio_env, finflow.env.vector_env\n"
+        "for name in finflow.__all__: getattr(finflow, name)\n"
+        "try:\n    import finflow.env.sb3\n"
+        "except ImportError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "finflow.env.sb3 needs the package stable-baselines3: pip install stable-baselines3"
+
+
+# Learning -------------------------------------------------------------------------------------------------------------
+
+SHARED = {"policy": "MultiInputPolicy", "seed": 0, "device": "cpu", "learning_rate": 3e-3, "gamma": 0.9}
+ON_POLICY = {**SHARED, "policy_kwargs": {"net_arch": [16], "log_std_init": -1.0}}
+OFF_POLICY = {
+    **SHARED,
+    "policy_kwargs": {"net_arch": [16]},
+    "batch_size": 64,
+    "learning_starts": 100,
+    "train_freq": 1,
+    "ent_coef": 1e-4,  # of the size of a daily reward: the default is made for rewards around one
+}
+
+
+def ppo(process: DecisionProcess) -> BaseAlgorithm:
+    model = PPO(env=window_env(process), n_steps=128, batch_size=64, n_epochs=5, **ON_POLICY)
+    return model.learn(6144)
+
+
+def ppo_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
+    env = SB3VecEnv(vector(process, 64))
+    return PPO(env=env, n_steps=8, batch_size=128, n_epochs=4, **ON_POLICY).learn(12_288)
+
+
+def sac(process: DecisionProcess) -> BaseAlgorithm:
+    return SAC(env=window_env(process), **OFF_POLICY).learn(1300)
+
+
+def sac_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
+    env = SB3VecEnv(vector(process, 16))
+    return SAC(env=env, gradient_steps=1, **OFF_POLICY).learn(14_400)
+
+
+@pytest.mark.parametrize("train", [ppo, ppo_on_a_vector, sac, sac_on_a_vector])
+def test_a_market_where_one_asset_always_wins_is_solved(
+    process: DecisionProcess, train: Callable[[DecisionProcess], BaseAlgorithm]
+) -> None:
+    """Over four fifths in the winner, and of what holding it alone earns; before training, under a half."""
+    model = train(process)
+    held, earned = played(model, process)
+    optimum = played(None, process)[1]
+    assert optimum == pytest.approx(DAILY, rel=0.1)
+    assert held > 0.8
+    assert earned > 0.8 * optimum
+    untrained = type(model)(env=window_env(process), **(ON_POLICY if isinstance(model, PPO) else OFF_POLICY))
+    assert played(untrained, process)[0] < 0.5
+
+
+def played(model: BaseAlgorithm | None, process: DecisionProcess) -> tuple[float, float]:
+    """Mean weight of the winner and mean daily log return, of the greedy policy, or of holding the winner alone."""
+    env = window_env(process)
+    observation, _ = env.reset(seed=7)
+    weights, returns = [], []
+    for _ in range(LENGTH):
+        action = np.eye(K)[WINNER] if model is None else model.predict(observation, deterministic=True)[0]
+        observation, _, _, _, info = env.step(action)
+        weights.append(observation["portfolio"][WINNER])
+        returns.append(info["reward_log_return"])
+    return float(np.mean(weights)), float(np.mean(returns))
+
+
+def test_sb3_judges_a_policy_on_the_adapter_as_on_the_environment(process: DecisionProcess) -> None:
+    """Its own evaluation, of the episode that a seed begins with; a policy need not be trained to be judged."""
+    model = PPO(env=window_env(process), **ON_POLICY)
+    totals = []
+    for env in (DummyVecEnv([lambda: window_env(process)]), SB3VecEnv(vector(process, 1))):
+        env.seed(11)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Evaluation environment is not wrapped")
+            totals.append(evaluate_policy(model, env, n_eval_episodes=1, return_episode_rewards=True))
+    assert totals[0] == totals[1]

@@ -1,0 +1,88 @@
+"""The environment of a configuration in one line, and the test window behind a door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import finflow
+from finflow.config import Config, dump_config
+from finflow.env.portfolio_env import PortfolioEnv
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import ConfigError
+from finflow.training.materials import prepare
+
+MakeConfig = Callable[..., Config]
+
+
+def length_of(env: PortfolioEnv) -> tuple[int, int]:
+    """First bar of an episode, and its decisions until it is truncated."""
+    env.reset(seed=0)
+    first, count = int(env._portfolios.state.bar[0]), 0
+    over = False
+    while not over:
+        *_, over, _ = env.step(env.action_space.low + 0.2)
+        count += 1
+    return first, count
+
+
+def test_training_episodes_begin_anywhere_in_the_training_window(tiny: MakeConfig) -> None:
+    config = tiny(env__episode_length=15)
+    split = prepare(config).split
+    env = finflow.make_env(config)
+    assert isinstance(env, PortfolioEnv)
+    assert length_of(env)[1] == 15
+    many = finflow.make_env(config, num_envs=300)
+    assert isinstance(many, PortfolioVectorEnv)
+    many.reset(seed=0)
+    assert len(np.unique(many.state.bar)) > 50
+    assert many.state.bar.max() + 15 < split.train_end
+    assert (many.state.weights[:, -1] == 1.0).all()
+    mixed = finflow.make_env(config, num_envs=300, random_portfolios=True)
+    mixed.reset(seed=0)
+    assert 0.02 < mixed.state.weights[:, -1].mean() < 0.5
+
+
+def test_validation_is_played_once_from_its_first_bar_to_its_last(tiny: MakeConfig) -> None:
+    config = tiny()
+    split = prepare(config).split
+    first, count = length_of(finflow.make_env(config, "validation"))
+    assert (first, first + count) == (split.validation.start, split.validation.stop - 1)
+    assert length_of(finflow.make_env(config, "validation", whole_window=False))[1] == config.env.episode_length
+    train = finflow.make_env(config, whole_window=True)
+    assert sum(length_of(train)) == split.train.stop - 1
+
+
+def test_the_test_window_is_read_on_request_alone(tiny: MakeConfig) -> None:
+    config = tiny()
+    split = prepare(config).split
+    with pytest.raises(ConfigError, match="final_evaluation=True"):
+        finflow.make_env(config, "test")
+    with pytest.raises(ConfigError, match="final_evaluation=True"):
+        finflow.make_env(config, split="test", num_envs=4)
+    first, count = length_of(finflow.make_env(config, "test", final_evaluation=True))
+    assert (first, first + count) == (split.test.start, split.test.stop - 1)
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_without_that_there_are_no_prices_after_validation(tiny: MakeConfig, split: str) -> None:
+    config = tiny()
+    env = finflow.make_env(config, split, num_envs=1)
+    assert env.process.panel.n_bars == prepare(config).split.validation_end
+
+
+def test_a_split_that_does_not_exist_names_those_that_do(tiny: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match="train, validation, test"):
+        finflow.make_env(tiny(), "testing")
+
+
+def test_a_file_or_nothing_at_all_is_a_configuration_too(tiny: MakeConfig, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(dump_config(tiny(env__max_weight=0.5, env__execution_lag=2)), "utf-8")
+    for given in (path, str(path)):
+        process = finflow.make_env(given, num_envs=2).process
+        assert (process.lag, process.limits.max_weight) == (2, 0.5)
+    assert finflow.make_env().action_space.shape == (21,)  # 20 stocks of the embedded market, and cash
