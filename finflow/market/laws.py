@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,11 @@ class Law(Protocol):
     @property
     def n_assets(self) -> int:
         """Number of risky assets."""
+        ...
+
+    @property
+    def belief_name(self) -> str:
+        """What the belief is, in words."""
         ...
 
     @property
@@ -111,6 +116,8 @@ class IndependentReturns:
 
     mean: FloatArray
     covariance: FloatArray
+
+    belief_name: ClassVar[str] = "nothing to know"
 
     @property
     def n_assets(self) -> int:
@@ -170,6 +177,8 @@ class MeanReversion:
     persistence: float
     assets: int
     level: float = 0.0
+
+    belief_name: ClassVar[str] = "spread"
 
     @property
     def n_assets(self) -> int:
@@ -233,6 +242,8 @@ class Regimes:
     means: FloatArray
     covariances: FloatArray
     stay: FloatArray
+
+    belief_name: ClassVar[str] = "chance of the second regime"
 
     @property
     def n_assets(self) -> int:
