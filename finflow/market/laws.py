@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +93,7 @@ def correlated(n_assets: int, volatility: float, correlation: float) -> FloatArr
     return covariance
 
 
+@lru_cache
 def _normal_nodes(dimensions: int, degree: int = 5) -> tuple[FloatArray, FloatArray]:
     """Product Gauss-Hermite rule of a standard normal: probabilities (n,) and points (n, dimensions)."""
     points, weights = np.polynomial.hermite_e.hermegauss(degree if dimensions <= 2 else 3)

@@ -58,6 +58,8 @@ _CLOSER = 3.0
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the belief at which a policy is shown."""
 
+OPTIMAL = "optimal"
+"""What reports and the command line call the optimal policy."""
 CLOSED_FORM = "Garleanu and Pedersen's closed form: costs in the square of the trade, no bound binds"
 ON_A_GRID = "dynamic programming on a grid, with costs"
 
@@ -92,7 +94,7 @@ class TargetRule:
 class OptimalPolicy:
     """A rule as a Strategy: reads the belief off prices and names the rule's target."""
 
-    def __init__(self, law: Law, rule: Rule, name: str = "optimal") -> None:
+    def __init__(self, law: Law, rule: Rule, name: str = OPTIMAL) -> None:
         self.law = law
         self.rule = rule
         self.name = name
@@ -171,7 +173,7 @@ def optimum(
     law: Law,
     cost_rate: float,
     cash: float = 0.0,
-    name: str = "optimal",
+    name: str = OPTIMAL,
     density: float = 1.0,
     participation_cost: float = 0.0,
 ) -> Optimum:

@@ -42,6 +42,8 @@ _TOLERANCE = 1e-8
 _MOST_SWEEPS = 20_000
 _EVALUATIONS = 10
 """Sweeps under one choice of targets between two searches for a better one."""
+_MOST_AT_ONCE = 1_000_000
+"""Entries of the transition matrix that are made at a time, to bound memory."""
 _NOTHING = 1e-9
 _ALL_BUT_NOTHING = 1.0 - 1e-9
 
@@ -279,13 +281,12 @@ def _moves(law: Law, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[
         held[:, column] = np.log(grid.weights @ factors.T) @ probability
         next_index, next_share = interpolation(beliefs, after)
         reached: Any = 0.0
-        for chance, factor, belief_index, belief_share in zip(
-            probability, factors, next_index, next_share, strict=True
-        ):
-            grown = candidates * factor
-            index, share = grid.between(grown / grown.sum(axis=1, keepdims=True))
-            target = index[:, :, None] * n_beliefs + belief_index
-            weight = chance * share[:, :, None] * belief_share
+        size = len(candidates) * 3 ** len(grid.axes) * next_index.shape[1]
+        for part in np.array_split(np.arange(len(probability)), -(-len(probability) * size // _MOST_AT_ONCE)):
+            grown = candidates[:, None, :] * factors[part]
+            index, share = grid.between(grown / grown.sum(axis=2, keepdims=True))
+            target = index[..., :, None] * n_beliefs + next_index[part][:, None, :]
+            weight = (probability[part, None] * share)[..., None] * next_share[part][:, None, :]
             rows = np.repeat(np.arange(len(candidates)), weight[0].size)
             shape = (len(candidates), n_nodes * n_beliefs)
             reached = reached + csr_matrix((weight.ravel(), (rows, target.ravel())), shape=shape)
