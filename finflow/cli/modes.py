@@ -76,7 +76,8 @@ def _parser() -> Parser:
         "--strategy",
         nargs="+",
         metavar="NAME",
-        help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name",
+        help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name; backtest: also "
+        "optimal, the best policy of a synthetic market",
     )
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")

@@ -20,6 +20,8 @@ _COLUMNS = (
     ("max drawdown", "max_drawdown", "{:.1%}"),
     ("turnover", "annual_turnover", "{:.2f}"),
 )
+_OPTIMALITY = ("of optimum", "optimality", "{:.3f}")
+"""In made-up markets: 1 is the best policy there is, 0 the better of equal weight and holding."""
 
 
 def show_outcome(outcome: Outcome, only: Sequence[str] | None = None) -> None:
@@ -82,8 +84,9 @@ def summary_rows(
 
     judged, *others = summary
     listed = [judged, *sorted((name for name in others if only is None or name in only), key=rank)]
-    rows = [(name, *(cell(name, metric, form) for _, metric, form in _COLUMNS)) for name in listed]
-    return [("", *(heading for heading, _, _ in _COLUMNS)), *rows]
+    columns = (*_COLUMNS, *((_OPTIMALITY,) if any(_OPTIMALITY[1] in metrics for metrics in summary.values()) else ()))
+    rows = [(name, *(cell(name, metric, form) for _, metric, form in columns)) for name in listed]
+    return [("", *(heading for heading, _, _ in columns)), *rows]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

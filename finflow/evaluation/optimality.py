@@ -9,8 +9,8 @@ as the growth itself without most of its noise: what luck did after the fill is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +18,20 @@ from numpy.typing import NDArray
 from finflow.env.decision import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.market.laws import Law
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal import Optimum, expected_growth
 
-__all__ = ["Growth", "Optimality", "measure_growth", "optimality", "score"]
+__all__ = [
+    "Growth",
+    "KnownOptimum",
+    "Optimality",
+    "growth_of_runs",
+    "measure_growth",
+    "optimality",
+    "score",
+    "score_runs",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -72,6 +80,31 @@ class Optimality:
     bars: int
 
 
+@dataclass(frozen=True, eq=False)
+class KnownOptimum:
+    """What a report says of a market whose optimum is known.
+
+    Attributes
+    ----------
+    parameters : mapping
+        Of the law, per bar.
+    method : str
+        How the optimum was found.
+    utility : float
+        Of the optimum in the long run, in log growth a bar; no price was needed for it.
+    policy : mapping
+        Belief -> target of the optimum, in words.
+    scores : mapping
+        Strategy -> its score.
+    """
+
+    parameters: Mapping[str, object]
+    method: str
+    utility: float
+    policy: Mapping[str, str]
+    scores: Mapping[str, Optimality]
+
+
 def score(utility: float, baseline: float, optimum: float) -> float:
     """(U - U0) / (U* - U0); NaN where the optimum gains nothing over the baseline."""
     gap = optimum - baseline
@@ -89,12 +122,37 @@ def measure_growth(process: DecisionProcess, window: range, strategy: Strategy, 
     strategy : Strategy
     best : Optimum
     """
-    if process.panel.provenance.get("source") != "synthetic":
-        raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
-    played = run_backtests(process, window, [strategy, best.policy, EqualWeight(), BuyAndHold()])
-    bars = process.decision_bars(window)
-    beliefs = best.policy.law.filtered(np.log(process.panel.close))[bars.start : bars.stop]
-    return Growth(*(_expected(each, best.policy.law, beliefs) for each in played))
+    _check_synthetic(process)
+    names = ("strategy", "optimal", "equal_weight", "holding")
+    rules: list[Strategy] = [strategy, best.policy, EqualWeight(), BuyAndHold()]
+    played = run_backtests(process, window, rules)
+    runs = [replace(run, name=name) for name, run in zip(names, played, strict=True)]
+    return Growth(**growth_of_runs(process, window, runs, best))
+
+
+def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum) -> KnownOptimum:
+    """Score backtests that were run side by side, the optimal policy, equal weight and holding among them.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        Of a panel drawn from the law of ``best``, with costs at which it is the optimum.
+    window : range
+        That of the backtests.
+    runs : sequence of Backtest
+    best : Optimum
+    """
+    _check_synthetic(process)
+    growth = growth_of_runs(process, window, runs, best)
+    references = [growth[name] for name in (best.policy.name, EqualWeight.name, BuyAndHold.name)]
+    assets = process.panel.assets
+    return KnownOptimum(
+        parameters=process.panel.provenance["parameters"],
+        method=best.method,
+        utility=best.utility,
+        policy=best.examples(assets),
+        scores={name: optimality([Growth(own, *references)]) for name, own in growth.items()},
+    )
 
 
 def optimality(samples: Sequence[Growth]) -> Optimality:
@@ -127,10 +185,25 @@ def optimality(samples: Sequence[Growth]) -> Optimality:
     )
 
 
-def _expected(played: Backtest, law: Law, beliefs: FloatArray) -> FloatArray:
-    cash = float(np.log1p(played.cash_returns[0]))
-    growth: FloatArray = np.log1p(-played.costs) + expected_growth(law, played.weights, beliefs, cash)
-    return growth
+def _check_synthetic(process: DecisionProcess) -> None:
+    if process.panel.provenance.get("source") != "synthetic":
+        raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
+
+
+def growth_of_runs(
+    process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum
+) -> dict[str, FloatArray]:
+    """Expected log growth of every bar of every run, costs paid, each (steps,).
+
+    Parameters
+    ----------
+    process, window, runs, best
+        As for ``score_runs``; no run need be there.
+    """
+    law, bars = best.policy.law, process.decision_bars(window)
+    beliefs = law.filtered(np.log(process.panel.close))[bars.start : bars.stop]
+    cash = float(np.log1p(runs[0].cash_returns[0]))
+    return {run.name: np.log1p(-run.costs) + expected_growth(law, run.weights, beliefs, cash) for run in runs}
 
 
 def _standard_error(values: FloatArray) -> float:

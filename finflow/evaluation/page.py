@@ -80,6 +80,7 @@ def build_page(
     sections = [
         _finding(data, results),
         _section("comparison", "Comparison", _comparison(data, results)),
+        _optimum(data),
         *(_figure(figure) for figure in figures),
         _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
@@ -88,6 +89,7 @@ def build_page(
         _section("files", "Files beside this page", _links(files)),
     ]
     contents = [("comparison", "Comparison"), *((figure.name, figure.title) for figure in figures)]
+    contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
     contents += [("data", "Data and settings"), ("limits", "Limits")]
     navigation = "".join(f'<a href="#{escape(anchor)}">{escape(title)}</a>' for anchor, title in contents)
     dates = data.agent.dates
@@ -183,6 +185,33 @@ def _comparison(data: ReportData, results: Results) -> str:
         + f"<p class='caption'>Under each Sharpe ratio: its {level} bootstrap interval. Returns and drawdowns are "
         "after costs; a dash means undefined.</p>"
     )
+
+
+def _optimum(data: ReportData) -> str:
+    """Scores in a market whose best policy is known; nothing in any other."""
+    known = data.optimum
+    if known is None:
+        return ""
+    ratio = Column("score", "Score", "", 3, "")
+    growth = Column("utility", "Log growth a bar", "%", 4, "")
+    rows = ""
+    for name, one in known.scores.items():
+        error = f" ± {one.standard_error:.3f}" if math.isfinite(one.score) else ""
+        marked = ' class="agent"' if name == data.agent.name else ""
+        cells = f"<td{_data(name, 'score', one.score)}>{ratio.show(one.score)}{error}</td>"
+        cells += f"<td{_data(name, 'utility', one.utility)}>{growth.show(one.utility)}</td>"
+        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
+    one = next(iter(known.scores.values()))
+    nothing = "" if math.isfinite(one.score) else " Here the optimum is not measurably better: there is no score."
+    sentences = [
+        f"1 is the optimum, 0 is {one.baseline_name}, the better of equal weight and holding; ± is a standard error. "
+        f"Growth is what the law of the prices leads one to expect of the weights held, net of costs.{nothing}",
+        f"The best policy: {known.method}. In the long run it grows by {growth.show(known.utility)} a bar.",
+        f"Its targets for an account in equal weights: {_say(known.policy)}.",
+        f"Parameters of the law, per bar: {_say(known.parameters)}.",
+    ]
+    head = "<tr><th>Strategy</th><th scope='col'>Score</th><th scope='col'>Log growth a bar</th></tr>"
+    return _section("optimum", "Nearness to the optimum", _table("Scores", head, rows) + _list(sentences))
 
 
 def _interval_table(data: ReportData, results: Results) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from finflow.evaluation import metrics, significance
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.optimality import KnownOptimum
 from finflow.evaluation.significance import Interval, SharpeDifference
 
 BASELINE = "equal-weight"
@@ -40,6 +41,8 @@ class ReportData:
         Provenance and settings to print, in this order: values may be mappings and sequences.
     notes
         What the data cannot show, a sentence each.
+    optimum
+        In a made-up market, its best policy, and how near to it the strategies come.
     """
 
     title: str
@@ -53,6 +56,7 @@ class ReportData:
     training: pd.DataFrame
     facts: Mapping[str, object]
     notes: tuple[str, ...] = ()
+    optimum: KnownOptimum | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
@@ -125,7 +129,7 @@ def judge(data: ReportData) -> Results:
 def as_json(data: ReportData, results: Results) -> str:
     """Write the numbers as JSON: sorted keys, null for what is undefined; no times of day and no paths."""
     difference = results.difference
-    content = {
+    content: dict[str, object] = {
         "agent": data.agent.name,
         "bootstrap": {
             "block_length": data.block_length,
@@ -150,7 +154,25 @@ def as_json(data: ReportData, results: Results) -> str:
             "days": len(data.agent.dates),
         },
     }
+    if data.optimum is not None:
+        content["optimum"] = _nearness(data.optimum)
     return json.dumps(_finite(content), indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _nearness(known: KnownOptimum) -> dict[str, object]:
+    """Scores against the optimum; utilities are log growth a bar."""
+    one = next(iter(known.scores.values()))
+    return {
+        "parameters": dict(known.parameters),
+        "method": known.method,
+        "policy": dict(known.policy),
+        "utility": known.utility,
+        "window": {"optimum": one.optimum, "baseline": one.baseline, "baseline_name": one.baseline_name},
+        "scores": {
+            name: {"score": each.score, "standard_error": each.standard_error, "utility": each.utility}
+            for name, each in known.scores.items()
+        },
+    }
 
 
 def _ends(bounds: Interval) -> list[float] | None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from functools import cached_property, lru_cache
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,11 @@ class Law(Protocol):
         ...
 
     @property
+    def belief_name(self) -> str:
+        """What the belief is, in words."""
+        ...
+
+    @property
     def beliefs(self) -> FloatArray:
         """Nodes over the range of the belief, ascending; a single one where returns are independent."""
         ...
@@ -88,6 +93,7 @@ def correlated(n_assets: int, volatility: float, correlation: float) -> FloatArr
     return covariance
 
 
+@lru_cache
 def _normal_nodes(dimensions: int, degree: int = 5) -> tuple[FloatArray, FloatArray]:
     """Product Gauss-Hermite rule of a standard normal: probabilities (n,) and points (n, dimensions)."""
     points, weights = np.polynomial.hermite_e.hermegauss(degree if dimensions <= 2 else 3)
@@ -111,6 +117,8 @@ class IndependentReturns:
 
     mean: FloatArray
     covariance: FloatArray
+
+    belief_name: ClassVar[str] = "nothing to know"
 
     @property
     def n_assets(self) -> int:
@@ -170,6 +178,8 @@ class MeanReversion:
     persistence: float
     assets: int
     level: float = 0.0
+
+    belief_name: ClassVar[str] = "spread"
 
     @property
     def n_assets(self) -> int:
@@ -233,6 +243,8 @@ class Regimes:
     means: FloatArray
     covariances: FloatArray
     stay: FloatArray
+
+    belief_name: ClassVar[str] = "chance of the second regime"
 
     @property
     def n_assets(self) -> int:

@@ -9,12 +9,16 @@ Without costs the weights held do not matter, and for each belief b the best tar
 
 with g and g' the gross growth of the bars t and t + 1: exact under the ledger, to the quadrature. The same target is
 best at any cost where it is one and the same asset (or cash) in every belief: then nothing ever trades. Elsewhere
-proportional costs need `trading_grid`, which handles two assets.
+costs need dynamic programming, `trading_grid`. Slippage that grows with participation is a cost in the square of the
+trade while wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their bounds
+has the closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not follow it, so a
+configuration with such costs is refused.)
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -27,17 +31,37 @@ from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.law_estimates import estimate_law
-from finflow.market.laws import Law
+from finflow.market.laws import Law, MeanReversion
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.market.synthetic import law_of
 from finflow.strategies.base import Information
-from finflow.strategies.trading_grid import interpolation, proportional_cost, solve_with_costs
+from finflow.strategies.garleanu_pedersen import spread_rule
+from finflow.strategies.trading_grid import axes_for, interpolation, solve_with_costs, trading_cost
 
-__all__ = ["OptimalPolicy", "Optimum", "Rule", "TargetRule", "expected_growth", "optimum", "optimum_of", "plug_in"]
+__all__ = [
+    "CLOSED_FORM",
+    "ON_A_GRID",
+    "OptimalPolicy",
+    "Optimum",
+    "Rule",
+    "TargetRule",
+    "expected_growth",
+    "optimum",
+    "optimum_of",
+    "plug_in",
+]
 
 FloatArray = NDArray[np.float64]
 
 _DUST = 1e-5
+_CLOSER = 3.0
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of the belief at which a policy is shown."""
+
+OPTIMAL = "optimal"
+"""What reports and the command line call the optimal policy."""
+CLOSED_FORM = "Garleanu and Pedersen's closed form: costs in the square of the trade, no bound binds"
+ON_A_GRID = "dynamic programming on a grid, with costs"
 
 
 class Rule(Protocol):
@@ -70,7 +94,7 @@ class TargetRule:
 class OptimalPolicy:
     """A rule as a Strategy: reads the belief off prices and names the rule's target."""
 
-    def __init__(self, law: Law, rule: Rule, name: str = "optimal") -> None:
+    def __init__(self, law: Law, rule: Rule, name: str = OPTIMAL) -> None:
         self.law = law
         self.rule = rule
         self.name = name
@@ -99,6 +123,28 @@ class Optimum:
     utility: float
     method: str
 
+    def examples(self, assets: Sequence[str]) -> dict[str, str]:
+        """The policy in words: its targets for an account in equal weights, over the range of the belief.
+
+        Parameters
+        ----------
+        assets : sequence of str
+            Names, without cash.
+        """
+        law, names = self.policy.law, [*assets, "cash"]
+        grid = np.cumsum(_long_run(law))
+        places = [0] if len(law.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
+        beliefs = law.beliefs[np.unique(places)]
+        held = np.append(np.full(law.n_assets, 1.0 / law.n_assets), 0.0)
+        targets = self.policy.rule.targets(beliefs, np.tile(held, (len(beliefs), 1)))
+        portfolios = [
+            " and ".join(f"{weight:.0%} {name}" for weight, name in zip(row, names, strict=True) if weight >= 0.005)
+            for row in targets
+        ]
+        if len(beliefs) == 1:
+            return {"always": portfolios[0]}
+        return {f"{law.belief_name} {belief:.2f}": text for belief, text in zip(beliefs, portfolios, strict=True)}
+
 
 def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     """The optimum of a configured synthetic market.
@@ -125,7 +171,14 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     return optimum(law_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
 
 
-def optimum(law: Law, cost_rate: float, cash: float = 0.0, name: str = "optimal") -> Optimum:
+def optimum(
+    law: Law,
+    cost_rate: float,
+    cash: float = 0.0,
+    name: str = OPTIMAL,
+    density: float = 1.0,
+    participation_cost: float = 0.0,
+) -> Optimum:
     """The best policy under a law.
 
     Parameters
@@ -137,27 +190,31 @@ def optimum(law: Law, cost_rate: float, cash: float = 0.0, name: str = "optimal"
         Log return of cash over a bar.
     name : str
         What reports call the policy.
-
-    Raises
-    ------
-    ConfigError
-        Where costs bind and there are more than two assets.
+    density : float
+        Nodes of the grid for each of the default's, on every axis, where there is a grid.
+    participation_cost : float
+        The rate of linear slippage times wealth over the value traded in a day, both constant.
     """
     beliefs = law.beliefs
     portfolios, growth = _without_costs(law, cash)
     one_asset = bool((portfolios.max(axis=1) == 1.0).all() and (portfolios == portfolios[0]).all())
-    if cost_rate == 0.0 or one_asset:
+    if (cost_rate == 0.0 and participation_cost == 0.0) or one_asset:
         utility = float(_long_run(law) @ growth)
         how = "exact without trading: one asset at all times" if one_asset else "exact without costs, by quadrature"
         return Optimum(OptimalPolicy(law, TargetRule(beliefs, portfolios), name), utility, how)
-    if law.n_assets != 2:
-        raise ConfigError(
-            f"with {law.n_assets} assets the optimum is known without costs only: set env.commission_bps=0 and "
-            "env.slippage_bps=0, or market.synthetic.assets=2"
-        )
-    uses_cash = bool((portfolios[:, -1] > 0.0).any())
-    rule, utility = solve_with_costs(law, proportional_cost(cost_rate), cash, uses_cash)
-    return Optimum(OptimalPolicy(law, rule, name), utility, "dynamic programming on a grid, with costs")
+    with_cash = bool((portfolios[:, -1] > 0.0).any())
+    if isinstance(law, MeanReversion) and law.n_assets == 2 and cost_rate == 0.0 and not with_cash:
+        solution = spread_rule(law, participation_cost)
+        if solution.valid:
+            return Optimum(OptimalPolicy(law, solution.rule, name), solution.utility, CLOSED_FORM)
+    if (
+        participation_cost > 0.0
+    ):  # small trades are cheap: the nodes must lie closer than where any trade costs its share
+        density *= _CLOSER
+    axes = axes_for(law.n_assets, with_cash, len(beliefs), density)
+    cost = trading_cost(cost_rate, participation_cost)
+    rule, utility = solve_with_costs(law, cost, cash, axes, _worth_a_look(portfolios))
+    return Optimum(OptimalPolicy(law, rule, name), utility, ON_A_GRID)
 
 
 def expected_growth(law: Law, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
@@ -206,6 +263,7 @@ def plug_in(kind: str, close: FloatArray, cost_rate: float, cash: float = 0.0) -
     return optimum(estimate_law(kind, close), cost_rate, cash, name="plug-in")
 
 
+@lru_cache(maxsize=4)
 def _without_costs(law: Law, cash: float) -> tuple[FloatArray, FloatArray]:
     """The best portfolio (B, K) at every node of the belief, and its expected log growth (B,)."""
     portfolios, growth = [], []
@@ -216,6 +274,14 @@ def _without_costs(law: Law, cash: float) -> tuple[FloatArray, FloatArray]:
         growth.append(value)
         start = 0.9 * best + 0.1 / len(best)
     return np.stack(portfolios), np.array(growth)
+
+
+def _worth_a_look(portfolios: FloatArray) -> FloatArray:
+    """Targets to consider beside the nodes: what is best without costs, and equal weight; each once."""
+    equal = np.append(np.full(portfolios.shape[1] - 1, 1.0 / (portfolios.shape[1] - 1)), 0.0)
+    found: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
 
 
 def _best_target(law: Law, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:

@@ -1,54 +1,90 @@
-"""Dynamic programming under proportional costs: the best portfolio when trading costs something.
+"""Dynamic programming under costs: the best portfolio when trading costs something.
 
-Two assets and cash, a law that is Markov in one number (its belief), lag 1. Before decision t the state is the belief
-after bar t - 1 and the weights w right after the last fill, at that bar's prices. The target a is stated at the same
-prices; both drift through bar t, their difference is traded, and what was filled earns bar t + 1. With b' the belief
-after bar t, w' the weights after drifting a through it, and G(w, b) = E[log growth of w over the next bar | b]:
+Up to four assets and cash, a law that is Markov in one number (its belief), lag 1. Before decision t the state is the
+belief after bar t - 1 and the weights w right after the last fill, at that bar's prices. The target a is stated at the
+same prices; both drift through bar t, their difference is traded, and what was filled earns bar t + 1. With b' the
+belief after bar t, w' the weights after drifting a through it, and G(w, b) = E[log growth of w over the next bar | b]:
 
     V(w, b) + gain = max_a { C(w, a) + E[G(w', b') + V(w', b') | b] }
 
 C is the expected log of the ledger's wealth factor for the trade, after bar t moved both sides. It depends on the
 belief so little (volatility squared times a cost) that it is taken in the middle one. Weights live on
-a grid of (share in risky assets, the first asset's share of those), values between nodes come from quadratic
-interpolation: a linear one acts as if weights moved at random, and charges for trading it away.
+a grid of (share in risky assets, the first asset's share of those, the second's share of what is then left, and so on),
+values between nodes come from quadratic interpolation: a linear one acts as if weights moved at random, and charges
+for trading it away. Targets are the nodes, equal weight, and what would be best if trading were free.
+
+More assets have fewer nodes on each axis: three assets are solved in seconds, four in up to half a minute. What that
+costs in accuracy is tested by halving the distance between nodes, and by markets whose further assets are of no use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from finflow.market.laws import Law
 
-__all__ = ["TradingRule", "interpolation", "proportional_cost", "solve_with_costs"]
+__all__ = ["Axes", "TradingRule", "axes_for", "interpolation", "solve_with_costs", "trading_cost"]
 
 FloatArray = NDArray[np.float64]
 TradingCost = Callable[[FloatArray, FloatArray], FloatArray]
 """Log wealth factor (0 or less) of trades from weights (..., K) to weights (..., K), which broadcast."""
 
+Axes = tuple[FloatArray, ...]
+"""Nodes of the share in risky assets, then of each asset's share of what those before it leave; ascending."""
+
 _TOLERANCE = 1e-8
 _MOST_SWEEPS = 20_000
 _EVALUATIONS = 10
 """Sweeps under one choice of targets between two searches for a better one."""
-_NO_CASH = 1e-9
+_MOST_AT_ONCE = 1_000_000
+"""Entries of the transition matrix that are made at a time, to bound memory."""
+_NOTHING = 1e-9
+_ALL_BUT_NOTHING = 1.0 - 1e-9
 
 
-def proportional_cost(rate: float) -> TradingCost:
-    """The ledger's cost of a trade at a proportional rate, in closed form.
+def trading_cost(rate: float, participation_cost: float = 0.0) -> TradingCost:
+    """The ledger's cost of a trade, in closed form: a proportional part, and one in the square of what is traded.
 
-    ``mu = 1 - rate * sum |mu a - w|`` is linear in mu once the signs of the trades are known. They are taken from
-    a - w, which errs only for trades so small (under rate * a) that the error is below rate squared (a test).
+    ``mu = 1 - rate * sum |mu a - w| - participation_cost * sum (mu a - w)^2`` is a quadratic equation in mu once the
+    signs of the trades are known. They are taken from a - w, which errs only for trades so small (under rate * a) that
+    the error is below rate squared (a test).
+
+    Parameters
+    ----------
+    rate : float
+        Share of the value traded.
+    participation_cost : float
+        The rate of linear slippage times wealth over the value traded in a day.
     """
 
     def cost(before: FloatArray, target: FloatArray) -> FloatArray:
-        held, wanted = before[..., :-1], target[..., :-1]
-        sign = np.sign(wanted - held)
-        paid: FloatArray = np.log1p(rate * (sign * held).sum(axis=-1)) - np.log1p(rate * (sign * wanted).sum(axis=-1))
-        return paid
+        sold: Any = 1.0
+        bought: Any = 1.0
+        square: Any = 0.0
+        bend: Any = 0.0
+        traded: Any = 0.0
+        for asset in range(before.shape[-1] - 1):  # a loop: sums over a last axis this short are slow
+            held, wanted = before[..., asset], target[..., asset]
+            trade = wanted - held
+            sign = rate * np.sign(trade)
+            sold, bought = sold + sign * held, bought + sign * wanted
+            if participation_cost > 0.0:
+                square, bend, traded = square + wanted**2, bend + wanted * trade, traded + trade**2
+        if participation_cost == 0.0:
+            paid: FloatArray = np.log(sold / bought)
+            return paid
+        # square mu^2 + linear mu - constant = 0, written for mu - 1 so that no trade costs exactly nothing
+        slope = bought + 2.0 * participation_cost * bend
+        loss = bought - sold + participation_cost * traded
+        reach = np.maximum(slope**2 - 4.0 * participation_cost * square * loss, 0.0)
+        change: FloatArray = np.maximum(-2.0 * loss / (slope + np.sqrt(reach)), -_ALL_BUT_NOTHING)
+        return np.log1p(change)
 
     return cost
 
@@ -79,77 +115,115 @@ def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int
     return index, share
 
 
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """Nodes of weights: share in risky assets by the first asset's share of those."""
+def axes_for(n_assets: int, with_cash: bool, n_beliefs: int, density: float = 1.0) -> Axes:
+    """How many nodes each axis has.
 
-    invested: FloatArray
-    first: FloatArray
+    Parameters
+    ----------
+    n_assets : int
+        Two to four.
+    with_cash : bool
+        False restricts the search to fully invested portfolios.
+    n_beliefs : int
+        Nodes of the law's belief.
+    density : float
+        Nodes for each of the default's.
+    """
+    if with_cash:
+        invested = {2: 61, 3: 21, 4: 13}[n_assets] if n_beliefs == 1 else {2: 25, 3: 9, 4: 7}[n_assets]
+        shares = {2: 11, 3: 7, 4: 5}[n_assets]
+    else:
+        invested, shares = 1, {2: 61, 3: 15, 4: 7}[n_assets]
+    lengths = [invested] + [shares] * (n_assets - 1)
+    return tuple(
+        np.linspace(0.0, 1.0, 1 + round(density * (length - 1))) if length > 1 else np.ones(1) for length in lengths
+    )
+
+
+class _Grid:
+    """Nodes of weights: the product of the axes, each portfolio once."""
+
+    def __init__(self, axes: Axes) -> None:
+        self.axes = axes
+        invested, *shares = (grid.ravel() for grid in np.meshgrid(*axes, indexing="ij"))
+        columns, left = [], invested
+        for share in shares:
+            columns.append(left * share)
+            left = left * (1.0 - share)
+        every = np.stack([*columns, left, 1.0 - invested], axis=1)
+        _, first, place = np.unique(np.round(every, 12), axis=0, return_index=True, return_inverse=True)
+        self.weights: FloatArray = every[first]
+        self._place: NDArray[np.int64] = place.ravel()
 
     @property
-    def weights(self) -> FloatArray:
-        """(nodes, 3), cash last."""
-        invested, first = (grid.ravel() for grid in np.meshgrid(self.invested, self.first, indexing="ij"))
-        return np.stack([invested * first, invested * (1.0 - first), 1.0 - invested], axis=1)
+    def invests_all(self) -> bool:
+        """Whether no node holds cash."""
+        return len(self.axes[0]) == 1
 
     def between(self, weights: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
-        """Nodes and their shares for weights (..., 3), each of shape (..., up to 9)."""
-        invested = weights[..., 0] + weights[..., 1]
-        first = np.where(invested > _NO_CASH, weights[..., 0] / np.maximum(invested, _NO_CASH), 0.5)
-        rows, row_share = interpolation(self.invested, invested)
-        columns, column_share = interpolation(self.first, first)
-        index = rows[..., :, None] * len(self.first) + columns[..., None, :]
-        share = row_share[..., :, None] * column_share[..., None, :]
-        return index.reshape(*weights.shape[:-1], -1), share.reshape(*weights.shape[:-1], -1)
+        """Nodes and their shares for weights (..., K), each of shape (..., up to 3 to the number of axes)."""
+        left = weights[..., :-1].sum(axis=-1)
+        index, share = interpolation(self.axes[0], left)
+        for asset, axis in enumerate(self.axes[1:]):
+            held = weights[..., asset]
+            part = np.where(left > _NOTHING, held / np.maximum(left, _NOTHING), 0.5)
+            next_index, next_share = interpolation(axis, part)
+            index = (index[..., :, None] * len(axis) + next_index[..., None, :]).reshape(*part.shape, -1)
+            share = (share[..., :, None] * next_share[..., None, :]).reshape(*part.shape, -1)
+            left = left - held
+        return self._place[index], share
 
 
 @dataclass(frozen=True, eq=False)
 class TradingRule:
-    """Targets from belief and weights held: the best node of the grid, or no trade where that is better.
+    """Targets from belief and weights held: the best of those considered, or no trade where that is better.
 
     Attributes
     ----------
     beliefs : float64 (B,)
-    nodes : float64 (S, 3)
-        Weights that may be targets.
-    worth : float64 (S, B)
-        What holding a node is worth, before the cost of getting there.
+    candidates : float64 (T, K)
+        Weights that may be targets; the grid's nodes first.
+    worth : float64 (T, B)
+        What holding a candidate is worth, before the cost of getting there.
     """
 
     beliefs: FloatArray
-    nodes: FloatArray
+    candidates: FloatArray
     worth: FloatArray
     grid: _Grid
     cost: TradingCost
 
     def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
-        """Targets (batch, 3) for beliefs (batch,) and weights held (batch, 3)."""
+        """Targets (batch, K) for beliefs (batch,) and weights held (batch, K)."""
         index, share = interpolation(self.beliefs, beliefs)
         worth = (self.worth[:, index] * share).sum(axis=2).T
-        after_cost = worth + self.cost(weights[:, None, :], self.nodes)
+        after_cost = worth + self.cost(weights[:, None, :], self.candidates)
         best = after_cost.argmax(axis=1)
         rows = np.arange(len(worth))
         near, near_share = self.grid.between(weights)
         held = (worth[rows[:, None], near] * near_share).sum(axis=1)
-        if len(self.grid.invested) == 1:  # cash is never best: what is not invested cannot be judged by the grid
-            held = np.where(weights[:, 2] > 1e-6, -np.inf, held)
+        if self.grid.invests_all:  # cash is never best: what is not invested cannot be judged by the grid
+            held = np.where(weights[:, -1] > 1e-6, -np.inf, held)
         hold = held >= after_cost[rows, best]
-        return np.where(hold[:, None], weights, self.nodes[best])
+        return np.where(hold[:, None], weights, self.candidates[best])
 
 
-def solve_with_costs(law: Law, cost: TradingCost, cash: float, with_cash: bool) -> tuple[TradingRule, float]:
+def solve_with_costs(
+    law: Law, cost: TradingCost, cash: float, axes: Axes, also: FloatArray | None = None
+) -> tuple[TradingRule, float]:
     """Solve the program above by relative value iteration.
 
     Parameters
     ----------
     law : Law
-        Of two assets.
     cost : callable
         Log wealth factor of a trade.
     cash : float
         Log return of cash over a bar.
-    with_cash : bool
-        False restricts the search to fully invested portfolios, for markets where cash is never best.
+    axes : tuple of float64 arrays
+        As from ``axes_for``.
+    also : float64 (n, K), optional
+        Portfolios to consider as targets beside the nodes of the grid.
 
     Returns
     -------
@@ -158,21 +232,18 @@ def solve_with_costs(law: Law, cost: TradingCost, cash: float, with_cash: bool) 
         Expected log growth a bar, costs paid.
     """
     beliefs = law.beliefs
-    fine = len(beliefs) == 1 or not with_cash
-    grid = _Grid(
-        invested=np.linspace(0.0, 1.0, 61 if fine else 25) if with_cash else np.ones(1),
-        first=np.linspace(0.0, 1.0, 11 if with_cash else 61),
-    )
+    grid = _Grid(axes)
     nodes = grid.weights
-    ahead, growth = _moves(law, grid, nodes, cash)
-    n_nodes, n_beliefs = growth.shape
-    costs = _expected_cost(law, nodes, cost, cash)
-    value = np.zeros_like(growth)
+    candidates = nodes if also is None else np.concatenate([nodes, also])
+    ahead, earned = _moves(law, grid, candidates, cash)
+    n_nodes, n_candidates, n_beliefs = len(nodes), len(candidates), len(beliefs)
+    costs = _expected_cost(law, nodes, candidates, cost, cash)
+    value = np.zeros((n_nodes, n_beliefs))
     columns = np.arange(n_beliefs)
     choice = np.zeros((n_nodes, n_beliefs), dtype=np.int64)
-    paid = np.zeros_like(growth)
+    paid = np.zeros_like(value)
     for sweep in range(_MOST_SWEEPS):
-        worth = (ahead @ (growth + value).ravel()).reshape(n_nodes, n_beliefs)
+        worth = earned + (ahead @ value.ravel()).reshape(n_candidates, n_beliefs)
         searching = sweep % _EVALUATIONS == 0
         if searching:
             for column in range(n_beliefs):
@@ -182,39 +253,45 @@ def solve_with_costs(law: Law, cost: TradingCost, cash: float, with_cash: bool) 
         change = renewed - value
         value = renewed - renewed[0, 0]
         if searching and np.ptp(change) < _TOLERANCE:
-            return TradingRule(beliefs, nodes, worth, grid, cost), float(0.5 * (change.max() + change.min()))
+            rule = TradingRule(beliefs, candidates, worth, grid, cost)
+            return rule, float(0.5 * (change.max() + change.min()))
     raise RuntimeError(f"value iteration has not settled after {_MOST_SWEEPS} sweeps")
 
 
-def _expected_cost(law: Law, nodes: FloatArray, cost: TradingCost, cash: float) -> FloatArray:
+def _expected_cost(law: Law, nodes: FloatArray, candidates: FloatArray, cost: TradingCost, cash: float) -> FloatArray:
     """C: log wealth factor of every trade (from, to), once bar t has moved both sides; in the middle belief."""
     probability, returns, _ = law.scenarios(float(law.beliefs[len(law.beliefs) // 2]))
-    expected = np.zeros((len(nodes), len(nodes)))
+    expected = np.zeros((len(nodes), len(candidates)))
     for chance, move in zip(probability, returns, strict=True):
-        grown = nodes * np.exp(np.append(move, cash))
-        drifted = grown / grown.sum(axis=1, keepdims=True)
-        expected += chance * cost(drifted[:, None, :], drifted)
+        factors = np.exp(np.append(move, cash))
+        before, target = (each * factors / (each @ factors)[:, None] for each in (nodes, candidates))
+        expected += chance * cost(before[:, None, :], target)
     return expected
 
 
-def _moves(law: Law, grid: _Grid, nodes: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
-    """Where a target in each belief drifts to, as a matrix over (node, belief), and G at every (node, belief)."""
+def _moves(law: Law, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
+    """Where a target drifts to: rows (candidate, belief), columns (node, belief); and E[G] there, of the same rows."""
     beliefs = law.beliefs
-    n_nodes, n_beliefs = len(nodes), len(beliefs)
-    expected = np.empty((n_nodes, n_beliefs))
-    parts: list[tuple[FloatArray, NDArray[np.int64], NDArray[np.int64]]] = []
+    n_nodes, n_beliefs = len(grid.weights), len(beliefs)
+    held = np.empty((n_nodes, n_beliefs))
+    blocks = []
     for column, belief in enumerate(beliefs):
         probability, returns, after = law.scenarios(float(belief))
         factors = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
-        grown = nodes[:, None, :] * factors
-        total = grown.sum(axis=2, keepdims=True)
-        expected[:, column] = np.log(total[..., 0]) @ probability
-        index, share = grid.between(grown / total)
+        held[:, column] = np.log(grid.weights @ factors.T) @ probability
         next_index, next_share = interpolation(beliefs, after)
-        target = index[..., :, None] * n_beliefs + next_index[None, :, None, :]
-        weight = share[..., :, None] * next_share[None, :, None, :] * probability[None, :, None, None]
-        source = np.broadcast_to((np.arange(n_nodes) * n_beliefs + column)[:, None, None, None], target.shape)
-        parts.append((weight.ravel(), source.ravel(), target.ravel()))
-    weight, source, target = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    size = n_nodes * n_beliefs
-    return csr_matrix((weight, (source, target)), shape=(size, size)), expected
+        reached: Any = 0.0
+        size = len(candidates) * 3 ** len(grid.axes) * next_index.shape[1]
+        for part in np.array_split(np.arange(len(probability)), -(-len(probability) * size // _MOST_AT_ONCE)):
+            grown = candidates[:, None, :] * factors[part]
+            index, share = grid.between(grown / grown.sum(axis=2, keepdims=True))
+            target = index[..., :, None] * n_beliefs + next_index[part][:, None, :]
+            weight = (probability[part, None] * share)[..., None] * next_share[part][:, None, :]
+            rows = np.repeat(np.arange(len(candidates)), weight[0].size)
+            shape = (len(candidates), n_nodes * n_beliefs)
+            reached = reached + csr_matrix((weight.ravel(), (rows, target.ravel())), shape=shape)
+        blocks.append(reached)
+    by_belief = vstack(blocks, format="csr")
+    order = np.arange(len(candidates) * n_beliefs).reshape(n_beliefs, len(candidates)).T.ravel()
+    ahead = csr_matrix(by_belief[order])
+    return ahead, (ahead @ held.ravel()).reshape(len(candidates), n_beliefs)

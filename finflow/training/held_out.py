@@ -19,6 +19,7 @@ from finflow.env.decision import DecisionProcess
 from finflow.errors import CheckpointError, ConfigError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.metrics import summarise
+from finflow.evaluation.optimality import score_runs
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.files import check_writable
@@ -26,6 +27,7 @@ from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
+from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import Checkpoint, policy_of, read_checkpoint, stored_config
 from finflow.training.logging import METRICS
@@ -44,7 +46,8 @@ class Outcome(NamedTuple):
     run_folder : Path
     report : Path
     summary : dict
-        Strategy -> metric -> value, over the test window; the one reported on comes first.
+        Strategy -> metric -> value, over the test window; the one reported on comes first. In a synthetic market
+        ``optimality`` is the score against the optimum.
     """
 
     run_folder: Path
@@ -118,11 +121,14 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
     ----------
     config : Config
     names : sequence of str
-        Of ``strategies.classical.NAMED``, or import paths.
+        Of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is known.
     output : Path, optional
         A folder named after the first strategy, under ``output.logs_dir``, when left out.
     """
-    strategies = [named_strategy(name, config.evaluation) for name in names]
+    strategies = [
+        optimum_of(config.market, config.env).policy if name == OPTIMAL else named_strategy(name, config.evaluation)
+        for name in names
+    ]
     folder = output or config.output.logs_dir / f"backtest_{strategies[0].name}"
     return _judge(prepare(config), strategies[0], folder, {}, others=strategies[1:])
 
@@ -140,7 +146,10 @@ def _judge(
     config, process = materials.config, materials.held_out_process()
     taken = {judged.name, *(strategy.name for strategy in others)}
     classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
-    played = run_backtests(process, materials.split.test, [judged, *others, *classical])
+    best, unknown = _best_policy(config)
+    optimal = [best.policy] if best is not None and best.policy.name not in taken else []
+    played = run_backtests(process, materials.split.test, [judged, *others, *optimal, *classical])
+    known = score_runs(process, materials.split.test, played, best) if best is not None else None
     index = index_backtest(process, materials.split.test)
     runs = (*played, index) if index is not None and index.name not in taken else played
     data = ReportData(
@@ -154,11 +163,24 @@ def _judge(
         cvar_alpha=config.objectives.cvar_alpha,
         training=training if training is not None else pd.DataFrame(),
         facts={**facts, **_provenance(materials, process)},
-        notes=_limits(materials, runs),
+        notes=(*_limits(materials, runs), *unknown),
+        optimum=known,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}
+    for name, one in known.scores.items() if known is not None else ():
+        summary[name]["optimality"] = one.score
     return Outcome(folder, report, summary)
+
+
+def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
+    """The optimum of a synthetic market, from its law; or None, and why it is not known."""
+    if config.market.source != "synthetic":
+        return None, ()
+    try:
+        return optimum_of(config.market, config.env), ()
+    except ConfigError as error:
+        return None, (f"There is no score against the optimum: {error}.",)
 
 
 def _training_rows(checkpoint: Checkpoint, folder: Path) -> pd.DataFrame:

@@ -1,0 +1,150 @@
+"""Partial trading is what dynamic programming finds, and what our ledger pays best where its limit holds."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finflow.ledger.accounting import drift, settle
+from finflow.ledger.costs import LinearSlippage, MarketState
+from finflow.market.laws import MeanReversion
+from finflow.strategies.garleanu_pedersen import PartialTrading, SpreadRule, spread_rule
+from finflow.strategies.optimal import CLOSED_FORM, ON_A_GRID, Rule, expected_growth, optimum
+from finflow.strategies.trading_grid import solve_with_costs, trading_cost
+
+FloatArray = NDArray[np.float64]
+
+COST = 0.2
+PATHS, BARS, SETTLING = 60, 600, 150
+
+
+def problem(discount: float, n: int = 3) -> PartialTrading:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(n, n))
+    return PartialTrading(
+        covariance=root @ root.T + np.eye(n),
+        loadings=rng.normal(size=(n, 2)),
+        decay=np.array([[0.1, 0.05], [0.0, 0.4]]),
+        cost=np.diag([0.5, 2.0, 1.0][:n]) + 0.2,  # not a multiple of the covariance
+        aversion=2.0,
+        discount=discount,
+    )
+
+
+def bellman(given: PartialTrading, bars: int) -> tuple[FloatArray, FloatArray]:
+    """Best holdings as a linear map of (held, signals), by backward induction over so many bars.
+
+    With the value -s' M s / 2 of s = (held, signals) a bar later, x maximises
+    b (x' B f - gamma x' Sigma x / 2) - dx' Lambda dx / 2 - b s' M s / 2 at s = (x, (1 - Phi) f), b = 1 - rho.
+    """
+    n, kept = len(given.covariance), 1.0 - given.discount
+    ahead = np.eye(len(given.decay)) - given.decay
+    later = np.zeros((n + len(ahead),) * 2)
+    for _ in range(bars):
+        bend = given.cost + kept * (given.aversion * given.covariance + later[:n, :n])
+        pull = np.hstack([given.cost, kept * (given.loadings - later[:n, n:] @ ahead)])
+        best = np.linalg.solve(bend, pull)
+        start = np.zeros_like(later)
+        start[:n, :n], start[n:, n:] = given.cost, kept * ahead.T @ later[n:, n:] @ ahead
+        later = start - pull.T @ best
+    return best[:, :n], best[:, n:]
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.002, 0.3])
+def test_the_closed_form_is_what_backward_induction_finds(discount: float) -> None:
+    given = problem(discount)
+    kept, moved = bellman(given, 400)
+    np.testing.assert_allclose(given.rate, np.eye(3) - kept, atol=1e-10)
+    np.testing.assert_allclose(given.rate @ given.aim, moved, atol=1e-10)
+    held, signals = np.random.default_rng(1).normal(size=(2, 5, 3))
+    np.testing.assert_allclose(given.trade(held, signals[:, :2]), held @ kept.T + signals[:, :2] @ moved.T, atol=1e-9)
+
+
+def test_costs_in_proportion_to_risk_give_the_published_formula() -> None:
+    """Proposition 2, with lambda = 3, gamma = 2, rho = 0.1, written out."""
+    given = problem(0.1)
+    given = PartialTrading(given.covariance, given.loadings, given.decay, 3.0 * given.covariance, 2.0, 0.1)
+    a = (np.sqrt((2.0 * 0.9 + 3.0 * 0.1) ** 2 + 4.0 * 2.0 * 3.0 * 0.81) - (2.0 * 0.9 + 3.0 * 0.1)) / 1.8
+    np.testing.assert_allclose(given.rate, a / 3.0 * np.eye(3), atol=1e-12)
+    markowitz = np.linalg.solve(2.0 * given.covariance, given.loadings)
+    np.testing.assert_allclose(given.aim, markowitz @ np.linalg.inv(np.eye(2) + given.decay * a / 2.0), atol=1e-12)
+
+
+def test_dear_trading_is_slow_and_looks_ahead_and_free_trading_is_markowitz() -> None:
+    given = problem(0.0)
+    free, dear = (
+        PartialTrading(given.covariance, given.loadings, np.diag([0.02, 0.5]), scale * given.covariance, 2.0)
+        for scale in (1e-9, 100.0)
+    )
+    markowitz = np.linalg.solve(2.0 * given.covariance, given.loadings)
+    np.testing.assert_allclose(free.rate, np.eye(3), atol=1e-6)
+    np.testing.assert_allclose(free.aim, markowitz, rtol=1e-6)
+    assert np.trace(dear.rate) / 3.0 < 0.2
+    kept = dear.aim / markowitz
+    assert (kept[:, 0] > 0.8).all()  # the signal that lasts counts ...
+    assert (kept[:, 1] < 0.3).all()  # ... the one that fades hardly does
+
+
+@lru_cache
+def slow_spread() -> MeanReversion:
+    """Weights within 0.15 of one half without costs, persistent enough that a bar says little."""
+    persistence = 0.998
+    return MeanReversion(0.0005, 0.01, float(np.sqrt((1.0 - persistence) / 2.0) / 0.15), persistence, 2)
+
+
+@lru_cache
+def paths() -> tuple[FloatArray, FloatArray]:
+    law, rng = slow_spread(), np.random.default_rng(1)
+    drawn = np.stack([law.draw(rng, BARS) for _ in range(PATHS)])
+    growth = np.exp(np.diff(drawn, axis=1))
+    return np.stack([law.filtered(path) for path in drawn]), np.concatenate([growth, np.ones_like(growth[..., :1])], 2)
+
+
+def earned(rule: Rule) -> FloatArray:
+    """Expected log growth a bar of every path, on the ledger, with wealth always as large as a day's volume."""
+    law, (beliefs, growth) = slow_spread(), paths()
+    weights, growths = np.tile([0.5, 0.5, 0.0], (PATHS, 1)), []
+    volume = MarketState(np.ones((PATHS, 2)), np.ones((PATHS, 2)))
+    for bar in range(BARS - 2):
+        before, target = (drift(each, growth[:, bar]) for each in (weights, rule.targets(beliefs[:, bar], weights)))
+        fill = settle(before, target, LinearSlippage(COST), np.ones(PATHS), volume)
+        weights = np.asarray(fill.weights)
+        growths.append(np.log(fill.wealth_factor) + expected_growth(law, weights, beliefs[:, bar + 1]))
+    return np.stack(growths)[SETTLING:].mean(axis=0)
+
+
+def test_no_other_rate_or_aim_earns_more_on_the_ledger() -> None:
+    best = optimum(slow_spread(), 0.0, participation_cost=COST)
+    assert best.method == CLOSED_FORM
+    rule = best.policy.rule
+    assert isinstance(rule, SpreadRule)
+    own = earned(rule)
+    assert own.mean() == pytest.approx(best.utility, rel=0.03)  # the limit's own error, and chance
+    for rate, aim in ((0.6, 1.0), (1.5, 1.0), (0.0, 1.0), (1.0, 0.6), (1.0, 1.5), (1.0, 0.0), (1.0, -1.0)):
+        gain = earned(SpreadRule(rate * rule.rate, aim * rule.aim)) - own
+        assert gain.mean() < -4.0 * gain.std() / np.sqrt(PATHS), (rate, aim)
+
+
+def test_dynamic_programming_on_the_grid_gains_next_to_nothing_over_the_closed_form() -> None:
+    """Targets agree to a step and a half of 161 nodes, growth to 2 % of what trading gains."""
+    law = slow_spread()
+    rule, utility = solve_with_costs(law, trading_cost(0.0, COST), 0.0, (np.ones(1), np.linspace(0.0, 1.0, 161)))
+    closed = spread_rule(law, COST)
+    assert utility == pytest.approx(closed.utility, rel=0.02)
+    own, grid, still = (earned(each) for each in (closed.rule, rule, SpreadRule(closed.rule.rate, 0.0)))
+    assert abs((grid - own).mean()) < 0.02 * (own - still).mean() + 2e-6
+    held = np.tile([0.5, 0.5, 0.0], (5, 1))
+    beliefs = np.linspace(-1.0, 1.0, 5) * law.deviation
+    np.testing.assert_allclose(rule.targets(beliefs, held), closed.rule.targets(beliefs, held), atol=1.5 / 160.0)
+
+
+def test_where_bounds_bind_the_grid_takes_over() -> None:
+    fast = MeanReversion(mean=0.0005, common=0.01, innovation=0.02, persistence=0.9, assets=2)
+    assert not spread_rule(fast, 0.02).valid
+    best = optimum(fast, 0.0, participation_cost=0.02)
+    assert best.method == ON_A_GRID
+    free = optimum(fast, 0.0)
+    assert 0.0 < best.utility < free.utility
