@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.asset_features import ASSET_FEATURES, LENSES, View
+from finflow.market import rolling
+from finflow.market.asset_features import ASSET_FEATURES, LENSES, AssetFeature, View
 from finflow.market.extra import own_feature
 from finflow.market.market_features import MARKET_FEATURES, turbulence
 from finflow.market.panel import MarketPanel
@@ -24,6 +25,8 @@ LONGEST_LOOKBACK = 253
 _FEWEST_ROWS = 63
 """Rows that the scaling is fitted on, at least."""
 _CLIP = 5.0
+_TOGETHER = 32768
+"""Values of a feature scaled together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +89,7 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         )
     view = View(panel)
     added = [own_feature(path) for path in extra]
-    raw = [*(feature.compute(view) for feature in ASSET_FEATURES), *(one.compute(panel) for one in added)]
+    raw = [*_of_assets(view, ASSET_FEATURES), *(one.compute(panel) for one in added)]
     listing = [*((one.name, one.lenses) for one in ASSET_FEATURES), *((one.name, one.lenses) for one in added)]
     taken = {feature.name for feature in ASSET_FEATURES}.intersection(feature.name for feature in added)
     if taken:
@@ -114,6 +117,18 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
     )
 
 
+def _of_assets(view: View, features: Sequence[AssetFeature]) -> list[FloatArray]:
+    """Every feature of every asset, made for a few assets at a time."""
+    raw = [np.empty(view.returns.shape) for _ in features]
+    for part in view.parts():
+        for feature, column in zip(features, raw, strict=True):
+            column[:, part.columns] = feature.raw(part)
+    return [
+        rolling.percentile_rank(column) if feature.ranked else column
+        for feature, column in zip(features, raw, strict=True)
+    ]
+
+
 def _all_finite(columns: Sequence[FloatArray]) -> NDArray[np.bool_]:
     """Where every one of the columns is finite."""
     defined = np.isfinite(columns[0])
@@ -128,13 +143,22 @@ def _scale(
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     usable = defined.copy()
     usable[:first_bar] = False
+    fits = [_fit(column[:fit_until][usable[:fit_until]]) for column in raw]
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
-    for index, column in enumerate(raw):
-        sample = column[:fit_until][usable[:fit_until]]
-        center, spread = sample.mean(), sample.std()
-        # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
-        if spread < 1e-8 * (1.0 + abs(center)):
-            spread = 1.0
-        result[..., index] = np.where(usable, np.clip((column - center) / spread, -_CLIP, _CLIP), 0.0)
+    # A few bars at a time, so that what is written next to each other is written at the same time.
+    bars = max(1, _TOGETHER // defined[0].size)
+    for start in range(first_bar, len(defined), bars):
+        rows = slice(start, start + bars)
+        for index, (column, (center, spread)) in enumerate(zip(raw, fits, strict=True)):
+            scaled = (column[rows] - center) / spread
+            np.clip(scaled, -_CLIP, _CLIP, out=scaled)
+            np.copyto(result[rows, ..., index], scaled, where=usable[rows], casting="same_kind")
     result.setflags(write=False)
     return result
+
+
+def _fit(sample: FloatArray) -> tuple[float, float]:
+    """Mean and deviation of a feature in training."""
+    center, spread = float(sample.mean()), float(sample.std())
+    # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
+    return center, spread if spread >= 1e-8 * (1.0 + abs(center)) else 1.0

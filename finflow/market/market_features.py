@@ -89,7 +89,7 @@ def mean_correlation(view: View) -> FloatArray:
     (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2), as an implied correlation is made from an index and its parts. Exact
     while the listed assets are the same through the window, near it when one joins or leaves.
     """
-    spreads = view.spread(63)
+    spreads = view.gather(lambda part: part.spread(63))
     known = np.isfinite(spreads)
     count = known.sum(axis=1)
     spreads = np.where(known, spreads, 0.0)
@@ -115,7 +115,7 @@ def market_drawdown(view: View) -> FloatArray:
 @_feature
 def breadth(view: View) -> FloatArray:
     """Share of assets whose log price is above its 200-bar mean, 0 to 1."""
-    above = view.path - rolling.mean(view.path, 200)
+    above = view.gather(lambda part: part.path - part.path_series.mean(200))
     known = np.isfinite(above)
     count = known.sum(axis=1)
     with np.errstate(invalid="ignore"):
@@ -138,16 +138,16 @@ def turbulence(view: View, fit_until: int) -> FloatArray:
     center = fitted.sum(axis=0) / np.maximum(counts, 1)
     apart = np.where(known[1:fit_until], training - center, 0.0)
     scale = np.maximum(np.sqrt((apart * apart).sum(axis=0) / np.maximum(counts - 1, 1)), _FLOOR)
-    standard = np.where(known, (view.returns - center) / scale, 0.0)
+    # Blocks of one size, so that a row's bits do not depend on how many rows come after it.
+    bars, n_assets = known.shape
+    padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
+    standard = padded[:bars]
+    np.divide(view.returns - center, scale, out=standard, where=known)
     together = standard[1:fit_until].T @ standard[1:fit_until] / max(fit_until - 1, 1)
     deviation = np.sqrt(np.maximum(np.diag(together), 1e-12))
     correlation = (1.0 - _SHRINKAGE) * together / np.outer(deviation, deviation)
     np.fill_diagonal(correlation, 1.0)
     inverse = np.linalg.inv(correlation)
-    # Blocks of one size, so that a row's bits do not depend on how many rows come after it.
-    bars, n_assets = standard.shape
-    padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
-    padded[:bars] = standard
     distance = np.empty(len(padded))
     for start in range(0, len(padded), _BLOCK):
         block = padded[start : start + _BLOCK]
