@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.errors import MarketError
 from finflow.market import rolling
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.schema import LENSES
@@ -69,6 +70,31 @@ class View:
     def gather(self, series: Callable[[View], FloatArray]) -> FloatArray:
         """A series of all assets, (bars, assets), made for a few at a time."""
         return np.concatenate([series(part) for part in self.parts()], axis=1)
+
+    def field(self, name: str) -> FloatArray:
+        """Open, high, low or volume.
+
+        Raises
+        ------
+        MarketError
+            If the panel has none.
+        """
+        values: FloatArray | None = getattr(self.panel, name)
+        if values is None:
+            raise MarketError(f"the market has no {name}")
+        return values[:, self.columns]
+
+    @cached_property
+    def volume(self) -> rolling.Series:
+        """Running sums of the volume."""
+        return rolling.Series(self.field("volume"))
+
+    @cached_property
+    def overnight(self) -> FloatArray:
+        """Log return from the last close to the open; NaN where `returns` is."""
+        overnight = np.full(self.close.shape, np.nan)
+        overnight[1:] = np.log(self.field("open")[1:] / self.close[:-1])
+        return overnight
 
     @cached_property
     def path(self) -> FloatArray:

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market import rolling
 from finflow.market.asset_features import ASSET_FEATURES, LENSES, AssetFeature, View
+from finflow.market.crisis import crisis
 from finflow.market.extra import own_feature
 from finflow.market.market_features import MARKET_FEATURES, turbulence
 from finflow.market.panel import MarketPanel
+from finflow.market.trading_features import TRADING_FEATURES
 
 FloatArray = NDArray[np.float64]
 
-__all__ = ["LENSES", "LONGEST_LOOKBACK", "Features", "compute_features"]
+__all__ = ["LENSES", "LONGEST_LOOKBACK", "Features", "compute_features", "features_of"]
 
 LONGEST_LOOKBACK = 253
 """Bars that the longest feature needs: 252 returns."""
@@ -25,8 +28,6 @@ LONGEST_LOOKBACK = 253
 _FEWEST_ROWS = 63
 """Rows that the scaling is fitted on, at least."""
 _CLIP = 5.0
-_TOGETHER = 32768
-"""Values of a feature scaled together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +90,19 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         )
     view = View(panel)
     added = [own_feature(path) for path in extra]
-    raw = [*_of_assets(view, ASSET_FEATURES), *(one.compute(panel) for one in added)]
-    listing = [*((one.name, one.lenses) for one in ASSET_FEATURES), *((one.name, one.lenses) for one in added)]
-    taken = {feature.name for feature in ASSET_FEATURES}.intersection(feature.name for feature in added)
+    own = features_of(panel)
+    raw = np.empty((len(own) + len(added), *panel.close.shape))
+    _of_assets(view, own, raw)
+    for column, one in zip(raw[len(own) :], added, strict=True):
+        column[:] = one.compute(panel)
+    listing = [*((one.name, one.lenses) for one in own), *((one.name, one.lenses) for one in added)]
+    taken = {feature.name for feature in (*ASSET_FEATURES, *TRADING_FEATURES)}.intersection(
+        feature.name for feature in added
+    )
     if taken:
         raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
-    market_raw = [*(compute(view) for compute in MARKET_FEATURES.values()), turbulence(view, fit_until)]
+    fitted = [turbulence(view, fit_until), crisis(view, fit_until)]
+    market_raw = np.stack([*(compute(view) for compute in MARKET_FEATURES.values()), *fitted])
     defined = _all_finite(raw) & view.listed
     market_defined = _all_finite(market_raw)
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
@@ -111,50 +119,60 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         assets=assets,
         market=market,
         asset_names=tuple(name for name, _ in listing),
-        market_names=(*MARKET_FEATURES, "turbulence"),
+        market_names=(*MARKET_FEATURES, "turbulence", "crisis"),
         lenses=lenses,
         first_bar=first_bar,
     )
 
 
-def _of_assets(view: View, features: Sequence[AssetFeature]) -> list[FloatArray]:
-    """Every feature of every asset, made for a few assets at a time."""
-    raw = [np.empty(view.returns.shape) for _ in features]
-    for part in view.parts():
-        for feature, column in zip(features, raw, strict=True):
-            column[:, part.columns] = feature.raw(part)
+def features_of(panel: MarketPanel) -> list[AssetFeature]:
+    """finflow's features of an asset that a panel has the fields for."""
     return [
-        rolling.percentile_rank(column) if feature.ranked else column
-        for feature, column in zip(features, raw, strict=True)
+        *ASSET_FEATURES,
+        *(one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)),
     ]
 
 
-def _all_finite(columns: Sequence[FloatArray]) -> NDArray[np.bool_]:
+def _all_finite(columns: FloatArray) -> NDArray[np.bool_]:
     """Where every one of the columns is finite."""
-    defined = np.isfinite(columns[0])
+    defined: NDArray[np.bool_] = np.isfinite(columns[0])
     for column in columns[1:]:
-        defined = defined & np.isfinite(column)
+        defined &= np.isfinite(column)
     return defined
 
 
-def _scale(
-    raw: Sequence[FloatArray], defined: NDArray[np.bool_], first_bar: int, fit_until: int
-) -> NDArray[np.float32]:
+def _of_assets(view: View, features: Sequence[AssetFeature], raw: FloatArray) -> None:
+    """Fill in every feature of every asset, made for a few assets at a time."""
+    for part in view.parts():
+        for feature, column in zip(features, raw, strict=False):
+            column[:, part.columns] = feature.raw(part)
+    for feature, column in zip(features, raw, strict=False):
+        if feature.ranked:
+            column[:] = rolling.percentile_rank(column)
+
+
+def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fit_until: int) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     usable = defined.copy()
     usable[:first_bar] = False
-    fits = [_fit(column[:fit_until][usable[:fit_until]]) for column in raw]
+    fits = np.array([_fit(column[:fit_until][usable[:fit_until]]) for column in raw])
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
-    # A few bars at a time, so that what is written next to each other is written at the same time.
-    bars = max(1, _TOGETHER // defined[0].size)
-    for start in range(first_bar, len(defined), bars):
-        rows = slice(start, start + bars)
-        for index, (column, (center, spread)) in enumerate(zip(raw, fits, strict=True)):
-            scaled = (column[rows] - center) / spread
-            np.clip(scaled, -_CLIP, _CLIP, out=scaled)
-            np.copyto(result[rows, ..., index], scaled, where=usable[rows], casting="same_kind")
+    bars = len(defined)
+    _fill(raw.reshape(len(raw), bars, -1), usable.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
     result.setflags(write=False)
     return result
+
+
+@njit(cache=True, error_model="numpy")
+def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
+    """Scale bar by bar, so that what is written next to each other is written at the same time."""
+    for bar in range(raw.shape[1]):
+        for index in range(len(raw)):
+            center, spread = fits[index]
+            for column in range(raw.shape[2]):
+                if usable[bar, column]:
+                    scaled = (raw[index, bar, column] - center) / spread
+                    result[bar, column, index] = min(max(scaled, -_CLIP), _CLIP)
 
 
 def _fit(sample: FloatArray) -> tuple[float, float]:

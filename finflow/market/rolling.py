@@ -14,11 +14,15 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from numba import njit
 from numpy.typing import NDArray
 
 __all__ = ["Pair", "Series", "covariance", "ema", "maximum", "mean", "minimum", "percentile_rank", "std", "total"]
 
 FloatArray = NDArray[np.float64]
+
+_ROWS = 256
+"""Rows ranked together."""
 
 
 class Series:
@@ -139,7 +143,27 @@ def ema(values: FloatArray, span: int) -> FloatArray:
 
 def percentile_rank(values: FloatArray) -> FloatArray:
     """Rank within each row, from -1 (lowest) to 1 (highest); ties share their mean; NaN stays NaN, alone is 0."""
-    frame = pd.DataFrame(values)
-    rank = np.asarray(frame.rank(axis=1), dtype=np.float64)
-    count = np.isfinite(values).sum(axis=1, keepdims=True)
-    return np.where(count > 1, 2.0 * (rank - 1.0) / np.maximum(count - 1, 1) - 1.0, rank * 0.0)
+    result = np.full(values.shape, np.nan)
+    for start in range(0, len(values), _ROWS):
+        rows = slice(start, start + _ROWS)
+        _rank(values[rows], np.argsort(values[rows], axis=1), result[rows])
+    return result
+
+
+@njit(cache=True, error_model="numpy")
+def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> None:
+    """Ranks of rows whose order is known; NaN comes last in it."""
+    for row in range(len(values)):
+        count = 0
+        while count < values.shape[1] and not np.isnan(values[row, order[row, count]]):
+            count += 1
+        first = 0
+        while first < count:
+            after = first + 1
+            while after < count and values[row, order[row, after]] == values[row, order[row, first]]:
+                after += 1
+            # Places first ... after - 1 share their mean.
+            rank = 0.5 * (first + after - 1)
+            for place in range(first, after):
+                result[row, order[row, place]] = 2.0 * rank / (count - 1) - 1.0 if count > 1 else 0.0
+            first = after
