@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +60,9 @@ class Features:
 def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = ()) -> Features:
     """Compute every feature of every bar.
 
-    Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, and
-    the turbulence's covariance) is fitted on the rows before `fit_until`: the training window.
+    Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, the
+    turbulence's covariance and the two states of the crisis score) is fitted on the rows before `fit_until`: the
+    training window.
 
     Parameters
     ----------
@@ -91,18 +92,19 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
     view = View(panel)
     added = [own_feature(path) for path in extra]
     own = features_of(panel)
-    raw = np.empty((len(own) + len(added), *panel.close.shape))
+    computed = [(one, one.compute(panel)) for one in added]
+    of_assets = [(one, values) for one, values in computed if values.ndim == 2]
+    of_market = [(one, values) for one, values in computed if values.ndim == 1]
+    listing = [*((one.name, one.lenses) for one in own), *((one.name, one.lenses) for one, _ in of_assets)]
+    market_names = (*MARKET_FEATURES, "turbulence", "crisis", *(one.name for one, _ in of_market))
+    _check_names(one.name for one in added)
+    raw = np.empty((len(listing), *panel.close.shape))
     _of_assets(view, own, raw)
-    for column, one in zip(raw[len(own) :], added, strict=True):
-        column[:] = one.compute(panel)
-    listing = [*((one.name, one.lenses) for one in own), *((one.name, one.lenses) for one in added)]
-    taken = {feature.name for feature in (*ASSET_FEATURES, *TRADING_FEATURES)}.intersection(
-        feature.name for feature in added
-    )
-    if taken:
-        raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
+    for column, (_, values) in zip(raw[len(own) :], of_assets, strict=True):
+        column[:] = values
     fitted = [turbulence(view, fit_until), crisis(view, fit_until)]
-    market_raw = np.stack([*(compute(view) for compute in MARKET_FEATURES.values()), *fitted])
+    known = [compute(view) for compute in MARKET_FEATURES.values()]
+    market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
     defined = _all_finite(raw) & view.listed
     market_defined = _all_finite(market_raw)
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
@@ -119,7 +121,7 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         assets=assets,
         market=market,
         asset_names=tuple(name for name, _ in listing),
-        market_names=(*MARKET_FEATURES, "turbulence", "crisis"),
+        market_names=market_names,
         lenses=lenses,
         first_bar=first_bar,
     )
@@ -131,6 +133,14 @@ def features_of(panel: MarketPanel) -> list[AssetFeature]:
         *ASSET_FEATURES,
         *(one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)),
     ]
+
+
+def _check_names(added: Iterable[str]) -> None:
+    """A user's feature may not have the name of one of finflow's, whether or not this panel has it."""
+    ours = {*(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)), *MARKET_FEATURES, "turbulence", "crisis"}
+    taken = ours.intersection(added)
+    if taken:
+        raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
 
 
 def _all_finite(columns: FloatArray) -> NDArray[np.bool_]:
