@@ -220,7 +220,7 @@ def return_21(view: View) -> FloatArray:
 
 @_feature("momentum", "growth")
 def return_63(view: View) -> FloatArray:
-    """Sum of r over 63 bars / (s(63) sqrt 63): the quarter in deviations."""
+    """Sum of r over 63 bars / (s(63) sqrt 63): the quarter in deviations; trend (Moskowitz et al. 2012)."""
     return view.change(63) / (view.spread(63) * math.sqrt(63.0))
 
 
@@ -258,19 +258,19 @@ def bollinger_20(view: View) -> FloatArray:
 
 @_feature("volatility", "defensive")
 def volatility_21(view: View) -> FloatArray:
-    """ln(s(21) sqrt 252): log of the annual volatility over a month."""
+    """ln(s(21) sqrt 252): log of the annual volatility over a month (Andersen et al. 2003)."""
     return np.log(view.spread(21) * math.sqrt(BARS_PER_YEAR))
 
 
 @_feature("volatility", "correlation", "growth")
 def volatility_252(view: View) -> FloatArray:
-    """ln(s(252) sqrt 252): log of the annual volatility over a year."""
+    """ln(s(252) sqrt 252): log of the annual volatility over a year (Ang et al. 2006)."""
     return np.log(view.spread(252) * math.sqrt(BARS_PER_YEAR))
 
 
 @_feature("volatility")
 def volatility_ratio(view: View) -> FloatArray:
-    """ln(s(21) / s(252)): calmer or wilder than in the year; volatility timing (Moreira and Muir 2017)."""
+    """ln(s(21) / s(252)), a log ratio: calmer or wilder than in the year; volatility timing (Moreira and Muir 2017)."""
     return np.log(view.spread(21) / view.spread(252))
 
 
@@ -290,19 +290,19 @@ def downside_share(view: View) -> FloatArray:
 
 @_feature("correlation", "defensive")
 def beta_252(view: View) -> FloatArray:
-    """cov(r, m) / var(m) over 252 bars; low beta (Frazzini and Pedersen 2014)."""
+    """cov(r, m) / var(m) over 252 bars, a ratio; low beta (Frazzini and Pedersen 2014)."""
     return view.beta
 
 
 @_feature("correlation", "volatility")
 def correlation_252(view: View) -> FloatArray:
-    """corr(r, m) over 252 bars: how little the asset diversifies (Choueifaty and Coignard 2008)."""
+    """corr(r, m) over 252 bars, -1 to 1: how little the asset diversifies (Choueifaty and Coignard 2008)."""
     return view.correlation(252)
 
 
 @_feature("correlation")
 def correlation_change(view: View) -> FloatArray:
-    """corr over 63 bars less corr over 252: whether the asset is moving towards the crowd."""
+    """corr over 63 bars less corr over 252: towards the crowd or away (Longin and Solnik 2001)."""
     return view.correlation(63) - view.correlation(252)
 
 
@@ -315,7 +315,7 @@ def idiosyncratic(view: View) -> FloatArray:
 
 @_feature("correlation", "momentum")
 def residual_21(view: View) -> FloatArray:
-    """Sum of (r - beta m) over 21 bars / (s(252) sqrt 21): the month less the market's (Blitz et al. 2011)."""
+    """Sum of (r - beta m) over 21 bars / (s(252) sqrt 21): less the market's, in deviations (Blitz et al. 2011)."""
     residual = view.change(21) - view.beta * rolling.total(view.market, 21)
     return residual / (view.spread(252) * math.sqrt(21.0))
 

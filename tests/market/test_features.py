@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import numpy as np
@@ -152,7 +153,8 @@ def test_every_expert_has_a_lens_and_every_feature_is_read() -> None:
     assert min(len(columns) for columns in features.lenses.values()) >= 5
     assert set().union(*features.lenses.values()) == set(range(len(features.asset_names)))
     for compute in [*(feature.raw for feature in ASSET_FEATURES), *MARKET_FEATURES.values(), turbulence, crisis]:
-        assert compute.__doc__
+        first_sentence = str(compute.__doc__).split("\n\n")[0]
+        assert re.search(r"[12]\d{3}[,)]", first_sentence), f"{compute.__name__} names no source"
     assert features.market_names[-2:] == ("turbulence", "crisis")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_every_lens_gains_and_every_feature_is_read_and_described() -> None:
         assert full.lenses[lens][: len(plain.lenses[lens])] == plain.lenses[lens]
     assert set().union(*full.lenses.values()) == set(range(len(full.asset_names)))
     for feature in TRADING_FEATURES:
-        assert feature.raw.__doc__
+        assert re.search(r"[12]\d{3}[,)]", str(feature.raw.__doc__)), f"{feature.name} names no source"
         assert set(feature.needs) <= set(FIELDS)
 
 
