@@ -217,7 +217,8 @@ class FeaturesConfig(Section):
     extra: Names = Field(
         default=(),
         description="features of your own, each package.module:function, for one expert with @lens after it: a "
-        "function of the panel that returns (bars, assets) and may use bars up to each row's own",
+        "function of the panel that returns (bars, assets), or (bars,) for the market, and may use bars up to each "
+        "row's own",
     )
 
     @model_validator(mode="after")

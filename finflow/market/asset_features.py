@@ -11,13 +11,14 @@ mean r of all listed assets ("the market").
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.errors import MarketError
 from finflow.market import rolling
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.schema import LENSES
@@ -28,18 +29,72 @@ FloatArray = NDArray[np.float64]
 
 _FLOOR = 1e-4
 """Smallest daily deviation anything is divided by: prices that hardly move carry no signal, only rounding."""
+_COLUMNS = 32
+"""Assets looked at together: what is made of that many stays in the processor's cache, and in memory already held."""
 
 
 class View:
-    """A panel's returns and the intermediate series that several features share, each made once."""
+    """A panel's returns and the intermediate series that several features share, each made once.
 
-    def __init__(self, panel: MarketPanel) -> None:
-        self.listed = panel.listed
-        ratio = panel.close[1:] / panel.close[:-1]
-        self.returns: FloatArray = np.full(panel.close.shape, np.nan)
+    Parameters
+    ----------
+    panel : MarketPanel
+    columns : slice
+        The assets that are looked at: all of them, or a few at a time, which the processor's memory likes better.
+    market : float64 (bars, 1), optional
+        What `View.market` would be, where `columns` are not all that are listed.
+    """
+
+    def __init__(self, panel: MarketPanel, columns: slice = slice(None), market: FloatArray | None = None) -> None:
+        self.panel = panel
+        self.columns = columns
+        self.close: FloatArray = np.ascontiguousarray(panel.close[:, columns])
+        self.listed = panel.listed[:, columns]
+        ratio = self.close[1:] / self.close[:-1]
+        self.returns: FloatArray = np.full(self.close.shape, np.nan)
         """Log return of the bar that ends at t; NaN unless the asset is listed at t - 1 and t."""
         self.returns[1:] = np.log(ratio)
         self._spreads: dict[int, FloatArray] = {}
+        self._correlations: dict[int, FloatArray] = {}
+        if market is not None:
+            self.market = market
+
+    def parts(self) -> Iterator[View]:
+        """The same, a few assets at a time."""
+        if self.panel.n_assets <= _COLUMNS:
+            yield self
+            return
+        for start in range(0, self.panel.n_assets, _COLUMNS):
+            yield View(self.panel, slice(start, start + _COLUMNS), self.market)
+
+    def gather(self, series: Callable[[View], FloatArray]) -> FloatArray:
+        """A series of all assets, (bars, assets), made for a few at a time."""
+        return np.concatenate([series(part) for part in self.parts()], axis=1)
+
+    def field(self, name: str) -> FloatArray:
+        """Open, high, low or volume.
+
+        Raises
+        ------
+        MarketError
+            If the panel has none.
+        """
+        values: FloatArray | None = getattr(self.panel, name)
+        if values is None:
+            raise MarketError(f"the market has no {name}")
+        return values[:, self.columns]
+
+    @cached_property
+    def volume(self) -> rolling.Series:
+        """Running sums of the volume."""
+        return rolling.Series(self.field("volume"))
+
+    @cached_property
+    def overnight(self) -> FloatArray:
+        """Log return from the last close to the open; NaN where `returns` is."""
+        overnight = np.full(self.close.shape, np.nan)
+        overnight[1:] = np.log(self.field("open")[1:] / self.close[:-1])
+        return overnight
 
     @cached_property
     def path(self) -> FloatArray:
@@ -61,15 +116,28 @@ class View:
         """Running sum of `market`, shape (bars, 1)."""
         return np.cumsum(np.nan_to_num(self.market), axis=0)
 
+    @cached_property
+    def path_series(self) -> rolling.Series:
+        """Running sums of `path`."""
+        return rolling.Series(self.path)
+
+    @cached_property
+    def _series(self) -> rolling.Series:
+        return rolling.Series(self.returns)
+
+    @cached_property
+    def _with_market(self) -> rolling.Pair:
+        return rolling.Pair(self.returns, self.market)
+
     def spread(self, window: int) -> FloatArray:
         """s(window), floored at a hundredth of a percent a day."""
         if window not in self._spreads:
-            self._spreads[window] = np.maximum(rolling.std(self.returns, window), _FLOOR)
+            self._spreads[window] = np.maximum(self._series.std(window), _FLOOR)
         return self._spreads[window]
 
     def change(self, window: int) -> FloatArray:
         """Log return over `window` bars."""
-        return rolling.total(self.returns, window)
+        return self._series.total(window)
 
     @cached_property
     def beta(self) -> FloatArray:
@@ -79,32 +147,54 @@ class View:
     def beta_over(self, window: int) -> FloatArray:
         """cov(r, m) / var(m) over `window` bars."""
         spread = np.maximum(rolling.std(self.market, window), _FLOOR)
-        beta: FloatArray = rolling.covariance(self.returns, self.market, window) / (spread * spread)
+        beta: FloatArray = self._with_market.covariance(window) / (spread * spread)
         return beta
 
     def correlation(self, window: int) -> FloatArray:
         """corr(r, m) over `window` bars, in [-1, 1]."""
-        spread = np.maximum(rolling.std(self.market, window), _FLOOR)
-        together = rolling.covariance(self.returns, self.market, window)
-        correlation: FloatArray = np.clip(together / (self.spread(window) * spread), -1.0, 1.0)
-        return correlation
+        if window not in self._correlations:
+            spread = np.maximum(rolling.std(self.market, window), _FLOOR)
+            together = self._with_market.covariance(window)
+            self._correlations[window] = np.clip(together / (self.spread(window) * spread), -1.0, 1.0)
+        return self._correlations[window]
 
 
 @dataclass(frozen=True)
 class AssetFeature:
-    """A feature, its name and the lenses it belongs to."""
+    """A feature, its name and the lenses it belongs to.
+
+    Attributes
+    ----------
+    name : str
+    lenses : tuple of str
+    raw : function of a View
+        Returns (bars, assets), each column from its own asset and the market alone.
+    ranked : bool
+        Whether the feature is the rank of `raw` among the assets of a bar.
+    needs : tuple of str
+        Fields that a panel must have for it, beside the close.
+    """
 
     name: str
     lenses: tuple[str, ...]
-    compute: Callable[[View], FloatArray]
+    raw: Callable[[View], FloatArray]
+    ranked: bool = False
+    needs: tuple[str, ...] = ()
+
+    def compute(self, view: View) -> FloatArray:
+        """The feature itself, of all assets."""
+        raw = self.raw(view)
+        return rolling.percentile_rank(raw) if self.ranked else raw
 
 
 ASSET_FEATURES: list[AssetFeature] = []
 
 
-def _feature(*lenses: str) -> Callable[[Callable[[View], FloatArray]], Callable[[View], FloatArray]]:
+def _feature(
+    *lenses: str, ranked: bool = False
+) -> Callable[[Callable[[View], FloatArray]], Callable[[View], FloatArray]]:
     def register(compute: Callable[[View], FloatArray]) -> Callable[[View], FloatArray]:
-        ASSET_FEATURES.append(AssetFeature(compute.__name__, lenses, compute))
+        ASSET_FEATURES.append(AssetFeature(compute.__name__, lenses, compute, ranked))
         return compute
 
     return register
@@ -130,7 +220,7 @@ def return_21(view: View) -> FloatArray:
 
 @_feature("momentum", "growth")
 def return_63(view: View) -> FloatArray:
-    """Sum of r over 63 bars / (s(63) sqrt 63): the quarter in deviations."""
+    """Sum of r over 63 bars / (s(63) sqrt 63): the quarter in deviations; trend (Moskowitz et al. 2012)."""
     return view.change(63) / (view.spread(63) * math.sqrt(63.0))
 
 
@@ -140,10 +230,10 @@ def momentum_12_1(view: View) -> FloatArray:
     return (view.change(252) - view.change(21)) / (view.spread(252) * math.sqrt(231.0))
 
 
-@_feature("momentum", "growth")
+@_feature("momentum", "growth", ranked=True)
 def momentum_rank(view: View) -> FloatArray:
     """Rank of the raw 12-1 return among the assets, -1 to 1; winners minus losers (Jegadeesh and Titman 1993)."""
-    return rolling.percentile_rank(view.change(252) - view.change(21))
+    return view.change(252) - view.change(21)
 
 
 @_feature("momentum")
@@ -162,32 +252,32 @@ def rsi_14(view: View) -> FloatArray:
 @_feature("momentum", "defensive")
 def bollinger_20(view: View) -> FloatArray:
     """(p - mean p) / (2 std p) over 20 bars: position in the bands, +-1 at their edges (Bollinger 1983)."""
-    width = np.maximum(rolling.std(view.path, 20), _FLOOR)
-    return (view.path - rolling.mean(view.path, 20)) / (2.0 * width)
+    width = np.maximum(view.path_series.std(20), _FLOOR)
+    return (view.path - view.path_series.mean(20)) / (2.0 * width)
 
 
 @_feature("volatility", "defensive")
 def volatility_21(view: View) -> FloatArray:
-    """ln(s(21) sqrt 252): log of the annual volatility over a month."""
+    """ln(s(21) sqrt 252): log of the annual volatility over a month (Andersen et al. 2003)."""
     return np.log(view.spread(21) * math.sqrt(BARS_PER_YEAR))
 
 
 @_feature("volatility", "correlation", "growth")
 def volatility_252(view: View) -> FloatArray:
-    """ln(s(252) sqrt 252): log of the annual volatility over a year."""
+    """ln(s(252) sqrt 252): log of the annual volatility over a year (Ang et al. 2006)."""
     return np.log(view.spread(252) * math.sqrt(BARS_PER_YEAR))
 
 
 @_feature("volatility")
 def volatility_ratio(view: View) -> FloatArray:
-    """ln(s(21) / s(252)): calmer or wilder than in the year; volatility timing (Moreira and Muir 2017)."""
+    """ln(s(21) / s(252)), a log ratio: calmer or wilder than in the year; volatility timing (Moreira and Muir 2017)."""
     return np.log(view.spread(21) / view.spread(252))
 
 
-@_feature("volatility", "defensive")
+@_feature("volatility", "defensive", ranked=True)
 def volatility_rank(view: View) -> FloatArray:
     """Rank of s(63) among the assets, -1 to 1; the low-volatility effect (Ang et al. 2006)."""
-    return rolling.percentile_rank(view.spread(63))
+    return view.spread(63)
 
 
 @_feature("volatility", "defensive")
@@ -200,19 +290,19 @@ def downside_share(view: View) -> FloatArray:
 
 @_feature("correlation", "defensive")
 def beta_252(view: View) -> FloatArray:
-    """cov(r, m) / var(m) over 252 bars; low beta (Frazzini and Pedersen 2014)."""
+    """cov(r, m) / var(m) over 252 bars, a ratio; low beta (Frazzini and Pedersen 2014)."""
     return view.beta
 
 
 @_feature("correlation", "volatility")
 def correlation_252(view: View) -> FloatArray:
-    """corr(r, m) over 252 bars: how little the asset diversifies (Choueifaty and Coignard 2008)."""
+    """corr(r, m) over 252 bars, -1 to 1: how little the asset diversifies (Choueifaty and Coignard 2008)."""
     return view.correlation(252)
 
 
 @_feature("correlation")
 def correlation_change(view: View) -> FloatArray:
-    """corr over 63 bars less corr over 252: whether the asset is moving towards the crowd."""
+    """corr over 63 bars less corr over 252: towards the crowd or away (Longin and Solnik 2001)."""
     return view.correlation(63) - view.correlation(252)
 
 
@@ -225,7 +315,7 @@ def idiosyncratic(view: View) -> FloatArray:
 
 @_feature("correlation", "momentum")
 def residual_21(view: View) -> FloatArray:
-    """Sum of (r - beta m) over 21 bars / (s(252) sqrt 21): the month less the market's (Blitz et al. 2011)."""
+    """Sum of (r - beta m) over 21 bars / (s(252) sqrt 21): less the market's, in deviations (Blitz et al. 2011)."""
     residual = view.change(21) - view.beta * rolling.total(view.market, 21)
     return residual / (view.spread(252) * math.sqrt(21.0))
 

@@ -33,8 +33,9 @@ def own_feature(path: str) -> OwnFeature:
     ----------
     path : str
         `package.module:function`, for every expert, or `package.module:function@lens`, for one. The function takes the
-        panel and returns (bars, assets); row t may use bars up to t. What is not finite is not known: there, the whole
-        asset counts as not known at that bar.
+        panel and returns (bars, assets), or (bars,) for a feature of the market, which all experts read; row t may use
+        bars up to t. What is not finite is not known: there, the whole asset, or the whole market, counts as not known
+        at that bar.
 
     Raises
     ------
@@ -55,10 +56,13 @@ def own_feature(path: str) -> OwnFeature:
             values = np.array(function(panel), dtype=np.float64)
         except Exception as error:
             raise MarketError(f"the feature {place!r} failed: {_reason(error)}") from error
-        if values.shape != panel.close.shape:
+        if values.shape not in (panel.close.shape, (panel.n_bars,)):
             raise MarketError(
-                f"the feature {place!r} has the shape {values.shape}, not {panel.close.shape} (bars by assets)"
+                f"the feature {place!r} has the shape {values.shape}, not {panel.close.shape} (bars by assets) or "
+                f"{(panel.n_bars,)} (of the market)"
             )
+        if lens and values.ndim == 1:
+            raise MarketError(f"the feature {place!r} is of the market, which every expert reads; leave @{lens} out")
         if not np.isfinite(values).any():
             raise MarketError(f"the feature {place!r} has not one finite value")
         return values

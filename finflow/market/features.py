@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.asset_features import ASSET_FEATURES, LENSES, View
+from finflow.market import rolling
+from finflow.market.asset_features import ASSET_FEATURES, LENSES, AssetFeature, View
+from finflow.market.crisis import crisis
 from finflow.market.extra import own_feature
 from finflow.market.market_features import MARKET_FEATURES, turbulence
 from finflow.market.panel import MarketPanel
+from finflow.market.trading_features import TRADING_FEATURES
 
 FloatArray = NDArray[np.float64]
 
-__all__ = ["LENSES", "LONGEST_LOOKBACK", "Features", "compute_features"]
+__all__ = ["LENSES", "LONGEST_LOOKBACK", "Features", "compute_features", "features_of"]
 
 LONGEST_LOOKBACK = 253
 """Bars that the longest feature needs: 252 returns."""
@@ -56,8 +60,9 @@ class Features:
 def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = ()) -> Features:
     """Compute every feature of every bar.
 
-    Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, and
-    the turbulence's covariance) is fitted on the rows before `fit_until`: the training window.
+    Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, the
+    turbulence's covariance and the two states of the crisis score) is fitted on the rows before `fit_until`: the
+    training window.
 
     Parameters
     ----------
@@ -86,12 +91,20 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         )
     view = View(panel)
     added = [own_feature(path) for path in extra]
-    raw = [*(feature.compute(view) for feature in ASSET_FEATURES), *(one.compute(panel) for one in added)]
-    listing = [*((one.name, one.lenses) for one in ASSET_FEATURES), *((one.name, one.lenses) for one in added)]
-    taken = {feature.name for feature in ASSET_FEATURES}.intersection(feature.name for feature in added)
-    if taken:
-        raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
-    market_raw = [*(compute(view) for compute in MARKET_FEATURES.values()), turbulence(view, fit_until)]
+    own = features_of(panel)
+    computed = [(one, one.compute(panel)) for one in added]
+    of_assets = [(one, values) for one, values in computed if values.ndim == 2]
+    of_market = [(one, values) for one, values in computed if values.ndim == 1]
+    listing = [*((one.name, one.lenses) for one in own), *((one.name, one.lenses) for one, _ in of_assets)]
+    market_names = (*MARKET_FEATURES, "turbulence", "crisis", *(one.name for one, _ in of_market))
+    _check_names(one.name for one in added)
+    raw = np.empty((len(listing), *panel.close.shape))
+    _of_assets(view, own, raw)
+    for column, (_, values) in zip(raw[len(own) :], of_assets, strict=True):
+        column[:] = values
+    fitted = [turbulence(view, fit_until), crisis(view, fit_until)]
+    known = [compute(view) for compute in MARKET_FEATURES.values()]
+    market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
     defined = _all_finite(raw) & view.listed
     market_defined = _all_finite(market_raw)
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
@@ -108,33 +121,72 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         assets=assets,
         market=market,
         asset_names=tuple(name for name, _ in listing),
-        market_names=(*MARKET_FEATURES, "turbulence"),
+        market_names=market_names,
         lenses=lenses,
         first_bar=first_bar,
     )
 
 
-def _all_finite(columns: Sequence[FloatArray]) -> NDArray[np.bool_]:
+def features_of(panel: MarketPanel) -> list[AssetFeature]:
+    """finflow's features of an asset that a panel has the fields for."""
+    return [
+        *ASSET_FEATURES,
+        *(one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)),
+    ]
+
+
+def _check_names(added: Iterable[str]) -> None:
+    """A user's feature may not have the name of one of finflow's, whether or not this panel has it."""
+    ours = {*(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)), *MARKET_FEATURES, "turbulence", "crisis"}
+    taken = ours.intersection(added)
+    if taken:
+        raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
+
+
+def _all_finite(columns: FloatArray) -> NDArray[np.bool_]:
     """Where every one of the columns is finite."""
-    defined = np.isfinite(columns[0])
+    defined: NDArray[np.bool_] = np.isfinite(columns[0])
     for column in columns[1:]:
-        defined = defined & np.isfinite(column)
+        defined &= np.isfinite(column)
     return defined
 
 
-def _scale(
-    raw: Sequence[FloatArray], defined: NDArray[np.bool_], first_bar: int, fit_until: int
-) -> NDArray[np.float32]:
+def _of_assets(view: View, features: Sequence[AssetFeature], raw: FloatArray) -> None:
+    """Fill in every feature of every asset, made for a few assets at a time."""
+    for part in view.parts():
+        for feature, column in zip(features, raw, strict=False):
+            column[:, part.columns] = feature.raw(part)
+    for feature, column in zip(features, raw, strict=False):
+        if feature.ranked:
+            column[:] = rolling.percentile_rank(column)
+
+
+def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fit_until: int) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     usable = defined.copy()
     usable[:first_bar] = False
+    fits = np.array([_fit(column[:fit_until][usable[:fit_until]]) for column in raw])
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
-    for index, column in enumerate(raw):
-        sample = column[:fit_until][usable[:fit_until]]
-        center, spread = sample.mean(), sample.std()
-        # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
-        if spread < 1e-8 * (1.0 + abs(center)):
-            spread = 1.0
-        result[..., index] = np.where(usable, np.clip((column - center) / spread, -_CLIP, _CLIP), 0.0)
+    bars = len(defined)
+    _fill(raw.reshape(len(raw), bars, -1), usable.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
     result.setflags(write=False)
     return result
+
+
+@njit(cache=True, error_model="numpy")
+def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
+    """Scale bar by bar, so that what is written next to each other is written at the same time."""
+    for bar in range(raw.shape[1]):
+        for index in range(len(raw)):
+            center, spread = fits[index]
+            for column in range(raw.shape[2]):
+                if usable[bar, column]:
+                    scaled = (raw[index, bar, column] - center) / spread
+                    result[bar, column, index] = min(max(scaled, -_CLIP), _CLIP)
+
+
+def _fit(sample: FloatArray) -> tuple[float, float]:
+    """Mean and deviation of a feature in training."""
+    center, spread = float(sample.mean()), float(sample.std())
+    # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
+    return center, spread if spread >= 1e-8 * (1.0 + abs(center)) else 1.0

@@ -43,37 +43,37 @@ def _spread(view: View, window: int) -> FloatArray:
 
 @_feature
 def market_return_1(view: View) -> FloatArray:
-    """m / std(m) over 63 bars: today's move in deviations."""
+    """m / std(m) over 63 bars: today's move in deviations (Jegadeesh 1990)."""
     return view.market[:, 0] / _spread(view, 63)
 
 
 @_feature
 def market_return_21(view: View) -> FloatArray:
-    """Sum of m over 21 bars / (std(m) over 63 bars times sqrt 21): the month in deviations."""
+    """Sum of m over 21 bars / (std(m) over 63 bars times sqrt 21): the month in deviations (Moskowitz et al. 2012)."""
     return rolling.total(view.market, 21)[:, 0] / (_spread(view, 63) * math.sqrt(21.0))
 
 
 @_feature
 def market_sharpe_252(view: View) -> FloatArray:
-    """mean(m) / std(m) sqrt 252 over 252 bars: Sharpe ratio of the year, without cash."""
+    """mean(m) / std(m) sqrt 252 over 252 bars: Sharpe ratio of the year, without cash (Sharpe 1966)."""
     return rolling.mean(view.market, 252)[:, 0] / _spread(view, 252) * math.sqrt(BARS_PER_YEAR)
 
 
 @_feature
 def market_volatility(view: View) -> FloatArray:
-    """ln(std(m) sqrt 252) over 21 bars: log of the annual realised volatility."""
+    """ln(std(m) sqrt 252) over 21 bars: log of the annual realised volatility (Andersen et al. 2003)."""
     return np.log(_spread(view, 21) * math.sqrt(BARS_PER_YEAR))
 
 
 @_feature
 def market_volatility_ratio(view: View) -> FloatArray:
-    """ln of std(m) over 21 bars / std(m) over 252 bars: volatility against its own year (Moreira and Muir 2017)."""
+    """ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its own year (Moreira and Muir 2017)."""
     return np.log(_spread(view, 21) / _spread(view, 252))
 
 
 @_feature
 def dispersion(view: View) -> FloatArray:
-    """ln of the mean over 21 bars of the spread of r across assets: room for selection (Solnik and Roulet 2000)."""
+    """ln of the mean over 21 bars of the spread of r over assets, in logs: room to choose (Solnik and Roulet 2000)."""
     known = np.isfinite(view.returns)
     count = known.sum(axis=1, keepdims=True)
     apart = np.where(known, view.returns - view.market, 0.0)
@@ -84,12 +84,12 @@ def dispersion(view: View) -> FloatArray:
 
 @_feature
 def mean_correlation(view: View) -> FloatArray:
-    """Mean pair correlation over 63 bars, -1 to 1, weighted by the product of deviations.
+    """Mean pair correlation over 63 bars, -1 to 1, weighted by the product of deviations (Pollet and Wilson 2010).
 
     (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2), as an implied correlation is made from an index and its parts. Exact
     while the listed assets are the same through the window, near it when one joins or leaves.
     """
-    spreads = view.spread(63)
+    spreads = view.gather(lambda part: part.spread(63))
     known = np.isfinite(spreads)
     count = known.sum(axis=1)
     spreads = np.where(known, spreads, 0.0)
@@ -101,21 +101,21 @@ def mean_correlation(view: View) -> FloatArray:
 
 @_feature
 def market_trend(view: View) -> FloatArray:
-    """(M - mean M) / (std(m) sqrt 200) over 200 bars, M the running sum of m: over its mean (Faber 2007)."""
+    """(M - mean M) / (std(m) sqrt 200) over 200 bars, M the running sum of m: in deviations (Faber 2007)."""
     above = view.market_path - rolling.mean(view.market_path, 200)
     return above[:, 0] / (_spread(view, 200) * math.sqrt(200.0))
 
 
 @_feature
 def market_drawdown(view: View) -> FloatArray:
-    """M - max M over 252 bars, in log units, 0 or less: how far under the year's high."""
+    """M - max M over 252 bars, in log units, 0 or less: how far under the year's high (George and Hwang 2004)."""
     return (view.market_path - rolling.maximum(view.market_path, 252))[:, 0]
 
 
 @_feature
 def breadth(view: View) -> FloatArray:
-    """Share of assets whose log price is above its 200-bar mean, 0 to 1."""
-    above = view.path - rolling.mean(view.path, 200)
+    """Share of assets whose log price is above its 200-bar mean, 0 to 1 (Colby and Meyers 1988)."""
+    above = view.gather(lambda part: part.path - part.path_series.mean(200))
     known = np.isfinite(above)
     count = known.sum(axis=1)
     with np.errstate(invalid="ignore"):
@@ -124,7 +124,7 @@ def breadth(view: View) -> FloatArray:
 
 
 def turbulence(view: View, fit_until: int) -> FloatArray:
-    """ln of the mean over 10 bars of z' C^-1 z / n: how unusual the moves are (Kritzman and Li 2010), shape (bars,).
+    """ln of the mean over 10 bars of z' C^-1 z / n, a log ratio: how unusual moves are (Kritzman and Li 2010).
 
     z are returns standardised by each asset's training mean and deviation, C their training correlations shrunk a tenth
     towards the identity, n the number of assets that have a return. Mean, deviation and C come from the rows before
@@ -138,16 +138,16 @@ def turbulence(view: View, fit_until: int) -> FloatArray:
     center = fitted.sum(axis=0) / np.maximum(counts, 1)
     apart = np.where(known[1:fit_until], training - center, 0.0)
     scale = np.maximum(np.sqrt((apart * apart).sum(axis=0) / np.maximum(counts - 1, 1)), _FLOOR)
-    standard = np.where(known, (view.returns - center) / scale, 0.0)
+    # Blocks of one size, so that a row's bits do not depend on how many rows come after it.
+    bars, n_assets = known.shape
+    padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
+    standard = padded[:bars]
+    np.divide(view.returns - center, scale, out=standard, where=known)
     together = standard[1:fit_until].T @ standard[1:fit_until] / max(fit_until - 1, 1)
     deviation = np.sqrt(np.maximum(np.diag(together), 1e-12))
     correlation = (1.0 - _SHRINKAGE) * together / np.outer(deviation, deviation)
     np.fill_diagonal(correlation, 1.0)
     inverse = np.linalg.inv(correlation)
-    # Blocks of one size, so that a row's bits do not depend on how many rows come after it.
-    bars, n_assets = standard.shape
-    padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
-    padded[:bars] = standard
     distance = np.empty(len(padded))
     for start in range(0, len(padded), _BLOCK):
         block = padded[start : start + _BLOCK]

@@ -15,6 +15,7 @@ from finflow.config import Config, config_hash, describe_schema, load_config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.capture import SEPARATOR
 from finflow.guard.checkpoint import read_newest
+from finflow.market.features import Features
 from finflow.yaml_text import parse_file, parse_scalar
 
 CONFIG = "config.yaml"
@@ -28,7 +29,7 @@ class Checkpoint(NamedTuple):
     path : Path
     tensors : dict of Tensor
     facts : dict
-        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``log``, ``torch``.
+        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``torch``.
     warning : str or None
         What was damaged, where an older one had to be taken.
     """
@@ -109,6 +110,38 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
             f"{checkpoint.path} was trained with another configuration; a resumed run keeps its own: start a new run, "
             "or leave the changes out"
         )
+
+
+def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
+    """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
+
+    Raises
+    ------
+    CheckpointError
+        If a market's features are others than the checkpoint's.
+    """
+    trained = checkpoint.facts.get("features")
+    if trained is None:
+        raise CheckpointError(
+            f"{checkpoint.path} does not say which features it reads; use the finflow that wrote it, or start a new run"
+        )
+    for kind, names in feature_names(features).items():
+        known = list(trained[kind])
+        if names == known:
+            continue
+        lacking = ", ".join(name for name in known if name not in names)
+        more = ", ".join(name for name in names if name not in known)
+        differences = [f"lacks {lacking}"] * bool(lacking) + [f"has {more} beside"] * bool(more)
+        raise CheckpointError(
+            f"{checkpoint.path} was trained on other features: this market "
+            f"{' and '.join(differences) or 'has them in another order'}; use prices with the same fields (open, high, "
+            "low, volume) and the same features.extra"
+        )
+
+
+def feature_names(features: Features) -> dict[str, list[str]]:
+    """Names of the features, as a checkpoint keeps them."""
+    return {"assets": list(features.asset_names), "market": list(features.market_names)}
 
 
 def shape_of(facts: Mapping[str, Any]) -> NetworkShape:

@@ -16,7 +16,7 @@ import torch
 
 from finflow.config import Config, config_hash
 from finflow.env.decision import DecisionProcess
-from finflow.errors import CheckpointError, ConfigError
+from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.optimality import score_runs
@@ -29,7 +29,7 @@ from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
 from finflow.training.agent_strategy import AgentStrategy
-from finflow.training.checkpoints import Checkpoint, policy_of, read_checkpoint, stored_config
+from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
 from finflow.training.logging import METRICS
 from finflow.training.materials import Materials, choose_device, prepare
 
@@ -97,13 +97,7 @@ def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Pat
     config = stored_config(checkpoint, overrides)
     torch.set_num_threads(config.train.threads)
     materials = prepare(config)
-    shape = checkpoint.facts["shape"]
-    found = (materials.shape.n_asset_features, materials.shape.n_market_features)
-    if found != (shape["n_asset_features"], shape["n_market_features"]):
-        raise CheckpointError(
-            f"{checkpoint.path} reads {shape['n_asset_features']} features per asset and {shape['n_market_features']} "
-            f"of the market; this market has {found[0]} and {found[1]}: use one with the same columns"
-        )
+    check_same_features(checkpoint, materials.features)
     folder = output or run_folder_of(checkpoint.path)
     return evaluate_agent(materials, checkpoint, choose_device(config.train.device), folder)
 

@@ -20,6 +20,7 @@ from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.checkpoints import feature_names
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.materials import Materials
 from finflow.training.profiling import UpdateProfiler
@@ -96,6 +97,7 @@ class TrainingRun:
             "config_hash": config_hash(self.config),
             "market": self.materials.process.panel.sha256,
             "shape": self.materials.shape._asdict(),
+            "features": feature_names(self.materials.features),
             "bcell": self.config.bcell.model_dump(mode="json"),
             "log": position,
             "torch": torch.__version__,

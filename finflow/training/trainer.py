@@ -22,7 +22,13 @@ from finflow.guard.capture import restore
 from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
-from finflow.training.checkpoints import CONFIG, Checkpoint, check_same_configuration, read_checkpoint
+from finflow.training.checkpoints import (
+    CONFIG,
+    Checkpoint,
+    check_same_configuration,
+    check_same_features,
+    read_checkpoint,
+)
 from finflow.training.finetune import finetune
 from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
 from finflow.training.logging import METRICS, RunLog
@@ -74,6 +80,8 @@ class FinFlowTrainer:
         self.materials = prepare(config)
         if checkpoint is not None and checkpoint.facts["market"] != self.materials.process.panel.sha256:
             raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
+        if checkpoint is not None:
+            check_same_features(checkpoint, self.materials.features)
         self._dataset: OfflineDataset | None = None
         self._start_from = checkpoint
         self._branches = resume is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +79,22 @@ def test_ranks_run_from_minus_one_to_one_among_what_is_known() -> None:
     values = np.array([[3.0, 1.0, 2.0], [np.nan, 5.0, 1.0], [np.nan, np.nan, 7.0], [1.0, 1.0, 2.0]])
     expected = np.array([[1.0, -1.0, 0.0], [np.nan, 1.0, -1.0], [np.nan, np.nan, 0.0], [-0.5, -0.5, 1.0]])
     np.testing.assert_allclose(rolling.percentile_rank(values), expected)
+
+
+@given(seed=st.integers(0, 1000), columns=st.integers(1, 9))
+def test_ranks_equal_those_of_pandas(seed: int, columns: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random((300, columns)) < 0.2, np.nan, rng.integers(0, 6, (300, columns)))
+    rank = np.asarray(pd.DataFrame(values).rank(axis=1))
+    others = np.isfinite(values).sum(axis=1, keepdims=True) - 1
+    expected = np.where(others > 0, 2.0 * (rank - 1.0) / np.maximum(others, 1) - 1.0, rank * 0.0)
+    np.testing.assert_array_equal(rolling.percentile_rank(values), expected)
+
+
+def test_one_series_answers_for_many_windows_and_statistics() -> None:
+    values = ragged(3)
+    series = rolling.Series(values)
+    for window in (5, 21):
+        np.testing.assert_array_equal(series.total(window), rolling.total(values, window))
+        np.testing.assert_array_equal(series.std(window), rolling.std(values, window))
+    np.testing.assert_array_equal(series.mean(7), rolling.mean(values, 7))

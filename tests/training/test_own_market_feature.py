@@ -1,0 +1,86 @@
+"""A user's own feature may be of the market: (bars,), read by every expert, scaled and audited like the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.config import Config
+from finflow.errors import MarketError
+from finflow.evaluation.audit import Probe, audit, verdict_of
+from finflow.market.features import compute_features
+from finflow.market.sources import load_panel
+from finflow.market.splits import split_panel
+from finflow.training.audited import Subjects
+from finflow.training.materials import prepare
+
+OWN = '''
+import numpy as np
+
+
+def swing(panel):
+    """Causal: mean size of the bar's moves."""
+    result = np.full(panel.n_bars, np.nan)
+    result[1:] = np.abs(panel.close[1:] / panel.close[:-1] - 1.0).mean(axis=1)
+    return result
+
+
+def ahead(panel):
+    """Tomorrow's swing."""
+    return np.append(swing(panel)[1:], 0.0)
+
+
+def breadth(panel):
+    return swing(panel)
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "wide.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("wide", None)
+
+
+def test_it_joins_the_market_and_leaves_the_assets_alone(tiny: Callable[..., Config]) -> None:
+    plain, own = prepare(tiny()), prepare(tiny(features__extra=["wide:swing"]))
+    assert own.features.market_names == (*plain.features.market_names, "swing")
+    assert own.shape.n_market_features == plain.shape.n_market_features + 1
+    assert own.shape.n_asset_features == plain.shape.n_asset_features
+    np.testing.assert_array_equal(own.features.market[:, :-1], plain.features.market)
+    np.testing.assert_array_equal(own.features.assets, plain.features.assets)
+    trained = own.features.market[own.features.first_bar : own.split.train_end, -1]
+    assert abs(float(trained.mean())) < 0.1
+    assert 0.5 < float(trained.std()) < 1.1
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("wide:swing@growth", "is of the market, which every expert reads; leave @growth out"),
+        ("wide:breadth", "features.extra has a feature 'breadth', and so has finflow"),
+    ],
+)
+def test_one_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callable[..., Config]) -> None:
+    with pytest.raises(MarketError, match=words):
+        compute_features(load_panel(tiny().market), 500, [path])
+
+
+@pytest.mark.parametrize(("name", "clean"), [("swing", True), ("ahead", False)])
+def test_it_is_audited(name: str, clean: bool, tiny: Callable[..., Config]) -> None:
+    config = tiny(features__extra=[f"wide:{name}"])
+    panel = load_panel(config.market)
+    subjects = Subjects(panel, config, split_panel(panel, config.market))
+    parts = [part for part in subjects.of_market() if part.name in (f"feature wide:{name}", "features")]
+    assert len(parts) == 2
+    probes = [Probe(last, kind) for last in (500, 640) for kind in ("cut", "replaced", "relisted")]
+    complaint = verdict_of(audit(panel, parts, probes))
+    if clean:
+        assert complaint is None
+    else:
+        assert str(complaint).startswith("feature wide:ahead looks ahead")

@@ -1,0 +1,73 @@
+"""An agent reads the features that it was trained on: a market that gives others is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.errors import CheckpointError
+from finflow.market.features import compute_features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources import load_panel
+from finflow.training import materials
+from finflow.training.checkpoints import Checkpoint, check_same_features, feature_names
+from finflow.training.held_out import evaluate_checkpoint
+from finflow.training.trainer import FinFlowTrainer
+
+FIT = 500
+
+
+def with_fields(panel: MarketPanel) -> MarketPanel:
+    """The same closes, with the rest of a day drawn around them."""
+    rng = np.random.default_rng(0)
+
+    def drawn(scale: float) -> NDArray[np.float64]:
+        return rng.standard_normal(panel.close.shape) * scale
+
+    opens = panel.close * np.exp(drawn(0.004))
+    high = np.maximum(opens, panel.close) * np.exp(np.abs(drawn(0.004)))
+    low = np.minimum(opens, panel.close) * np.exp(-np.abs(drawn(0.004)))
+    return replace(panel, open=opens, high=high, low=low, volume=np.round(np.exp(12.0 + drawn(0.5))))
+
+
+def checkpoint(**facts: Any) -> Checkpoint:
+    return Checkpoint(Path("agent.safetensors"), {}, facts, None)
+
+
+def test_an_agent_of_volumes_refuses_a_market_of_closes(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, real = tiny(), load_panel
+    with monkeypatch.context() as patched:
+        patched.setattr(materials, "load_panel", lambda market: with_fields(real(market)))
+        trainer = FinFlowTrainer(config)
+        trainer.train_iql()
+        saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
+        assert {"money_flow_21", "parkinson_21"} <= set(trainer.materials.features.asset_names)
+    with pytest.raises(CheckpointError, match=r"this market lacks parkinson_21, .*use prices with the same fields"):
+        evaluate_checkpoint(saved, {}, output=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_names_are_compared_and_not_only_counted(tiny: Callable[..., Config]) -> None:
+    panel = load_panel(tiny().market)
+    plain, full = compute_features(panel, FIT), compute_features(with_fields(panel), FIT)
+    names = feature_names(plain)
+    check_same_features(checkpoint(features=names), plain)
+    with pytest.raises(CheckpointError, match=r"has parkinson_21, .* beside"):
+        check_same_features(checkpoint(features=names), full)
+    renamed = {**names, "market": [*names["market"][:-1], "mine"]}
+    with pytest.raises(CheckpointError, match=r"this market lacks mine and has crisis beside"):
+        check_same_features(checkpoint(features=renamed), plain)
+    swapped = {**names, "assets": names["assets"][::-1]}
+    with pytest.raises(CheckpointError, match="in another order"):
+        check_same_features(checkpoint(features=swapped), plain)
+    with pytest.raises(CheckpointError, match="does not say which features"):
+        check_same_features(checkpoint(shape={}), plain)
