@@ -81,6 +81,7 @@ def build_page(
         _finding(data, results),
         _section("comparison", "Comparison", _comparison(data, results)),
         *(_figure(figure) for figure in figures),
+        *([_section("experts-alone", "Each expert alone", _experts(data, results))] if results.experts else []),
         _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
         _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
@@ -183,6 +184,18 @@ def _comparison(data: ReportData, results: Results) -> str:
         + f"<p class='caption'>Under each Sharpe ratio: its {level} bootstrap interval. Returns and drawdowns are "
         "after costs; a dash means undefined.</p>"
     )
+
+
+def _experts(data: ReportData, results: Results) -> str:
+    shown = columns(data.cvar_alpha)
+    head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
+    rows = ""
+    for name, summary in {data.agent.name: results.metrics[data.agent.name], **results.experts}.items():
+        cells = "".join(f"<td>{column.show(summary[column.key])}</td>" for column in shown)
+        marked = ' class="agent"' if name == data.agent.name else ""
+        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
+    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
+    return _table("Experts", f"<tr><th>Decides</th>{head}</tr>", rows) + f'<p class="caption">{caption}</p>'
 
 
 def _interval_table(data: ReportData, results: Results) -> str:

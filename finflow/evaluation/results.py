@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,8 @@ class ReportData:
         Provenance and settings to print, in this order: values may be mappings and sequences.
     notes
         What the data cannot show, a sentence each.
+    experts
+        The agent's experts, each deciding alone; over the same days.
     """
 
     title: str
@@ -53,6 +55,7 @@ class ReportData:
     training: pd.DataFrame
     facts: Mapping[str, object]
     notes: tuple[str, ...] = ()
+    experts: tuple[Backtest, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
@@ -88,11 +91,14 @@ class Results:
         By strategy and metric, for what the bootstrap can resample.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
+    experts
+        By expert of the agent: what it is worth alone.
     """
 
     metrics: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     difference: SharpeDifference | None
+    experts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def finding(self) -> str:
@@ -119,7 +125,8 @@ def judge(data: ReportData) -> Results:
             data.confidence,
         )
     summaries = {run.name: metrics.summarise(run, data.cvar_alpha) for run in runs}
-    return Results(summaries, intervals, difference)
+    experts = {run.name: metrics.summarise(run, data.cvar_alpha) for run in data.experts}
+    return Results(summaries, intervals, difference, experts)
 
 
 def as_json(data: ReportData, results: Results) -> str:
@@ -134,6 +141,7 @@ def as_json(data: ReportData, results: Results) -> str:
             "seed": data.seed,
         },
         "cvar_alpha": data.cvar_alpha,
+        "experts": results.experts,
         "against_equal_weight": {
             "finding": results.finding,
             "sharpe_difference": None if difference is None else difference.value,

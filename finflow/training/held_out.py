@@ -24,7 +24,7 @@ from finflow.files import check_writable
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, policy_of, read_checkpoint, stored_config
 from finflow.training.logging import METRICS
 from finflow.training.materials import Materials, choose_device, prepare
@@ -61,10 +61,12 @@ def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.d
     folder : Path
         The report goes into its ``reports``.
     """
-    agent = AgentStrategy(policy_of(checkpoint, device), device)
+    policy = policy_of(checkpoint, device)
+    agent = AgentStrategy(policy, device)
     counters = checkpoint.counters
     facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase"}
-    return _judge(materials, agent, folder, facts, training=_training_rows(checkpoint, folder))
+    rows = _training_rows(checkpoint, folder)
+    return _judge(materials, agent, folder, facts, training=rows, experts=experts_alone(policy, device))
 
 
 def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
@@ -132,13 +134,15 @@ def _judge(
     facts: Mapping[str, object],
     training: pd.DataFrame | None = None,
     others: Sequence[Strategy] = (),
+    experts: Sequence[Strategy] = (),
 ) -> Outcome:
     """Run a strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
     config, process = materials.config, materials.held_out_process()
     taken = {judged.name, *(strategy.name for strategy in others)}
     classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
-    played = run_backtests(process, materials.split.test, [judged, *others, *classical])
+    both = run_backtests(process, materials.split.test, [judged, *others, *classical, *experts])
+    played, alone = both[: len(both) - len(experts)], both[len(both) - len(experts) :]
     index = index_backtest(process, materials.split.test)
     runs = (*played, index) if index is not None and index.name not in taken else played
     data = ReportData(
@@ -153,6 +157,7 @@ def _judge(
         training=training if training is not None else pd.DataFrame(),
         facts={**facts, **_provenance(materials, process)},
         notes=_limits(materials, runs),
+        experts=alone,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}
