@@ -328,7 +328,11 @@ class TrainConfig(Section):
     validation_updates: Int = Field(
         default=1000, ge=1, description="updates between backtests on the validation window"
     )
-    save_best: Flag = Field(default=True, description="keep the checkpoint with the best validation Sharpe ratio")
+    best_by: Literal["value", "sharpe"] = Field(
+        default="value",
+        description="what the best checkpoint has most of on the validation window, net: mean reward or Sharpe ratio",
+    )
+    save_best: Flag = Field(default=True, description="keep the checkpoint that is best on the validation window")
     save_latest: Flag = Field(default=True, description="keep the newest checkpoint, for --resume")
     max_checkpoints: Int = Field(default=5, ge=0, description="numbered checkpoints kept, newest first")
     profile: Flag = Field(
@@ -342,6 +346,23 @@ class TrainConfig(Section):
     )
     entropy_schedule: EntropyScheduleConfig = Field(
         default=EntropyScheduleConfig(), description="annealing of the entropy coefficient"
+    )
+
+
+class OfflineConfig(Section):
+    """How the offline phase learns."""
+
+    method: Literal["iql", "td3bc", "bc"] = Field(
+        default="iql", description="implicit Q-learning, TD3+BC or behaviour cloning"
+    )
+    group_size: Int = Field(
+        default=4, ge=1, description="transitions of one bar that share a batch, where there are enough; 1 mixes freely"
+    )
+    evaluation_updates: Int = Field(
+        default=400, ge=0, description="updates of fitted Q evaluation after the offline phase; 0 leaves it out"
+    )
+    td_lambda: Number = Field(
+        default=0.95, ge=0, le=1, description="lambda of the returns that the behaviour's value is fitted to"
     )
 
 
@@ -369,7 +390,9 @@ class BCellConfig(Section):
         default=0.005, gt=0, le=1, description="share of the critic that moves into its target per update"
     )
     n_critics: Int = Field(default=2, ge=1, le=20, description="critics in the ensemble")
-    n_quantiles: Int = Field(default=32, ge=2, description="quantiles of each critic's return distribution")
+    n_quantiles: Int = Field(
+        default=32, ge=1, description="quantiles of each critic's return distribution; 1 is a scalar critic"
+    )
     dropped_quantiles: Int = Field(
         default=2, ge=0, description="top quantiles of each critic left out of online targets"
     )
@@ -382,7 +405,7 @@ class BCellConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.dropped_quantiles >= self.n_quantiles:
+        if self.dropped_quantiles >= self.n_quantiles > 1:
             raise ValueError(
                 f"bcell.dropped_quantiles = {self.dropped_quantiles} must be below "
                 f"bcell.n_quantiles = {self.n_quantiles}"
@@ -415,6 +438,7 @@ class Config(Section):
     env: EnvConfig = Field(default=EnvConfig(), description="execution, costs and constraints")
     objectives: ObjectivesConfig = Field(default=ObjectivesConfig(), description="the reward")
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
+    offline: OfflineConfig = Field(default=OfflineConfig(), description="the offline phase")
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
     output: OutputConfig = Field(default=OutputConfig(), description="files")

@@ -8,13 +8,16 @@ from torch import Tensor
 
 
 class States(NamedTuple):
-    """What is known at a decision; the tensors of the environment's observation.
+    """What is known at decisions; the tensors of the environment's observation.
+
+    Portfolios of one bar see the same market. They may share a row of it, so that it is encoded once for all of them:
+    rows come in groups of equal size, row b of the portfolios in group b // (batch / groups).
 
     Attributes
     ----------
-    assets : Tensor, (batch, assets, F + 1)
+    assets : Tensor, (groups, assets, F + 1)
         Features of each asset; the last is 1 where the asset is listed.
-    market : Tensor, (batch, M)
+    market : Tensor, (groups, M)
     portfolio : Tensor, (batch, K + 3)
         Weights, cash last, then the state of the reward.
     complete : bool
@@ -38,12 +41,19 @@ class States(NamedTuple):
 
     @property
     def listed(self) -> Tensor:
-        """Which assets may be held, bool (batch, assets)."""
+        """Which assets may be held, bool (groups, assets)."""
         return self.assets[:, :, -1] > 0.5
 
-    def rows(self, start: int, stop: int) -> States:
-        """Some of the states, as views."""
-        return States(self.assets[start:stop], self.market[start:stop], self.portfolio[start:stop], self.complete)
+    @property
+    def group_size(self) -> int:
+        """Portfolios that share a row of the market."""
+        return len(self.portfolio) // len(self.market)
+
+    def groups(self, start: int, stop: int) -> States:
+        """Some of the groups, as views."""
+        size = self.group_size
+        portfolio = self.portfolio[start * size : stop * size]
+        return States(self.assets[start:stop], self.market[start:stop], portfolio, self.complete)
 
 
 class Batch(NamedTuple):
@@ -52,7 +62,7 @@ class Batch(NamedTuple):
     Attributes
     ----------
     both : States
-        The states, then the next states: (2 * batch, ...), encoded in one call.
+        The states, then the next states: (2 * batch, ...), in groups of one size, encoded in one call.
     actions : Tensor, (batch, K)
     rewards : Tensor, (batch,)
     terminated : Tensor, (batch,)
@@ -62,7 +72,9 @@ class Batch(NamedTuple):
     families : Tensor, (batch,)
         Index of the behaviour's family; 5 and over belong to none of the experts.
     calibrations : Tensor, (batch,)
-        Fitted value of the behaviour at the state.
+        Fitted value of the behaviour at the state (online only).
+    behaviour_returns : Tensor, (batch,)
+        The behaviour's lambda-return from the state (offline data only).
     """
 
     both: States
@@ -72,13 +84,20 @@ class Batch(NamedTuple):
     next_actions: Tensor
     families: Tensor
     calibrations: Tensor
+    behaviour_returns: Tensor
 
     @property
     def states(self) -> States:
         """The states, (batch, ...)."""
-        return self.both.rows(0, len(self.rewards))
+        return self.both.groups(0, len(self.both.market) // 2)
 
     @property
     def next_states(self) -> States:
         """The next states, (batch, ...)."""
-        return self.both.rows(len(self.rewards), 2 * len(self.rewards))
+        groups = len(self.both.market)
+        return self.both.groups(groups // 2, groups)
+
+
+def spread_out(rows: Tensor, states: States) -> Tensor:
+    """Repeat what belongs to the groups for each portfolio: (groups, ...) to (batch, ...)."""
+    return rows if states.group_size == 1 else rows.repeat_interleave(states.group_size, dim=0)

@@ -22,7 +22,6 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.iql import IQL
 from finflow.agent.losses import (
     actor_loss,
     bellman_target,
@@ -33,6 +32,7 @@ from finflow.agent.losses import (
     temperature_loss,
 )
 from finflow.agent.networks import Encoding
+from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
 from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.simplex import standard_normal, target_entropy
@@ -83,12 +83,12 @@ class BCell:
         self.alpha_optimiser = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr)
         self.action_noise = Generator(device=device).manual_seed(0)
 
-    def seed_from(self, iql: IQL) -> None:
-        """Take policy, critics and targets over from IQL, bit for bit; the optimisers start afresh."""
-        self.policy.load_state_dict(iql.policy.state_dict())
-        self.critic.load_state_dict(iql.critic.state_dict())
-        self.target_critic.load_state_dict(iql.target_critic.state_dict())
-        self.behaviour_value.load_state_dict(iql.value.state_dict())
+    def seed_from(self, learner: OfflineLearner) -> None:
+        """Take policy, critics and targets over from the offline phase, bit for bit; the optimisers start afresh."""
+        self.policy.load_state_dict(learner.policy.state_dict())
+        self.critic.load_state_dict(learner.critic.state_dict())
+        self.target_critic.load_state_dict(learner.target_critic.state_dict())
+        self.behaviour_value.load_state_dict(learner.value.state_dict())
 
     @torch.no_grad()
     def decide(self, states: States) -> Decision:
@@ -174,7 +174,8 @@ class BCell:
             ahead = self.target_critic.value(self.target_critic.encode(next_states), next_states, next_actions)
             spread = ahead.spread[:, :, 0]
             share = min(update / TRUNCATION_UPDATES, 1.0)
-            next_value = pessimistic_value(ahead.mean[..., 0], spread, config.dropped_quantiles, share)
+            dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
+            next_value = pessimistic_value(ahead.mean[..., 0], spread, dropped, share)
             target = bellman_target(batch.rewards, batch.terminated, next_value, config.gamma)
             samples = target.unsqueeze(-1) + config.gamma * (1.0 - batch.terminated).unsqueeze(-1) * spread
         return target, samples
@@ -193,7 +194,9 @@ class BCell:
         valuation = self.critic.value(encoding, batch.states, portfolios, noise=noise)
         data = valuation.mean[..., 0]
         q_loss = mean_loss(data, target)
-        quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
+        quantile_loss = torch.zeros_like(q_loss)
+        if self.config.n_quantiles > 1:
+            quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
         count = proposals.portfolios.shape[1]
         policy_drawn = torch.arange(count, device=data.device) >= self.config.cql_samples
         penalty = conservative_loss(

@@ -109,7 +109,9 @@ class CriticEnsemble(nn.Module):
 
 
 class ValueNetwork(nn.Module):
-    """Two values of a state, holding its portfolio: IQL's expectile V, and the behaviour's own V_mu.
+    """IQL's V of a state, holding its portfolio, and the behaviour's own value V_mu.
+
+    V_mu reads V's encoding without teaching it, so that V is what it would be alone.
 
     Parameters
     ----------
@@ -120,11 +122,34 @@ class ValueNetwork(nn.Module):
     def __init__(self, shape: NetworkShape, generator: Generator) -> None:
         super().__init__()
         self.encoder = MarketEncoder(1, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
-        self.head = PortfolioHead(1, shape.hidden, generator)
-        self.values = EnsembleReadout(2, portfolio_width(shape.hidden), generator, scale=0.1)
+        self.own = _StateHead(shape.hidden, generator)
+        self.behaviour = _StateHead(shape.hidden, generator)
 
-    def forward(self, states: States) -> tuple[Tensor, Tensor]:
-        """V and V_mu, each (batch,)."""
-        hidden = self.head(self.encoder(states), states, states.weights.unsqueeze(1))
-        value, behaviour = self.values(hidden)[:, :, 0]
-        return value, behaviour
+    def forward(self, states: States) -> Tensor:
+        """V, (batch,)."""
+        value: Tensor = self.own(self.encoder(states), states)
+        return value
+
+    def of_behaviour(self, states: States) -> Tensor:
+        """V_mu, (batch,)."""
+        value: Tensor = self.behaviour(self.encoder(states).detach(), states)
+        return value
+
+    def both(self, states: States) -> tuple[Tensor, Tensor]:
+        """V and V_mu, each (batch,), from one encoding."""
+        encoding = self.encoder(states)
+        return self.own(encoding, states), self.behaviour(encoding.detach(), states)
+
+
+class _StateHead(nn.Module):
+    """The value of holding what is held, in an encoded market."""
+
+    def __init__(self, hidden: int, generator: Generator) -> None:
+        super().__init__()
+        self.head = PortfolioHead(1, hidden, generator)
+        self.readout = EnsembleReadout(1, portfolio_width(hidden), generator, scale=0.1)
+
+    def forward(self, encoding: Encoding, states: States) -> Tensor:
+        """The value, (batch,)."""
+        value: Tensor = self.readout(self.head(encoding, states, states.weights.unsqueeze(1)))[0, :, 0]
+        return value

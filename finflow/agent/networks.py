@@ -92,21 +92,21 @@ class EnsembleReadout(nn.Module):
 
 
 class Encoding(NamedTuple):
-    """What E encoders found in a batch of states.
+    """What E encoders found in the markets of a batch of states.
 
     Attributes
     ----------
-    assets : Tensor, (E, batch, assets, d)
+    assets : Tensor, (E, groups, assets, d)
         Embeddings of the assets.
-    state : Tensor, (E, batch, H)
+    state : Tensor, (E, groups, H)
         Embedding of the market as a whole.
     """
 
     assets: Tensor
     state: Tensor
 
-    def rows(self, start: int, stop: int) -> Encoding:
-        """The encoding of some of the states."""
+    def groups(self, start: int, stop: int) -> Encoding:
+        """The encoding of some of the groups."""
         return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
 
     def detach(self) -> Encoding:
@@ -140,7 +140,7 @@ class MarketEncoder(nn.Module):
         self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
 
     def forward(self, states: States) -> Encoding:
-        """Encode a batch of states."""
+        """Encode the markets of a batch of states."""
         first = first_layer(self.from_asset.weight, self.from_market, states)
         mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
@@ -166,7 +166,7 @@ def portfolio_width(hidden: int) -> int:
 
 
 def pooled(assets: Tensor, states: States) -> Tensor:
-    """Mean over listed assets, (E, batch, assets, d) to (E, batch, d)."""
+    """Mean over listed assets, (E, groups, assets, d) to (E, groups, d)."""
     if states.complete:
         return assets.mean(dim=2)
     listed = states.assets[:, :, -1].unsqueeze(1)
@@ -175,7 +175,7 @@ def pooled(assets: Tensor, states: States) -> Tensor:
 
 
 def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> Tensor:
-    """First layer over assets, its market part computed once per state, (E, batch, assets, d).
+    """First layer over assets, its market part computed once per group, (E, groups, assets, d).
 
     Parameters
     ----------
@@ -184,9 +184,9 @@ def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> 
     from_market : EnsembleLinear
     states : States
     """
-    batch, n_assets, n_features = states.assets.shape
-    rows = states.assets.reshape(batch * n_assets, n_features).expand(weight.shape[0], -1, -1)
-    hidden = torch.bmm(rows, weight).view(weight.shape[0], batch, n_assets, -1)
+    groups, n_assets, n_features = states.assets.shape
+    rows = states.assets.reshape(groups * n_assets, n_features).expand(weight.shape[0], -1, -1)
+    hidden = torch.bmm(rows, weight).view(weight.shape[0], groups, n_assets, -1)
     market: Tensor = from_market(states.market)
     return (hidden + market.unsqueeze(2)).relu_()
 
@@ -212,7 +212,8 @@ class PortfolioHead(nn.Module):
         exposures, width = asset_width(hidden), portfolio_width(hidden)
         self.dropout_rate = dropout_rate
         self.from_portfolio = EnsembleLinear(ensemble, exposures + N_PORTFOLIO_FACTS, width, generator, bias=False)
-        self.from_state = EnsembleLinear(ensemble, hidden + exposures + N_STATE_FACTS, width, generator)
+        self.from_state = EnsembleLinear(ensemble, hidden, width, generator)
+        self.from_held = EnsembleLinear(ensemble, exposures + N_STATE_FACTS, width, generator, bias=False)
         self.second = EnsembleLinear(ensemble, width, width, generator)
 
     def forward(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None = None) -> Tensor:
@@ -233,17 +234,19 @@ class PortfolioHead(nn.Module):
         Tensor, (E, batch, P, d)
             The last hidden layer.
         """
-        ensemble, batch = encoding.state.shape[:2]
+        ensemble, groups = encoding.state.shape[:2]
+        batch, count = portfolios.shape[:2]
         seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
-        all_exposures = torch.matmul(seen_portfolios[..., :-1], encoding.assets)
+        risky = seen_portfolios[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
+        all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
         held, exposures = torch.tensor_split(all_exposures, [1], dim=2)
         facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
         seen = torch.cat([exposures, facts], dim=-1).flatten(1, 2)
-        first = self.from_portfolio(seen).view(ensemble, batch, portfolios.shape[1], -1)
+        first = self.from_portfolio(seen).view(ensemble, batch, count, -1)
         first = (first + self._from_state(encoding, states, held.squeeze(2)).unsqueeze(2)).flatten(1, 2)
         first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
         second: Tensor = self.second(first)
-        return second.relu_().view(ensemble, batch, portfolios.shape[1], -1)
+        return second.relu_().view(ensemble, batch, count, -1)
 
     def _from_state(self, encoding: Encoding, states: States, held: Tensor) -> Tensor:
         """The part of the first layer that all portfolios share, (E, batch, d); ``held`` are current exposures."""
@@ -251,8 +254,11 @@ class PortfolioHead(nn.Module):
         concentration = weights[:, :-1].square().sum(-1, keepdim=True)
         facts = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
         facts = facts.expand(held.shape[0], -1, -1)
-        from_state: Tensor = self.from_state(torch.cat([encoding.state, held, facts], dim=-1))
-        return from_state
+        from_state: Tensor = self.from_state(encoding.state)
+        if states.group_size > 1:
+            from_state = from_state.repeat_interleave(states.group_size, dim=1)
+        from_held: Tensor = self.from_held(torch.cat([held, facts], dim=-1))
+        return from_state + from_held
 
 
 def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 
-def make_optimiser(module: nn.Module, learning_rate: float) -> torch.optim.Adam:
-    """Adam, fused into one pass over the parameters."""
-    return torch.optim.Adam(module.parameters(), lr=learning_rate, fused=True)
+def make_optimiser(modules: nn.Module | Iterable[nn.Module], learning_rate: float) -> torch.optim.Adam:
+    """Adam over the parameters of a module, or of several, fused into one pass."""
+    parts = [modules] if isinstance(modules, nn.Module) else modules
+    return torch.optim.Adam([p for part in parts for p in part.parameters()], lr=learning_rate, fused=True)
 
 
 def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:

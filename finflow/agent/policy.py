@@ -17,10 +17,11 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from finflow.agent.batch import States
+from finflow.agent.batch import Batch, States, spread_out
 from finflow.agent.critic import NetworkShape
+from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
-from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_ratios
+from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
@@ -109,7 +110,9 @@ class ExpertPolicy(nn.Module):
         with torch.no_grad():
             self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
 
-    def forward(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> Decision:
+    def forward(
+        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
+    ) -> Decision:
         """Decide for a batch of states.
 
         Parameters
@@ -119,6 +122,8 @@ class ExpertPolicy(nn.Module):
             Switches dropout on.
         gate_only : bool
             The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
+        only : int, optional
+            The expert that decides alone, whatever the gate says.
         """
         experts, seen = self._experts(states)
         if gate_only:
@@ -126,9 +131,67 @@ class ExpertPolicy(nn.Module):
         hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
         hidden = dropout(hidden, self.dropout_rate, noise)
         gate = torch.softmax(self.gate(hidden), dim=-1)
+        if only is not None:
+            gate = functional.one_hot(torch.full_like(gate[:, 0], only, dtype=torch.int64), len(EXPERTS)).to(gate.dtype)
         mixed = experts.detach() if gate_only else experts
         aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
+        experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
         return self.toward(states, experts, gate, aim, hidden)
+
+    def imitation_loss(
+        self, batch: Batch, weights: Tensor, noise: Generator | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Weighted likelihood: of the mixture on all data, of each expert on its own family.
+
+        Parameters
+        ----------
+        batch : Batch
+        weights : Tensor, (batch,)
+            Of the transitions.
+        noise : Generator, optional
+            For dropout.
+
+        Returns
+        -------
+        loss : Tensor, ()
+        metrics : dict of Tensor, ()
+        """
+        decision = self(batch.states, noise, gate_only=True)
+        dimensions = batch.actions.shape[1] - 1
+        mixture = weighted_likelihood_loss(decision.distribution.log_density(batch.actions), weights, dimensions)
+        experts = expert_loss(decision, batch, weights)
+        metrics = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
+        return mixture + experts, {name: value.detach() for name, value in metrics.items()}
+
+    def deterministic(self, states: States) -> Tensor:
+        """The centre of the policy, (batch, K)."""
+        decision: Decision = self(states)
+        return decision.distribution.centre()
+
+    def deterministic_step(
+        self, batch: Batch, noise: Generator | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The centre, with gradients for the gate and the trade rate; and what the experts learn meanwhile.
+
+        Returns
+        -------
+        action : Tensor, (batch, K)
+        loss : Tensor, ()
+            Plain likelihood of each expert on its own family.
+        metrics : dict of Tensor, ()
+        """
+        decision = self(batch.states, noise, gate_only=True)
+        loss = expert_loss(decision, batch, torch.ones_like(batch.rewards))
+        metrics = {"expert_loss": loss.detach(), "trade_rate": decision.trade_rate.mean().detach()}
+        return decision.distribution.centre(), loss, metrics
+
+    def coordinates(self, actions: Tensor) -> Tensor:
+        """Actions where distance means something: additive log ratios, (..., K - 1)."""
+        return log_ratios(actions)
+
+    def perturbed(self, actions: Tensor, change: Tensor) -> Tensor:
+        """Portfolios moved by ``change`` (..., K - 1) in log ratios; of the same simplex."""
+        return log_portfolio(log_ratios(actions) + change).exp()
 
     def toward(self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor) -> Decision:
         """Move from the current weights toward an aim."""
@@ -142,7 +205,7 @@ class ExpertPolicy(nn.Module):
         return Decision(experts, gate, aim, trade_rate, centre, log_scale)
 
     def _experts(self, states: States) -> tuple[Tensor, Tensor]:
-        """Portfolios of the five experts, (batch, 5, K), and what they saw on average, (batch, 5 * width)."""
+        """Portfolios of the five experts, (groups, 5, K), and what they saw on average, (groups, 5 * width)."""
         first = first_layer(self.from_asset.weight * self.lens, self.from_market, states)
         mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
@@ -154,6 +217,13 @@ class ExpertPolicy(nn.Module):
         cash = self.cash_score(torch.cat([seen, market], dim=-1))
         portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
         return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
+
+
+def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
+    """Weighted likelihood of each expert's portfolio, on the transitions of its own family alone."""
+    own = (batch.families < len(EXPERTS)).to(weights.dtype)
+    distribution = decision.expert_distribution(batch.families.clamp(max=len(EXPERTS) - 1))
+    return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, batch.actions.shape[1] - 1)
 
 
 def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:

@@ -45,6 +45,8 @@ class Backtest:
         Learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,).
     refused : bool (steps,), or None
         Where the account could not pay for the trade and made none; None where that never happened.
+    rewards : float64 (steps,), or None
+        What the objective gives; None where it was not asked, as for an index.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Backtest:
     assets: tuple[str, ...]
     explanation: Mapping[str, NDArray[np.float64]] | None = None
     refused: NDArray[np.bool_] | None = None
+    rewards: NDArray[np.float64] | None = None
 
 
 class History:
@@ -116,15 +119,15 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
         raise MarketError(f"the window has {len(bars)} bars to decide at; a backtest needs two or more")
     state = process.start(np.full(len(strategies), bars.start, dtype=np.int64))
     history = History(process.panel.close)
-    columns: dict[str, list[FloatArray]] = {"returns": [], "costs": [], "turnover": [], "weights": []}
+    names = ("returns", "costs", "turnover", "weights", "rewards")
+    columns: dict[str, list[FloatArray]] = {name: [] for name in names}
     refused = np.zeros((len(bars), len(strategies)), dtype=np.bool_)
     for step, bar in enumerate(bars):
         targets = _decide_all(process, state, strategies, step, bar, history)
         outcome = process.step(state, targets)
         state = outcome.state
-        for name, value in zip(
-            columns, (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled), strict=True
-        ):
+        found = (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled, outcome.reward)
+        for name, value in zip(columns, found, strict=True):
             columns[name].append(value)
         if outcome.refused is not None:
             refused[step] = outcome.refused

@@ -82,6 +82,7 @@ def build_page(
         _section("comparison", "Comparison", _comparison(data, results)),
         _optimum(data),
         *(_figure(figure) for figure in figures),
+        *([_section("experts-alone", "Each expert alone", _experts(data, results))] if results.experts else []),
         _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
         _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
@@ -212,6 +213,18 @@ def _optimum(data: ReportData) -> str:
     ]
     head = "<tr><th>Strategy</th><th scope='col'>Score</th><th scope='col'>Log growth a bar</th></tr>"
     return _section("optimum", "Nearness to the optimum", _table("Scores", head, rows) + _list(sentences))
+
+
+def _experts(data: ReportData, results: Results) -> str:
+    shown = columns(data.cvar_alpha)
+    head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
+    rows = ""
+    for name, summary in {data.agent.name: results.metrics[data.agent.name], **results.experts}.items():
+        cells = "".join(f"<td>{column.show(summary[column.key])}</td>" for column in shown)
+        marked = ' class="agent"' if name == data.agent.name else ""
+        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
+    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
+    return _table("Experts", f"<tr><th>Decides</th>{head}</tr>", rows) + f'<p class="caption">{caption}</p>'
 
 
 def _interval_table(data: ReportData, results: Results) -> str:

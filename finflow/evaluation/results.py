@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,8 @@ class ReportData:
         What the data cannot show, a sentence each.
     optimum
         In a made-up market, its best policy, and how near to it the strategies come.
+    experts
+        The agent's experts, each deciding alone; over the same days.
     """
 
     title: str
@@ -57,6 +59,7 @@ class ReportData:
     facts: Mapping[str, object]
     notes: tuple[str, ...] = ()
     optimum: KnownOptimum | None = None
+    experts: tuple[Backtest, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
@@ -92,11 +95,14 @@ class Results:
         By strategy and metric, for what the bootstrap can resample.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
+    experts
+        By expert of the agent: what it is worth alone.
     """
 
     metrics: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     difference: SharpeDifference | None
+    experts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def finding(self) -> str:
@@ -123,7 +129,8 @@ def judge(data: ReportData) -> Results:
             data.confidence,
         )
     summaries = {run.name: metrics.summarise(run, data.cvar_alpha) for run in runs}
-    return Results(summaries, intervals, difference)
+    experts = {run.name: metrics.summarise(run, data.cvar_alpha) for run in data.experts}
+    return Results(summaries, intervals, difference, experts)
 
 
 def as_json(data: ReportData, results: Results) -> str:
@@ -138,6 +145,7 @@ def as_json(data: ReportData, results: Results) -> str:
             "seed": data.seed,
         },
         "cvar_alpha": data.cvar_alpha,
+        "experts": results.experts,
         "against_equal_weight": {
             "finding": results.finding,
             "sharpe_difference": None if difference is None else difference.value,

@@ -102,7 +102,7 @@ def train_and_measure(config: Config) -> dict[str, Any]:
     rows = pd.read_json(trainer.run_folder / METRICS, lines=True)
     validated = rows[rows["validation_sharpe"].notna()]
     online = validated[validated["phase"] == "online"]
-    best = validated.iloc[int(np.nanargmax(validated["sharpe"].to_numpy(dtype=np.float64)))]
+    best = validated.iloc[int(np.nanargmax(validated[f"validation_{config.train.best_by}"].to_numpy(np.float64)))]
     stages = {"hand-over": online.iloc[0], "end": online.iloc[-1], "best": best}
     return {
         "seconds": {name: round(value, 1) for name, value in seconds.items()},

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.bcell import states_of
-from finflow.agent.policy import ExpertPolicy
+from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.strategies.base import Information
 
 FloatArray = NDArray[np.float64]
@@ -21,12 +21,17 @@ class AgentStrategy:
     policy : ExpertPolicy
     device : torch.device
     name : str
+    expert : int, optional
+        Whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
     """
 
-    def __init__(self, policy: ExpertPolicy, device: torch.device, name: str = "finflow") -> None:
+    def __init__(
+        self, policy: ExpertPolicy, device: torch.device, name: str = "finflow", expert: int | None = None
+    ) -> None:
         self.policy = policy
         self.device = device
         self.name = name
+        self.expert = expert
         self._reasons: dict[str, list[FloatArray]] = {"gate": [], "experts": [], "trade_rate": []}
 
     def decide(self, information: Information) -> FloatArray:
@@ -35,7 +40,7 @@ class AgentStrategy:
             raise ValueError("a learned agent needs the environment's observation")
         states = states_of(information.observation, self.device)
         with torch.no_grad():
-            decision = self.policy(states)
+            decision = self.policy(states, only=self.expert)
             centre = decision.distribution.centre()[0]
         self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
         self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
@@ -47,3 +52,8 @@ class AgentStrategy:
     def explanation(self) -> dict[str, FloatArray]:
         """Gate (steps, 5), experts (steps, 5, K) and trade rate (steps,) of all decisions so far."""
         return {name: np.stack(values) for name, values in self._reasons.items()}
+
+
+def experts_alone(policy: ExpertPolicy, device: torch.device) -> list[AgentStrategy]:
+    """Each expert as a strategy of its own, moving at the agent's trade rate."""
+    return [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(EXPERTS)]

@@ -160,7 +160,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
         If there is none that fits.
     """
     policy = ExpertPolicy(shape_of(checkpoint.facts), Generator()).to(device)
-    for learner in ("bcell", "iql"):
+    for learner in ("bcell", "learner"):
         prefix = SEPARATOR.join((learner, "policy", ""))
         own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
         if own:

@@ -55,7 +55,7 @@ def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
     for start in range(0, len(store), CALIBRATION_ROWS):
         rows = slice(start, min(start + CALIBRATION_ROWS, len(store)))
         states = market.states(store.columns["bar"][rows], store.columns["portfolio"][rows])
-        store.columns["calibration"][rows] = bcell.behaviour_value(states)[1]
+        store.columns["calibration"][rows] = bcell.behaviour_value.of_behaviour(states)
 
 
 def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors) -> None:
@@ -66,7 +66,7 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
     states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device))
     action = bcell.explore(states, run.state.exploration).cpu().numpy()
     with torch.no_grad():
-        calibration = bcell.behaviour_value(states)[1].cpu().numpy()
+        calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
     _, reward, terminated, _, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
     world.replay.add_steps(before, state, action, reward, after, terminated, calibration)

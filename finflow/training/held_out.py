@@ -28,7 +28,7 @@ from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
-from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
 from finflow.training.logging import METRICS
 from finflow.training.materials import Materials, choose_device, prepare
@@ -66,10 +66,12 @@ def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.d
     folder : Path
         The report goes into its ``reports``.
     """
-    agent = AgentStrategy(policy_of(checkpoint, device), device)
+    policy = policy_of(checkpoint, device)
+    agent = AgentStrategy(policy, device)
     counters = checkpoint.counters
     facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase"}
-    return _judge(materials, agent, folder, facts, training=_training_rows(checkpoint, folder))
+    rows = _training_rows(checkpoint, folder)
+    return _judge(materials, agent, folder, facts, training=rows, experts=experts_alone(policy, device))
 
 
 def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
@@ -134,6 +136,7 @@ def _judge(
     facts: Mapping[str, object],
     training: pd.DataFrame | None = None,
     others: Sequence[Strategy] = (),
+    experts: Sequence[Strategy] = (),
 ) -> Outcome:
     """Run a strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
@@ -142,7 +145,8 @@ def _judge(
     classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
     best, unknown = _best_policy(config)
     optimal = [best.policy] if best is not None and best.policy.name not in taken else []
-    played = run_backtests(process, materials.split.test, [judged, *others, *optimal, *classical])
+    both = run_backtests(process, materials.split.test, [judged, *others, *optimal, *classical, *experts])
+    played, alone = both[: len(both) - len(experts)], both[len(both) - len(experts) :]
     known = score_runs(process, materials.split.test, played, best) if best is not None else None
     index = index_backtest(process, materials.split.test)
     runs = (*played, index) if index is not None and index.name not in taken else played
@@ -159,6 +163,7 @@ def _judge(
         facts={**facts, **_provenance(materials, process)},
         notes=(*_limits(materials, runs), *unknown),
         optimum=known,
+        experts=alone,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}

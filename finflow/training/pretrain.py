@@ -1,35 +1,77 @@
-"""The offline phase: passes of IQL over the behaviour's transitions."""
+"""The offline phase: passes of the configured method over the behaviour's transitions."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from finflow.config import TrainConfig
+from finflow.agent.offline_learner import OfflineLearner
+from finflow.agent.policy import ExpertPolicy
+from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
+from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.training.off_policy import fitted_q_value
+from finflow.training.ordering import epoch_order, group_size, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.run import TrainingRun
 from finflow.training.state import OFFLINE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
+RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew
+VALUE_ROWS = 4096  # states valued at once
 
 
-def updates_per_epoch(train: TrainConfig, transitions: int) -> int:
-    """Whole batches in a pass over the data; one where the data are fewer than a batch."""
-    return max(transitions // train.offline_batch_size, 1)
+class Epochs:
+    """How the offline phase walks over the data.
 
+    Parameters
+    ----------
+    config : Config
+    dataset : OfflineDataset
 
-def offline_updates(train: TrainConfig, transitions: int) -> int:
-    """Updates of the offline phase."""
-    return train.offline_training_epochs * updates_per_epoch(train, transitions)
+    Attributes
+    ----------
+    group_size : int
+        Transitions of one bar that share a row of the market.
+    groups : int
+        Of a batch.
+    updates : int
+        Of an epoch: whole batches; one where the data are fewer.
+    """
+
+    def __init__(self, config: Config, dataset: OfflineDataset) -> None:
+        self.seed = config.train.seed
+        self.bars = torch.from_numpy(dataset.bar.astype(np.int64))
+        self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
+        available = n_groups(self.bars, self.group_size)
+        self.groups = min(config.train.offline_batch_size // self.group_size, available)
+        self.updates = max(available // self.groups, 1)
+        self.total = config.train.offline_training_epochs * self.updates
+        self._order: tuple[int, Tensor] | None = None
+
+    def rows(self, update: int) -> Tensor:
+        """Rows of the batch of an update, (groups * group_size,)."""
+        epoch, place = divmod(update, self.updates)
+        if self._order is None or self._order[0] != epoch:
+            generator = seeded(self.seed, ORDER_PURPOSE + epoch)
+            self._order = epoch, epoch_order(self.bars, self.group_size, generator)
+        return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
+
+    def returns_due(self, update: int) -> bool:
+        """Whether the behaviour's returns are to be computed anew before an update."""
+        epoch, place = divmod(update, self.updates)
+        interval = max(self.total // self.updates // RETURN_REFRESHES, 1)
+        return place == 0 and epoch % interval == 0
 
 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
-    """Train IQL to the end of the offline phase, from wherever the state stands.
+    """Train to the end of the offline phase, from wherever the state stands.
 
     Parameters
     ----------
     run : TrainingRun
-        Its state's ``iql`` is trained.
+        Its state's ``learner`` is trained.
     dataset : OfflineDataset
 
     Returns
@@ -37,31 +79,64 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     dict
         The last update's losses (``v_loss``, ``q_loss``, ``policy_loss`` among others) and validation metrics.
     """
-    train, counters, iql = run.config.train, run.state.counters, run.state.iql
-    if iql is None:
+    config, state = run.config, run.state
+    train, counters, learner = config.train, state.counters, state.learner
+    if learner is None or state.behaviour_returns is None:
         raise ValueError("the offline phase is over")
+    policy = learner.policy
+    if not isinstance(policy, ExpertPolicy):
+        raise TypeError("the offline phase of a market trains an ExpertPolicy")
     store = Transitions.of(dataset, run.device)
+    store.columns["behaviour_return"] = state.behaviour_returns
     market = MarketTensors.of(run.materials.process, run.device)
-    total, per_epoch = offline_updates(train, len(dataset)), updates_per_epoch(train, len(dataset))
-    size = min(train.offline_batch_size, len(dataset))
-    run.progress.start_phase(f"{OFFLINE} (IQL)", total, done=counters.phase_update)
-    order: torch.Tensor | None = None
+    epochs = Epochs(config, dataset)
+    run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
+    metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
-    while counters.phase_update < total:
-        epoch, place = divmod(counters.phase_update, per_epoch)
-        if order is None or place == 0:
-            generator = seeded(train.seed, ORDER_PURPOSE + epoch)
-            order = torch.randperm(len(dataset), generator=generator).to(run.device)
-        rows = store.rows(order[place * size : (place + 1) * size])
-        batch = make_batch(rows, market, dataset.reward_scale, run.state.noise, train.observation_noise)
-        noise = run.state.noise if run.config.bcell.dropout > 0.0 else None
-        metrics = iql.update(batch, counters.phase_update / total, noise)
-        run.count_update(metrics, {"epoch": float(epoch)})
-        last = counters.phase_update == total
+    while counters.phase_update < epochs.total:
+        done = counters.phase_update
+        if epochs.returns_due(done):
+            refresh_returns(state.behaviour_returns, learner, store, market, dataset, config)
+        rows = store.rows(epochs.rows(done).to(run.device))
+        scale, size = dataset.reward_scale, epochs.group_size
+        batch = make_batch(rows, market, scale, state.noise, train.observation_noise, size)
+        metrics |= learner.update(batch, done / epochs.total, state.noise)
+        run.count_update(metrics, {"epoch": float(done // epochs.updates)})
+        last = counters.phase_update == epochs.total
         if last or counters.phase_update % train.validation_updates == 0:
-            result = {**{name: float(value) for name, value in metrics.items()}, **run.validate(iql.policy)}
+            facts = {}
+            if last and config.offline.evaluation_updates:
+                facts = {"fitted_q_value": fitted_q_value(learner, store, market, dataset, config)}
+            found = run.validate(policy, facts)
+            result = {**{name: float(value) for name, value in metrics.items()}, **facts, **found}
         if last or counters.phase_update % train.checkpoint_updates == 0:
             run.checkpoint()
         run.stop_if_asked()
     run.progress.end_phase()
     return result
+
+
+@torch.no_grad()
+def refresh_returns(
+    returns: Tensor,
+    learner: OfflineLearner,
+    store: Transitions,
+    market: MarketTensors,
+    dataset: OfflineDataset,
+    config: Config,
+) -> None:
+    """Write the behaviour's lambda-returns, in scaled rewards, bootstrapped from V_mu as it stands."""
+    values = np.empty(len(dataset))
+    for start in range(0, len(dataset), VALUE_ROWS):
+        rows = slice(start, min(start + VALUE_ROWS, len(dataset)))
+        states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows])
+        values[rows] = learner.value.of_behaviour(states).cpu().numpy()
+    found = lambda_returns(
+        dataset.reward.astype(np.float64) / dataset.reward_scale,
+        values,
+        dataset.terminated,
+        episode_ends(dataset.episode, dataset.terminated),
+        config.bcell.gamma,
+        config.offline.td_lambda,
+    )
+    returns.copy_(torch.from_numpy(found))

@@ -49,8 +49,9 @@ class MarketTensors(NamedTuple):
 
         Parameters
         ----------
-        bars : int Tensor, (batch,)
+        bars : int Tensor, (groups,)
         portfolio : Tensor, (batch, K + 3)
+            In groups of one size, one for each bar.
         noise : Generator, optional
         scale : float
             Deviation of the noise; the features' own is one.
@@ -93,7 +94,7 @@ class Transitions:
             "next_action": n_weights,
         }
         self.columns = {name: torch.zeros(capacity, width, device=device) for name, width in widths.items()}
-        for name in ("reward", "terminated", "calibration"):
+        for name in ("reward", "terminated", "calibration", "behaviour_return"):
             self.columns[name] = torch.zeros(capacity, device=device)
         for name in ("bar", "family"):
             self.columns[name] = torch.zeros(capacity, dtype=torch.int64, device=device)
@@ -103,11 +104,17 @@ class Transitions:
     def __len__(self) -> int:
         return min(self.written, self.capacity)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the columns are."""
+        return self.columns["bar"].device
+
     @classmethod
     def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
         """All transitions of an offline dataset."""
         store = cls(len(dataset), dataset.action.shape[1], dataset.portfolio.shape[1], device)
-        store.add(**{name: dataset.arrays()[name] for name in store.columns if name != "calibration"})
+        stored = dataset.arrays()
+        store.add(**{name: stored[name] for name in store.columns if name in stored})
         return store
 
     def add(self, **rows: NDArray[Any]) -> None:
@@ -170,6 +177,7 @@ def make_batch(
     reward_scale: float,
     noise: Generator | None = None,
     noise_scale: float = 0.0,
+    group_size: int = 1,
 ) -> Batch:
     """Look up the features of both states and scale the rewards.
 
@@ -182,8 +190,11 @@ def make_batch(
     noise : Generator, optional
     noise_scale : float
         Of the observation noise.
+    group_size : int
+        Every so many rows are of one bar, and share its market.
     """
-    bars = torch.cat([rows["bar"], rows["bar"] + 1])
+    bars = rows["bar"][::group_size]
+    bars = torch.cat([bars, bars + 1])
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
         both=market.states(bars, portfolios, noise, noise_scale),
@@ -193,6 +204,7 @@ def make_batch(
         next_actions=rows["next_action"],
         families=rows["family"],
         calibrations=rows["calibration"],
+        behaviour_returns=rows["behaviour_return"],
     )
 
 

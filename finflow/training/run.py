@@ -132,17 +132,21 @@ class TrainingRun:
         Returns
         -------
         dict
-            Metrics of the validation window, net of costs.
+            Metrics of the validation window, net of costs; ``value`` is the mean reward of a decision.
         """
         counters = self.state.counters
         agent = AgentStrategy(policy, self.device)
         (backtest,) = run_backtests(self.materials.process, self.materials.split.validation, [agent])
-        metrics = summarise(backtest, self.config.objectives.cvar_alpha)
-        sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash, which is never the best
+        if backtest.rewards is None:
+            raise ValueError("a backtest of the agent has rewards")
+        value = {"value": float(backtest.rewards.mean())}
+        metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
+        sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
-        if math.isfinite(sharpe) and (counters.best_sharpe is None or sharpe > counters.best_sharpe):
-            counters.best_sharpe, counters.best_update = float(sharpe), counters.update
+        score = metrics[self.config.train.best_by]
+        if math.isfinite(score) and (counters.best_score is None or score > counters.best_score):
+            counters.best_score, counters.best_update = float(score), counters.update
             self.checkpoints.save_as(BEST, *self.snapshot())
         self.progress.advance(0, sharpe=sharpe)
         return metrics

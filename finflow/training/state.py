@@ -10,13 +10,17 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.bcell import BCell
+from finflow.agent.cloning import BehaviourCloning
 from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.td3bc import TD3BC
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.materials import Materials
 from finflow.training.replay import Transitions
 
 OFFLINE, ONLINE = "offline", "online"
+METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning}
 
 
 @dataclass
@@ -32,8 +36,8 @@ class Counters:
         Gradient updates of this phase.
     vector_step : int
         Vector steps of the online phase, warm-up included.
-    best_sharpe : float or None
-        Highest validation Sharpe ratio so far.
+    best_score : float or None
+        Highest validation value, or Sharpe ratio, so far: whichever ``train.best_by`` names.
     best_update : int or None
         Where it was.
     """
@@ -42,7 +46,7 @@ class Counters:
     update: int = 0
     phase_update: int = 0
     vector_step: int = 0
-    best_sharpe: float | None = None
+    best_score: float | None = None
     best_update: int | None = None
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -97,8 +101,10 @@ class TrainingState:
         Draws everything that is random inside an update.
     exploration : Generator
         Draws the actions of the online portfolios.
-    iql : IQL or None
+    learner : OfflineLearner or None
         While the offline phase runs.
+    behaviour_returns : Tensor, (transitions,), or None
+        The behaviour's lambda-returns as last computed, while the offline phase runs.
     bcell : BCell or None
         From the hand-over on.
     world : OnlineWorld or None
@@ -108,7 +114,8 @@ class TrainingState:
     counters: Counters
     noise: Generator
     exploration: Generator
-    iql: IQL | None = field(default=None)
+    learner: OfflineLearner | None = field(default=None)
+    behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
     world: OnlineWorld | None = field(default=None)
 
@@ -121,11 +128,13 @@ def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Gener
     return generator
 
 
-def start_offline(config: Config, materials: Materials, device: torch.device, total_updates: int) -> TrainingState:
-    """The state before the first update."""
+def start_offline(config: Config, materials: Materials, device: torch.device, transitions: int) -> TrainingState:
+    """The state before the first update over so many transitions."""
     seed = config.train.seed
-    iql = IQL(materials.shape, config.bcell, seeded(seed, 1), device, total_updates)
-    return TrainingState(Counters(), seeded(seed, 2, device), seeded(seed, 3, device), iql=iql)
+    networks = portfolio_networks(materials.shape, config.bcell, seeded(seed, 1))
+    learner = METHODS[config.offline.method](networks, config.bcell, device)
+    returns = torch.zeros(transitions, device=device)
+    return TrainingState(Counters(), seeded(seed, 2, device), seeded(seed, 3, device), learner, returns)
 
 
 def start_online(config: Config, materials: Materials, device: torch.device) -> tuple[BCell, OnlineWorld]:

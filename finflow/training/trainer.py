@@ -33,7 +33,7 @@ from finflow.training.finetune import finetune
 from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.materials import choose_device, prepare
-from finflow.training.pretrain import offline_updates, pretrain
+from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
 from finflow.training.run import TrainingRun, request_stop, stopping_at_once
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
@@ -179,8 +179,7 @@ class FinFlowTrainer:
         """The run, made when it is first needed."""
         if self._run is None:
             data, checkpoint = self._data(), self._start_from
-            updates = offline_updates(self.config.train, len(data))
-            state = start_offline(self.config, self.materials, self.device, updates)
+            state = start_offline(self.config, self.materials, self.device, len(data))
             if checkpoint is not None:
                 self._restore(state, checkpoint)
             self._log = log = self._open_log(checkpoint)
@@ -217,7 +216,7 @@ class FinFlowTrainer:
         """Put a checkpoint's state into the one just made."""
         if checkpoint.counters["phase"] == ONLINE:
             state.bcell, state.world = start_online(self.config, self.materials, self.device)
-            state.iql = None
+            state.learner = state.behaviour_returns = None
         try:
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
         except CheckpointError as error:
@@ -235,20 +234,21 @@ class FinFlowTrainer:
         if before.is_file() and read_checkpoint(before).counters["update"] == state.counters.best_update:
             write_atomically(CheckpointFolder(self.run_folder / MODELS).path(BEST), before.read_bytes())
         else:
-            state.counters.best_sharpe = state.counters.best_update = None
+            state.counters.best_score = state.counters.best_update = None
 
     def _data(self) -> OfflineDataset:
         """The behaviour data."""
         return self._dataset if self._dataset is not None else self.collect_offline_data()
 
     def _hand_over(self, run: TrainingRun) -> None:
-        """B-Cell takes over from IQL, with nothing lost."""
-        if run.state.iql is None:
+        """B-Cell takes over from the offline phase, with nothing lost."""
+        if run.state.learner is None:
             raise FinflowError("there is nothing to hand over: the offline phase left no networks")
         self._keep_pretrained(run)
         bcell, world = start_online(self.config, self.materials, self.device)
-        bcell.seed_from(run.state.iql)
-        run.state.iql, run.state.bcell, run.state.world = None, bcell, world
+        bcell.seed_from(run.state.learner)
+        run.state.learner = run.state.behaviour_returns = None
+        run.state.bcell, run.state.world = bcell, world
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
     def _keep_pretrained(self, run: TrainingRun) -> None:

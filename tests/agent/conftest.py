@@ -51,6 +51,7 @@ def make_batch() -> Callable[..., Batch]:
             next_actions=next_actions,
             families=torch.randint(0, 7, (size,), generator=generator),
             calibrations=torch.randn(size, generator=generator),
+            behaviour_returns=torch.randn(size, generator=generator),
         )
 
     return make

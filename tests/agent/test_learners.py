@@ -11,6 +11,7 @@ from finflow.agent.batch import Batch, States
 from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import portfolio_networks
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -22,6 +23,10 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def make_iql(shape: NetworkShape, config: BCellConfig = CONFIG) -> IQL:
+    return IQL(portfolio_networks(shape, config, generator()), config, CPU)
+
+
 def coverage(size: int, n_weights: int, proposals: int = 3) -> CoverageProposals:
     """Uniform portfolios: their density is Gamma(K)."""
     gamma = -torch.rand(size, proposals, n_weights, generator=generator(5)).log()
@@ -30,21 +35,21 @@ def coverage(size: int, n_weights: int, proposals: int = 3) -> CoverageProposals
 
 
 def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch, learner = make_batch(), IQL(shape, CONFIG, generator(), CPU, 10)
-    reference = IQL(shape, CONFIG, generator(), CPU, 10)
-    metrics = learner.update(batch, 0.0)
+    batch, learner = make_batch(), make_iql(shape)
+    reference = make_iql(shape)
+    metrics = learner.update(batch, 0.0, generator())
     # V first, from the target critics of before
     size = len(batch.rewards)
     with torch.no_grad():
         encoding = reference.target_critic.encode(batch.both)
-        data = reference.target_critic.value(encoding.rows(0, size), batch.states, batch.actions.unsqueeze(1))
-        value, _ = reference.value(batch.states)
+        data = reference.target_critic.value(encoding.groups(0, size), batch.states, batch.actions.unsqueeze(1))
+        value = reference.value(batch.states)
         difference = data.mean[..., 0].min(dim=0).values - value
         weight = torch.where(difference < 0, 0.3, 0.7)
     torch.testing.assert_close(metrics["v_loss"], (weight * difference**2).mean())
     # then Q, toward r + gamma (1 - d) V(s') with the V of after
     with torch.no_grad():
-        next_value, _ = learner.value(batch.next_states)
+        next_value = learner.value(batch.next_states)
         target = batch.rewards + 0.99 * (1 - batch.terminated) * next_value
         before = reference.critic.value(
             reference.critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1)
@@ -59,26 +64,26 @@ def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: Mak
 
 def test_an_expert_learns_from_its_own_family_only(shape: NetworkShape, make_batch: MakeBatch) -> None:
     batch = make_batch()._replace(families=torch.full((16,), 2))
-    learner = IQL(shape, CONFIG, generator(), CPU, 10)
+    learner = make_iql(shape)
     before = learner.policy.score.weight.detach().clone()
-    learner.update(batch, 0.0)
+    learner.update(batch, 0.0, generator())
     moved = (learner.policy.score.weight - before).abs().flatten(1).sum(dim=1) > 0
     assert moved.tolist() == [False, False, True, False, False]
 
 
 def test_coverage_teaches_the_gate_but_no_expert(shape: NetworkShape, make_batch: MakeBatch) -> None:
     batch = make_batch()._replace(families=torch.full((16,), 5))
-    learner = IQL(shape, CONFIG, generator(), CPU, 10)
+    learner = make_iql(shape)
     experts, gate = learner.policy.score.weight.detach().clone(), learner.policy.gate.weight.detach().clone()
-    learner.update(batch, 0.0)
+    learner.update(batch, 0.0, generator())
     assert torch.equal(learner.policy.score.weight, experts)
     assert not torch.equal(learner.policy.gate.weight, gate)
 
 
 def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    batch, iql = make_batch(), IQL(shape, CONFIG, generator(), CPU, 10)
+    batch, iql = make_batch(), make_iql(shape)
     for _ in range(3):
-        iql.update(batch, 0.5)
+        iql.update(batch, 0.5, generator())
     agent = BCell(shape, CONFIG, generator(9), CPU)
     agent.seed_from(iql)
     actions = batch.actions.unsqueeze(1)
@@ -144,7 +149,7 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
     rates = {"actor_lr": 3e-3, "critic_lr": 3e-3}
     sizes = {"hidden_dim": 64, "n_quantiles": 8, "cql_samples": 3}
     config = BCellConfig(**sizes, **rates, cql_alpha=0.01, alpha_init=0.01, alpha_mode="fixed", iql_temperature=10.0)
-    iql = IQL(shape, config, generator(), CPU, 600)
+    iql = make_iql(shape, config)
     test = make_batch(256, 4, seed=10_000)
 
     def value(policy: torch.nn.Module, states: States) -> float:
@@ -157,7 +162,7 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
 
     untrained = value(iql.policy, test.states)
     for update in range(600):
-        iql.update(data(update), 0.0)
+        iql.update(data(update), 0.0, generator())
     offline = value(iql.policy, test.states)
     behaviour = bandit(test, test.actions).mean().item()
     agent = BCell(shape, config, generator(1), CPU)

@@ -86,7 +86,7 @@ def test_prices_after_validation_cannot_change_what_is_learned(
 def test_seeding_loses_nothing(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny(train__online_episodes=0, train__warmup_episodes=0))
     trainer.train_iql()
-    iql = trainer._begin().state.iql
+    iql = trainer._begin().state.learner
     assert iql is not None
     before = {
         (part, name): tensor.clone()

@@ -1,0 +1,140 @@
+"""What every offline learner has and does: networks, the critic's step, the behaviour's own value.
+
+The methods differ in what the critic bootstraps from and in what the policy climbs: IQL (`iql`), TD3+BC (`td3bc`),
+behaviour cloning (`cloning`). All of them leave behind a policy, critics, targets and V_mu, so that the online phase
+can take over from any.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from finflow.agent.batch import Batch
+from finflow.agent.box_task import BoxCritic, BoxPolicy, BoxValue
+from finflow.agent.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
+from finflow.agent.losses import bellman_target, mean_loss, pinball_loss
+from finflow.agent.optimisation import descend, freeze, make_optimiser
+from finflow.agent.policy import ExpertPolicy
+from finflow.config import BCellConfig
+
+
+class Networks(NamedTuple):
+    """The networks of one learner."""
+
+    policy: ExpertPolicy | BoxPolicy
+    critic: CriticEnsemble | BoxCritic
+    value: ValueNetwork | BoxValue
+
+
+def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
+    """The networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
+    return Networks(
+        ExpertPolicy(shape, generator, config.dropout),
+        CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout),
+        ValueNetwork(shape, generator),
+    )
+
+
+class OfflineLearner:
+    """Networks and optimisers, and the steps that all methods share.
+
+    Parameters
+    ----------
+    networks : Networks
+    config : BCellConfig
+    device : torch.device
+    """
+
+    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
+        self.config = config
+        self.policy = networks.policy.to(device)
+        self.critic = networks.critic.to(device)
+        self.value = networks.value.to(device)
+        self.target_critic = copy.deepcopy(self.critic)
+        freeze([self.target_critic])
+        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr)
+        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+
+    def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """One update of everything that learns.
+
+        Parameters
+        ----------
+        batch : Batch
+        progress : float
+            Share of the offline updates done, for the actor's cosine schedule.
+        noise : Generator
+            Draws whatever is random in it.
+
+        Returns
+        -------
+        dict of Tensor, ()
+            ``v_loss``, ``q_loss``, ``policy_loss`` and others.
+        """
+        raise NotImplementedError
+
+    def dropout_noise(self, noise: Generator) -> Generator | None:
+        """The generator where dropout is on, and none where it is off."""
+        return noise if self.config.dropout > 0.0 else None
+
+    def target_values(self, batch: Batch) -> tuple[Tensor, Valuation]:
+        """By the target critics: least value of the data's actions, (B,), and the next decisions' own values."""
+        with torch.no_grad():
+            encoding = self.target_critic.encode(batch.both)
+            groups = len(batch.both.market) // 2
+            data = self.target_critic.value(
+                encoding.groups(0, groups), batch.states, batch.actions.unsqueeze(1), with_quantiles=0
+            )
+            following = batch.next_actions.unsqueeze(1)
+            ahead = self.target_critic.value(encoding.groups(groups, 2 * groups), batch.next_states, following)
+            return data.mean[..., 0].min(dim=0).values, ahead
+
+    def update_behaviour_value(self, behaviour: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """V_mu toward the behaviour's lambda-returns, on an encoding that it does not teach."""
+        loss = (behaviour - batch.behaviour_returns).square().mean()
+        descend(loss, self.behaviour_optimiser, self.config.gradient_norm)
+        return {"behaviour_value_loss": loss.detach()}
+
+    def update_critic(
+        self, batch: Batch, next_value: Tensor, next_spread: Tensor, noise: Generator | None
+    ) -> dict[str, Tensor]:
+        """m toward ``r + gamma V'``; q toward the same with the spread of the behaviour's continuation.
+
+        Parameters
+        ----------
+        batch : Batch
+        next_value : Tensor, (B,)
+        next_spread : Tensor, (E, B, n)
+            Centred quantiles of the next decision.
+        noise : Generator, optional
+            For dropout.
+        """
+        gamma, states = self.config.gamma, batch.states
+        target = bellman_target(batch.rewards, batch.terminated, next_value, gamma)
+        spread_out = self.config.n_quantiles > 1  # a single quantile has no spread: the critic is scalar
+        valuation = self.critic.value(
+            self.critic.encode(states), states, batch.actions.unsqueeze(1), int(spread_out), noise
+        )
+        q_loss = mean_loss(valuation.mean[..., 0], target)
+        quantile_loss = torch.zeros_like(q_loss)
+        if spread_out:
+            samples = target.unsqueeze(-1) + gamma * (1.0 - batch.terminated).unsqueeze(-1) * next_spread
+            quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
+        length = descend(q_loss + quantile_loss, self.critic_optimiser, self.config.gradient_norm)
+        return {
+            "q_loss": q_loss.detach(),
+            "quantile_loss": quantile_loss.detach(),
+            "q": valuation.mean.mean().detach(),
+            "critic_gradient": length,
+        }
+
+
+def modules_of(learner: OfflineLearner) -> list[nn.Module]:
+    """All networks of a learner."""
+    return [part for part in vars(learner).values() if isinstance(part, nn.Module)]
