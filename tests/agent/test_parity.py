@@ -17,7 +17,7 @@ from torch import Tensor
 from finflow.agent import losses
 
 FIXTURES = Path(__file__).parent / "fixtures"
-GAMMA, EXPECTILE, TEMPERATURE = 0.97, 0.8, 2.0
+GAMMA, EXPECTILE, TEMPERATURE = 0.97, 0.8, 5.0
 TOLERANCE = 1e-5
 TYPES = [torch.float32, torch.float64]
 Arrays = dict[str, Tensor]
@@ -100,7 +100,7 @@ def test_advantage_weights_are_those_of_d3rlpy() -> None:
 
 def test_policy_loss_is_that_of_d3rlpy() -> None:
     # d3rlpy does not divide by the dimensions of the action, so neither do we here: n_dimensions = 1
-    arrays = load("iql", torch.float64)  # in float32 rounding alone moves a loss of 47 by more than the tolerance
+    arrays = load("iql", torch.float64)  # in float32 rounding alone moves a loss of 101 by more than the tolerance
     weights = losses.advantage_weights(advantage(arrays), TEMPERATURE)
     loss = losses.weighted_likelihood_loss(log_probabilities(arrays), weights, 1)
     assert loss.item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
