@@ -31,7 +31,7 @@ CONFIG = BCellConfig(
     iql_expectile=0.9,
     iql_temperature=4.0,
     tau=0.05,
-    gradient_norm=0.5,  # short enough that clipping is at work
+    gradient_norm=0.1,  # short enough that clipping is at work
 )
 
 
