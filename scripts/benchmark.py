@@ -1,4 +1,4 @@
-"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`.
+"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, or `offline`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread.
@@ -137,10 +137,16 @@ def benchmark_environments(rounds: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["env"])
+    parser.add_argument("what", choices=["env", "offline"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline")
     given = parser.parse_args(arguments)
-    benchmark_environments(given.rounds)
+    if given.what == "offline":
+        from benchmark_offline import benchmark_offline
+
+        benchmark_offline(given.rounds, given.peer_python)
+    else:
+        benchmark_environments(given.rounds)
 
 
 if __name__ == "__main__":

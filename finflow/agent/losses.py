@@ -36,7 +36,11 @@ def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
     Kostrikov, Nair and Levine (2022), Offline Reinforcement Learning with Implicit Q-Learning, equation 5.
     """
     difference = target - value
-    weight = torch.where(difference < 0.0, 1.0 - expectile, expectile)
+    below, above = (
+        difference.new_full((), 1.0 - expectile),
+        difference.new_full((), expectile),
+    )  # plain ones are float32
+    weight = torch.where(difference < 0.0, below, above)
     return (weight * difference.square()).mean()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from finflow.agent import losses
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_expectile_loss_is_minimised_by_the_expectile() -> None:
@@ -38,6 +39,51 @@ def test_expectile_loss_at_a_half_is_half_the_squared_loss() -> None:
     assert losses.expectile_loss(target, value, 0.5).item() == pytest.approx(
         0.5 * ((target - value) ** 2).mean().item(), rel=1e-12
     )
+
+
+@pytest.mark.parametrize("expectile", [0.1, 0.5, 0.9])
+def test_expectile_loss_and_its_slope_are_the_closed_form(expectile: float) -> None:
+    target, value = normal(40), normal(40, seed=1).requires_grad_()
+    loss = losses.expectile_loss(target, value, expectile)
+    (slope,) = torch.autograd.grad(loss, value)
+    expected_loss, expected_slope = 0.0, []
+    for aim, guess in zip(target.tolist(), value.tolist(), strict=True):
+        weight = expectile if aim > guess else 1.0 - expectile
+        expected_loss += weight * (aim - guess) ** 2 / 40
+        expected_slope.append(-2.0 * weight * (aim - guess) / 40)
+    assert loss.item() == pytest.approx(expected_loss, rel=1e-12)
+    np.testing.assert_allclose(slope.numpy(), expected_slope, rtol=1e-12)
+
+
+DRAWN = torch.tensor([False, True, True])
+LOSSES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
+    "expectile": (lambda target, value: losses.expectile_loss(target, value, 0.7), [(9,), (9,)]),
+    # clipped and not: the slope is zero beyond the limit
+    "weights": (lambda advantage: losses.advantage_weights(3.0 * advantage, 3.0), [(9,)]),
+    "likelihood": (lambda density, weights: losses.weighted_likelihood_loss(density, weights, 4), [(9,), (9,)]),
+    "bellman": (
+        lambda rewards, value: losses.bellman_target(rewards, torch.tensor([0.0, 1.0] * 3), value, 0.9),
+        [(6,), (6,)],
+    ),
+    "mean": (losses.mean_loss, [(2, 9), (9,)]),
+    "truncated": (lambda spread: losses.truncated_spread(spread, 2), [(2, 4, 6)]),
+    "pessimistic": (lambda mean, spread: losses.pessimistic_value(mean, spread, 2, 0.4), [(2, 4), (2, 4, 6)]),
+    "conservative": (
+        lambda proposals, data: losses.conservative_loss(
+            proposals, normal(4, 3, seed=8), data, DRAWN, normal(4, seed=9), 3
+        ),
+        [(2, 4, 3), (2, 4)],
+    ),
+    "actor": (lambda density, value, alpha: losses.actor_loss(density, value, alpha, 4), [(9,), (9,), ()]),
+    "temperature": (lambda log_alpha: losses.temperature_loss(log_alpha, normal(9), -5.0, 4), [()]),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    loss, shapes = LOSSES[name]
+    inputs = tuple(normal(*shape, seed=place).requires_grad_() for place, shape in enumerate(shapes))
+    assert torch.autograd.gradcheck(loss, inputs)
 
 
 def test_advantage_weights_are_clipped_at_a_hundred() -> None:
@@ -78,6 +124,24 @@ def test_pinball_loss_learns_the_quantiles_of_its_samples() -> None:
     expected = np.quantile(samples.numpy().ravel(), (np.arange(8) + 0.5) / 8)
     # Huber smoothing within 0.05 and a constant step move a quantile by a few hundredths
     np.testing.assert_allclose(quantiles.detach().numpy().ravel(), expected, atol=0.05)
+
+
+def test_pinball_loss_converges_to_the_quantiles_of_a_skewed_law() -> None:
+    # fresh draws of an exponential at every step, as targets are in learning; its quantiles are -log(1 - level)
+    generator = torch.Generator().manual_seed(0)
+    quantiles = torch.ones(1, 1, 8, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([quantiles], lr=0.05)
+    rates = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.995)
+    for _ in range(1200):
+        samples = -torch.rand(1, 1, 500, generator=generator, dtype=torch.float64).log()
+        optimiser.zero_grad()
+        losses.pinball_loss(quantiles, samples, width=0.005).backward()
+        optimiser.step()
+        rates.step()
+    levels = (np.arange(8) + 0.5) / 8
+    # a quantile from n draws errs by sqrt(level (1 - level) / n) / density; some hundred steps are averaged
+    error = np.sqrt(levels / (1.0 - levels) / (500 * 100))
+    assert (np.abs(quantiles.detach().numpy().ravel() + np.log(1.0 - levels)) < 4.0 * error + 0.005).all()
 
 
 def test_truncation_is_switched_on_gradually_and_only_lowers_values() -> None:

@@ -1,0 +1,122 @@
+"""The mean of the critic is scalar IQL's critic: the quantiles reach it through shared layers, and in no other way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from finflow.agent.batch import Batch
+from finflow.agent.critic import CriticEnsemble, NetworkShape
+from finflow.agent.iql import IQL
+from finflow.agent.losses import bellman_target, mean_loss, pinball_loss
+from finflow.config import BCellConfig
+
+MakeBatch = Callable[..., Batch]
+# no gradient is shortened: its norm is over the whole critic, so that quantiles would scale the step of the mean
+CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, gradient_norm=1e9)
+
+
+def learner_of(shape: NetworkShape, quantile_weight: float) -> IQL:
+    """IQL from the same weights each time but for the quantiles' own, which are multiplied."""
+    learner = IQL(shape, CONFIG, torch.Generator().manual_seed(0), torch.device("cpu"), 10)
+    with torch.no_grad():
+        for critic in (learner.critic, learner.target_critic):
+            for parameter in critic.quantiles.parameters():
+                parameter *= quantile_weight
+    return learner
+
+
+def parameters(network: nn.Module, of: str = "") -> dict[str, torch.Tensor]:
+    """Parameters whose names begin so."""
+    return {name: tensor for name, tensor in network.state_dict().items() if name.startswith(of)}
+
+
+def equal(ours: nn.Module, theirs: nn.Module, of: str = "") -> bool:
+    """Whether these parameters are the same bit for bit."""
+    found = parameters(theirs, of)
+    return all(torch.equal(tensor, found[name]) for name, tensor in parameters(ours, of).items())
+
+
+@pytest.fixture
+def gradients(shape: NetworkShape, make_batch: MakeBatch) -> Callable[[bool, bool], dict[str, torch.Tensor]]:
+    """Gradients of a critic: ``gradients(with_mean, with_quantiles)``; zero where none arrives."""
+    batch = make_batch()
+
+    def gradients(with_mean: bool, with_quantiles: bool) -> dict[str, torch.Tensor]:
+        critic = CriticEnsemble(shape, 2, 8, torch.Generator().manual_seed(0))
+        valuation = critic.value(critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1))
+        samples = torch.randn(2, len(batch.rewards), 8, generator=torch.Generator().manual_seed(1))
+        loss = torch.zeros(())
+        if with_mean:
+            loss = loss + mean_loss(valuation.mean[..., 0], batch.rewards)
+        if with_quantiles:
+            loss = loss + pinball_loss(valuation.quantiles[:, :, 0], samples)
+        loss.backward()
+        return {
+            name: torch.zeros_like(weight) if weight.grad is None else weight.grad
+            for name, weight in critic.named_parameters()
+        }
+
+    return gradients
+
+
+def test_the_readout_of_the_mean_has_the_same_gradient_with_and_without_quantiles(
+    gradients: Callable[[bool, bool], dict[str, torch.Tensor]],
+) -> None:
+    both, scalar, spread = gradients(True, True), gradients(True, False), gradients(False, True)
+    for name in both:
+        if name.startswith("mean."):
+            assert torch.equal(both[name], scalar[name])
+            assert not spread[name].any()
+        elif name.startswith("quantiles."):
+            assert not scalar[name].any()
+            assert both[name].any()
+        else:  # shared layers: the sum of what either head asks for
+            torch.testing.assert_close(both[name], scalar[name] + spread[name], rtol=1e-4, atol=1e-6)
+    assert any(not torch.equal(both[name], scalar[name]) for name in both if name.startswith("head."))
+
+
+def test_quantiles_reach_neither_v_nor_the_policy_nor_the_readout_of_the_mean(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    batch = make_batch()
+    plain, loud = learner_of(shape, 1.0), learner_of(shape, 5.0)
+    first, second = plain.update(batch, 0.0), loud.update(batch, 0.0)
+    for name in ("v_loss", "q_loss", "policy_loss", "expert_loss", "q", "advantage"):
+        assert torch.equal(first[name], second[name]), name
+    assert not torch.equal(first["quantile_loss"], second["quantile_loss"])
+    assert equal(plain.value, loud.value)
+    assert equal(plain.policy, loud.policy)
+    assert equal(plain.critic, loud.critic, "mean.")
+    assert equal(plain.target_critic, loud.target_critic, "mean.")
+    assert not equal(plain.critic, loud.critic, "head.")  # shared with the quantiles, and moved by them
+
+
+def test_quantiles_that_ask_nothing_of_shared_layers_leave_scalar_iql(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    # with weights of zero the quantile head learns but sends no gradient below itself
+    batch, learner = make_batch(), learner_of(shape, 0.0)
+    scalar = copy.deepcopy(learner.critic)
+    parts = [parameter for name, parameter in scalar.named_parameters() if not name.startswith("quantiles.")]
+    optimiser = torch.optim.Adam(parts, lr=CONFIG.critic_lr)
+    before = {name: tensor.clone() for name, tensor in parameters(learner.critic).items()}
+    metrics = learner.update(batch, 0.0)
+    with torch.no_grad():
+        next_value, _ = learner.value(batch.next_states)  # of after its own step, as published
+    target = bellman_target(batch.rewards, batch.terminated, next_value, CONFIG.gamma)
+    valuation = scalar.value(scalar.encode(batch.states), batch.states, batch.actions.unsqueeze(1), with_quantiles=0)
+    loss = mean_loss(valuation.mean[..., 0], target)
+    loss.backward()
+    optimiser.step()
+    torch.testing.assert_close(metrics["q_loss"], loss.detach())
+    for name, tensor in parameters(learner.critic).items():
+        if name.startswith("quantiles."):
+            continue
+        # in units of Adam's first step, which has the size of the learning rate whatever the gradient's
+        step, expected = tensor - before[name], parameters(scalar)[name] - before[name]
+        torch.testing.assert_close(step / CONFIG.critic_lr, expected / CONFIG.critic_lr, rtol=0.0, atol=0.02, msg=name)
