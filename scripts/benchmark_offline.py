@@ -8,6 +8,7 @@ ours are also timed with their making, as in training.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
@@ -21,16 +22,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from finflow.agent.batch import Batch
 from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import portfolio_networks
 from finflow.config import Config, load_config
 from finflow.errors import ConfigError
 from finflow.offline.collection import collect
 from finflow.training.materials import Materials, prepare
+from finflow.training.pretrain import Epochs
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.state import seeded
 
 SECONDS = 1.0  # of each contender in each round, of processor time
 BATCH = 512
-EPISODES = 100
 N_BATCHES = 16
 WARM_UP = 10
 GEMM_SIZE = 1024
@@ -52,15 +54,16 @@ def our_iql(materials: Materials) -> Ours:
     config, device = materials.config, torch.device("cpu")
     dataset = collect(config, materials.process, materials.split.train)
     store, market = Transitions.of(dataset, device), MarketTensors.of(materials.process, device)
-    learner = IQL(materials.shape, config.bcell, seeded(0, 0), device, 1_000_000)
-    noise = seeded(0, 1)
+    learner = IQL(portfolio_networks(materials.shape, config.bcell, seeded(0, 0)), config.bcell, device)
+    noise, epochs, updates = seeded(0, 1), Epochs(config, dataset), itertools.count()
 
     def draw() -> Batch:
-        rows = store.rows(torch.randint(len(dataset), (BATCH,), generator=noise))
-        return make_batch(rows, market, dataset.reward_scale, noise, config.train.observation_noise)
+        rows = store.rows(epochs.rows(next(updates)))
+        scale, size = dataset.reward_scale, epochs.group_size
+        return make_batch(rows, market, scale, noise, config.train.observation_noise, size)
 
     def update(batch: Batch) -> None:
-        learner.update(batch, 0.0)
+        learner.update(batch, 0.0, noise)
 
     return Ours(draw, update)
 
@@ -139,7 +142,7 @@ def gemm_rate() -> float:
 def benchmark_offline(rounds: int, peer_python: str | None) -> None:
     """Print updates a second of both, their ratio, the bound of the arithmetic and the share of it reached."""
     torch.set_num_threads(1)
-    config = load_config(None, {"train.offline_episodes": EPISODES, "train.offline_batch_size": BATCH}, {})
+    config = load_config(None, {"train.offline_batch_size": BATCH}, {})
     materials = prepare(config)
     ours = our_iql(materials)
     batches = [ours.draw() for _ in range(N_BATCHES)]

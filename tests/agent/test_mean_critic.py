@@ -13,6 +13,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.critic import CriticEnsemble, NetworkShape
 from finflow.agent.iql import IQL
 from finflow.agent.losses import bellman_target, mean_loss, pinball_loss
+from finflow.agent.offline_learner import portfolio_networks
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -22,7 +23,8 @@ CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, gradient_norm=1e9)
 
 def learner_of(shape: NetworkShape, quantile_weight: float) -> IQL:
     """IQL from the same weights each time but for the quantiles' own, which are multiplied."""
-    learner = IQL(shape, CONFIG, torch.Generator().manual_seed(0), torch.device("cpu"), 10)
+    networks = portfolio_networks(shape, CONFIG, torch.Generator().manual_seed(0))
+    learner = IQL(networks, CONFIG, torch.device("cpu"))
     with torch.no_grad():
         for critic in (learner.critic, learner.target_critic):
             for parameter in critic.quantiles.parameters():
@@ -85,7 +87,7 @@ def test_quantiles_reach_neither_v_nor_the_policy_nor_the_readout_of_the_mean(
 ) -> None:
     batch = make_batch()
     plain, loud = learner_of(shape, 1.0), learner_of(shape, 5.0)
-    first, second = plain.update(batch, 0.0), loud.update(batch, 0.0)
+    first, second = (learner.update(batch, 0.0, torch.Generator()) for learner in (plain, loud))
     for name in ("v_loss", "q_loss", "policy_loss", "expert_loss", "q", "advantage"):
         assert torch.equal(first[name], second[name]), name
     assert not torch.equal(first["quantile_loss"], second["quantile_loss"])
@@ -105,9 +107,9 @@ def test_quantiles_that_ask_nothing_of_shared_layers_leave_scalar_iql(
     parts = [parameter for name, parameter in scalar.named_parameters() if not name.startswith("quantiles.")]
     optimiser = torch.optim.Adam(parts, lr=CONFIG.critic_lr)
     before = {name: tensor.clone() for name, tensor in parameters(learner.critic).items()}
-    metrics = learner.update(batch, 0.0)
+    metrics = learner.update(batch, 0.0, torch.Generator())
     with torch.no_grad():
-        next_value, _ = learner.value(batch.next_states)  # of after its own step, as published
+        next_value = learner.value(batch.next_states)  # of after its own step, as published
     target = bellman_target(batch.rewards, batch.terminated, next_value, CONFIG.gamma)
     valuation = scalar.value(scalar.encode(batch.states), batch.states, batch.actions.unsqueeze(1), with_quantiles=0)
     loss = mean_loss(valuation.mean[..., 0], target)

@@ -12,9 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from finflow.agent import losses
+from finflow.agent.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch
+from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import Networks
+from finflow.config import BCellConfig
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GAMMA, EXPECTILE, TEMPERATURE = 0.97, 0.8, 5.0
@@ -129,6 +133,62 @@ def test_td3bc_critic_target_and_loss_are_those_of_d3rlpy(dtype: torch.dtype) ->
     )
     mean = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"])
     assert losses.mean_loss(mean, target).item() == pytest.approx(arrays["q_loss"].item(), abs=TOLERANCE)
+
+
+def test_td3bc_policy_loss_is_that_of_d3rlpy() -> None:
+    # lambda = 2.5 / mean |Q| by the first critic, without gradient; the squared error is meant over dimensions too
+    arrays = load("td3bc", torch.float64)
+    action = layers(arrays, "policy", arrays["batch.observations"]).tanh()
+    value = critics(arrays, "critic", arrays["batch.observations"], action)[0]
+    distance = (action - arrays["batch.actions"]).square().mean(dim=1)
+    assert distance.mean().item() == pytest.approx(arrays["bc_loss"].item(), abs=TOLERANCE)
+    assert losses.td3bc_loss(value, distance).item() == pytest.approx(arrays["policy_loss"].item(), abs=TOLERANCE)
+
+
+def take_over(arrays: Arrays, names: list[str], network: nn.Module) -> None:
+    """Put d3rlpy's layers into our ensemble's, (E, inputs, outputs), its single output first."""
+    with torch.no_grad():
+        for index, layer in enumerate((network.first, network.second, network.last)):
+            for member, name in enumerate(names):
+                weight, bias = arrays[f"{name}.{index}.weight"].T, arrays[f"{name}.{index}.bias"]
+                layer.weight[member, :, : weight.shape[1]] = weight
+                layer.bias[member, 0, : weight.shape[1]] = bias
+
+
+def test_an_update_of_iql_reports_the_losses_of_d3rlpy() -> None:
+    # the learner itself, on the networks for Box tasks; d3rlpy computes all losses before any step, we V's first, so
+    # steps are next to nothing here
+    arrays = load("iql", torch.float64)
+    config = BCellConfig(
+        gamma=GAMMA,
+        iql_expectile=EXPECTILE,
+        iql_temperature=TEMPERATURE,
+        n_quantiles=1,
+        dropped_quantiles=0,
+        critic_lr=1e-12,
+        actor_lr=1e-12,
+    )
+    generator = torch.Generator().manual_seed(0)
+    networks = Networks(BoxPolicy(5, 3, 8, generator), BoxCritic(5, 3, 8, 2, 1, generator), BoxValue(5, 8, generator))
+    learner = IQL(networks, config, torch.device("cpu"))
+    for network in (learner.policy, learner.critic, learner.target_critic, learner.value):
+        network.double()
+    take_over(arrays, ["policy"], learner.policy.mean)
+    take_over(arrays, ["value"], learner.value.own)
+    take_over(arrays, ["critic.0", "critic.1"], learner.critic.layers)
+    take_over(arrays, ["target_critic.0", "target_critic.1"], learner.target_critic.layers)
+    with torch.no_grad():
+        learner.policy.log_scale.copy_(-5.0 + 7.0 * arrays["policy.log_deviation_parameter"][0].sigmoid())
+    batch = box_batch(
+        arrays["batch.observations"],
+        arrays["batch.actions"],
+        column(arrays, "batch.rewards"),
+        column(arrays, "batch.terminals"),
+        arrays["batch.next_observations"],
+    )
+    metrics = learner.update(batch, 0.0, generator)
+    for name in ("v_loss", "q_loss", "policy_loss"):
+        assert metrics[name].item() == pytest.approx(arrays[name].item(), abs=TOLERANCE), name
 
 
 def test_cloning_is_that_of_d3rlpy_under_a_scale_of_one() -> None:

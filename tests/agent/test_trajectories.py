@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from finflow.agent.batch import Batch, States
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import portfolio_networks
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -45,7 +46,14 @@ class Adam:
 
     def descend(self, loss: Tensor, rate: float) -> None:
         """One step; parameters that the loss does not reach stay where they are."""
-        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        self.step(self.gradient(loss), rate)
+
+    def gradient(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        """Of a loss, by parameter; none where it does not reach."""
+        return torch.autograd.grad(loss, self.parameters, allow_unused=True)
+
+    def step(self, gradients: tuple[Tensor | None, ...], rate: float) -> None:
+        """Cut the gradient and move."""
         norm = math.sqrt(sum(float((g * g).sum()) for g in gradients if g is not None))
         # torch divides by the norm and 1e-6, and so do we
         factor = min(self.longest / (norm + 1e-6), 1.0)
@@ -71,7 +79,8 @@ class Reference:
         longest = CONFIG.gradient_norm
         self.policy_step = Adam(list(self.policy.parameters()), longest)
         self.critic_step = Adam(list(self.critic.parameters()), longest)
-        self.value_step = Adam(list(self.value.parameters()), longest)
+        self.value_step = Adam([*self.value.encoder.parameters(), *self.value.own.parameters()], longest)
+        self.behaviour_step = Adam(list(self.value.behaviour.parameters()), longest)
 
     def values(self, network: Any, states: States, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Means (E, B) and quantiles (E, B, n) of the critics."""
@@ -85,10 +94,10 @@ class Reference:
         with torch.no_grad():
             data = self.values(self.target, states, batch.actions)[0].amin(dim=0)
             ahead = self.values(self.target, following, batch.next_actions)[1]
-        self.update_value(batch, data, alive)
+        self.update_value(batch, data)
         with torch.no_grad():
-            advantage = data - self.value(states)[0]
-            next_value = self.value(following)[0]
+            advantage = data - self.value(states)
+            next_value = self.value(following)
         rate = CONFIG.actor_lr * (1.0 + math.cos(math.pi * progress)) / 2.0
         self.policy_step.descend(self.policy_loss(batch, advantage), rate)
         # equation 6 for the mean; for the quantiles the same target, spread as the data's own continuation
@@ -102,15 +111,15 @@ class Reference:
             for slow, fast in zip(self.target.parameters(), self.critic.parameters(), strict=True):
                 slow.copy_((1.0 - CONFIG.tau) * slow + CONFIG.tau * fast)
 
-    def update_value(self, batch: Batch, data: Tensor, alive: Tensor) -> None:
-        """Equation 5; and V_mu, which shares layers with V, by one-step temporal differences."""
-        with torch.no_grad():
-            behaviour_target = batch.rewards + CONFIG.gamma * alive * self.value(batch.next_states)[1]
-        value, behaviour = self.value(batch.states)
-        error = data - value
+    def update_value(self, batch: Batch, data: Tensor) -> None:
+        """Equation 5; and V_mu toward the behaviour's returns, reading V's encoding of before its step."""
+        error = data - self.value(batch.states)
+        behaviour = ((self.value.of_behaviour(batch.states) - batch.behaviour_returns) ** 2).mean()
         tau = CONFIG.iql_expectile
         expectile = torch.where(error > 0.0, tau * error**2, (1.0 - tau) * error**2).mean()
-        self.value_step.descend(expectile + ((behaviour - behaviour_target) ** 2).mean(), CONFIG.critic_lr)
+        gradient = self.behaviour_step.gradient(behaviour)
+        self.value_step.descend(expectile, CONFIG.critic_lr)
+        self.behaviour_step.step(gradient, CONFIG.critic_lr)
 
     def policy_loss(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Equation 7: the whole policy on all data, and each expert on the transitions of its own family."""
@@ -157,9 +166,8 @@ def double(batch: Batch) -> Batch:
 @pytest.fixture
 def learner(shape: NetworkShape) -> IQL:
     """IQL in float64; targets apart from the critics, as in the midst of learning."""
-    made = IQL(
-        shape._replace(hidden=CONFIG.hidden_dim), CONFIG, torch.Generator().manual_seed(0), torch.device("cpu"), UPDATES
-    )
+    networks = portfolio_networks(shape._replace(hidden=CONFIG.hidden_dim), CONFIG, torch.Generator().manual_seed(0))
+    made = IQL(networks, CONFIG, torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)
     for network in (made.policy, made.critic, made.value, made.target_critic):
         network.double()
@@ -180,7 +188,7 @@ def test_parameters_follow_the_published_algorithm_for_a_hundred_updates(learner
     start = {name: copy.deepcopy(theirs).state_dict() for name, (_, theirs) in pairs.items()}
     for update in range(UPDATES):
         batch = double(make_batch(8, 3, seed=10 * update))
-        learner.update(batch, update / UPDATES)
+        learner.update(batch, update / UPDATES, torch.Generator())
         reference.update(batch, update / UPDATES)
         if update + 1 not in (1, UPDATES):
             continue
@@ -195,5 +203,5 @@ def test_parameters_follow_the_published_algorithm_for_a_hundred_updates(learner
     for name, (ours, _) in pairs.items():
         moved = [float((tensor - start[name][key]).abs().max()) for key, tensor in ours.state_dict().items()]
         assert max(moved) > 0.05, name  # agreement of networks that learnt something
-    for step in (reference.value_step, reference.policy_step, reference.critic_step):
+    for step in (reference.behaviour_step, reference.policy_step, reference.critic_step):
         assert step.cuts > 0
