@@ -37,6 +37,11 @@ def _dated(value: Any) -> Any:
     return value
 
 
+def _paths(value: Any) -> Any:
+    """Take one path for a list of one, whatever characters it has."""
+    return (value,) if isinstance(value, str | Path) else value
+
+
 LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
 """Names of the five experts, each of which reads the features of its lens."""
 
@@ -53,6 +58,7 @@ Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 FilePath = Annotated[Path, BeforeValidator(_whole_path)]
+FilePaths = Annotated[tuple[FilePath, ...], BeforeValidator(_paths)]
 Date = Annotated[dt.date, BeforeValidator(_dated)]
 
 
@@ -323,6 +329,14 @@ class TrainConfig(Section):
     )
 
 
+class OfflineConfig(Section):
+    """What the agent learns from before it decides for itself."""
+
+    decisions: FilePaths = Field(
+        default=(), description="CSV files of your own decisions, dates and weights, to learn from as well"
+    )
+
+
 class BCellConfig(Section):
     """Networks, losses and optimisers of IQL and the B-Cell."""
 
@@ -393,6 +407,7 @@ class Config(Section):
     env: EnvConfig = Field(default=EnvConfig(), description="execution, costs and constraints")
     objectives: ObjectivesConfig = Field(default=ObjectivesConfig(), description="the reward")
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
+    offline: OfflineConfig = Field(default=OfflineConfig(), description="the offline phase")
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
     output: OutputConfig = Field(default=OutputConfig(), description="files")
