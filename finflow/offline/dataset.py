@@ -136,7 +136,7 @@ def save_dataset(path: Path, dataset: OfflineDataset) -> None:
         If a file cannot be written.
     """
     stream = io.BytesIO()
-    meta = np.frombuffer(json.dumps(dataset.meta, sort_keys=True).encode(), dtype=np.uint8)
+    meta = np.frombuffer(json.dumps(dataset.meta).encode(), dtype=np.uint8)
     np.savez(stream, allow_pickle=False, **{**dataset.arrays(), META: meta})
     write_together({path: stream.getvalue(), path.with_suffix(".json"): card_file(dataset)})
 
