@@ -61,7 +61,7 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
     name : str
     process : DecisionProcess, optional
         The market that the data come from: observations then are the environment's own (``assets``, ``market``,
-        ``portfolio``), and any tool can learn from them. Without it they have ``portfolio`` alone, a tenth of the
+        ``portfolio``), and any tool can learn from them. Without it they have ``portfolio`` alone, a sixth of the
         size; the features have to be looked up by bar.
 
     Returns
