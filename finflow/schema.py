@@ -37,6 +37,11 @@ def _dated(value: Any) -> Any:
     return value
 
 
+def _paths(value: Any) -> Any:
+    """Take one path for a list of one, whatever characters it has."""
+    return (value,) if isinstance(value, str | Path) else value
+
+
 LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
 """Names of the five experts, each of which reads the features of its lens."""
 
@@ -64,6 +69,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 FilePath = Annotated[Path, BeforeValidator(_whole_path)]
 Rate = Annotated[float, Strict(), Field(gt=-1, le=1)]
 RateFile = Annotated[Path, BeforeValidator(_no_number)]
+FilePaths = Annotated[tuple[FilePath, ...], BeforeValidator(_paths)]
 Date = Annotated[dt.date, BeforeValidator(_dated)]
 
 
@@ -350,7 +356,7 @@ class TrainConfig(Section):
 
 
 class OfflineConfig(Section):
-    """How the offline phase learns."""
+    """What the agent learns from before it decides for itself, and how."""
 
     method: Literal["iql", "td3bc", "bc"] = Field(
         default="iql", description="implicit Q-learning, TD3+BC or behaviour cloning"
@@ -363,6 +369,9 @@ class OfflineConfig(Section):
     )
     td_lambda: Number = Field(
         default=0.95, ge=0, le=1, description="lambda of the returns that the behaviour's value is fitted to"
+    )
+    decisions: FilePaths = Field(
+        default=(), description="CSV files of your own decisions, dates and weights, to learn from as well"
     )
 
 

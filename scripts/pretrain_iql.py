@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import resolve
-from finflow.cli.options import Parser, add_configuration_options
+from finflow.cli.options import Parser, add_configuration_options, add_recollect
 from finflow.cli.running import run_training
 from finflow.cli.safety import run_safely
 
@@ -21,15 +21,16 @@ def main(arguments: Sequence[str]) -> None:
         "--save-path",
         type=Path,
         metavar="FILE",
-        help="the dataset, as npz; reused where it is there and would come out the same",
+        help="the dataset, as npz; reused where it is there, and refused where it would come out differently now",
     )
+    add_recollect(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)
     if given.collect_episodes is not None:
         given.overrides = {**given.overrides, "train.offline_episodes": given.collect_episodes}
     if given.save_path is not None and given.save_path.suffix != ".npz":
         parser.error(f"--save-path {given.save_path} must end in .npz")
-    run_training(resolve(given), dataset=given.save_path, offline_only=True)
+    run_training(resolve(given), dataset=given.save_path, recollect=given.recollect, offline_only=True)
 
 
 if __name__ == "__main__":

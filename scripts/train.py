@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
-from finflow.cli.options import Parser, add_configuration_options, one_of
+from finflow.cli.options import Parser, add_configuration_options, add_recollect, one_of
 from finflow.cli.running import run_training
 from finflow.cli.safety import run_safely
 
@@ -29,12 +29,18 @@ def main(arguments: Sequence[str]) -> None:
         metavar="FILE",
         help="online: checkpoint_pretrained of an offline run, whose configuration stands in for the defaults",
     )
+    add_recollect(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)
     if (given.mode == "online") != (given.pretrained is not None):
         parser.error("--mode online and --pretrained FILE go together")
     base = None if given.pretrained is None else checkpoint_configuration(given.pretrained)
-    run_training(resolve(given, base), pretrained=given.pretrained, offline_only=given.mode == "offline")
+    run_training(
+        resolve(given, base),
+        pretrained=given.pretrained,
+        recollect=given.recollect,
+        offline_only=given.mode == "offline",
+    )
 
 
 if __name__ == "__main__":

@@ -507,7 +507,7 @@ def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
     def press_twice(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("finflow.training.trainer.collect", press_twice)
+    monkeypatch.setattr("finflow.training.datasets.collect", press_twice)
     before = content(desk)
     said = complaint(capsys, *TRAIN, status=130)
     assert said == "stopped before the first checkpoint: nothing to go on from\n"

@@ -370,6 +370,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "market.start": "1995-01-01",
             "market.test_end": "2020-01-01",
             "features.extra": ["mine:value@growth"],
+            "offline.decisions": ["mine.csv"],
             "env.fill": "open",
             "train.device": "cpu",
             "train.entropy_schedule.kind": "cosine",

@@ -45,7 +45,9 @@ def called(name: str, *arguments: str) -> int:
 
 def test_train_runs_both_phases(trainings: Calls) -> None:
     assert called("train.py", "--config", "configs/default.yaml", "--mode", "full", "--seed", "2") == 0
-    assert trainings == [((load_config(None, {"train.seed": 2}, {}),), {"pretrained": None, "offline_only": False})]
+    assert trainings == [
+        ((load_config(None, {"train.seed": 2}, {}),), {"pretrained": None, "recollect": False, "offline_only": False})
+    ]
 
 
 def test_train_stops_after_the_offline_phase(trainings: Calls) -> None:
@@ -61,7 +63,7 @@ def test_train_goes_online_from_a_pretrained_file_with_its_configuration(
     assert called("train.py", "--mode", "online", "--pretrained", "a.safetensors", "--sac-episodes", "5") == 0
     ((config,), named) = trainings[0]
     assert (config.bcell.hidden_dim, config.train.online_episodes) == (64, 5)
-    assert named == {"pretrained": Path("a.safetensors"), "offline_only": False}
+    assert named == {"pretrained": Path("a.safetensors"), "recollect": False, "offline_only": False}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_pretrain_collects_as_many_episodes_as_asked_for_into_the_file_named(tra
     assert called("pretrain_iql.py", "--collect-episodes", "12", "--save-path", "a/set.npz") == 0
     ((config,), named) = trainings[0]
     assert config == load_config(None, {"train.offline_episodes": 12}, {})
-    assert named == {"dataset": Path("a/set.npz"), "offline_only": True}
+    assert named == {"dataset": Path("a/set.npz"), "recollect": False, "offline_only": True}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_evaluate_needs_a_checkpoint(evaluations: Calls, capsys: pytest.CaptureF
     assert evaluations == []
 
 
-@pytest.mark.parametrize("name", ["train.py", "pretrain_iql.py", "evaluate.py", "make_docs.py"])
+@pytest.mark.parametrize("name", ["train.py", "pretrain_iql.py", "evaluate.py", "dataset.py", "make_docs.py"])
 def test_a_script_runs_as_a_program(name: str) -> None:
     command = [sys.executable, str(SCRIPTS / name)]
     root = SCRIPTS.parent

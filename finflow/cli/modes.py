@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve, resume_configuration
-from finflow.cli.options import MODES, Parser, add_configuration_options, one_of
+from finflow.cli.options import MODES, Parser, add_configuration_options, add_recollect, one_of
 from finflow.cli.output import describe_configuration
 from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_training
 from finflow.cli.safety import run_safely
@@ -79,6 +79,7 @@ def _parser() -> Parser:
         help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name; backtest: also "
         "optimal, the best policy of a synthetic market",
     )
+    add_recollect(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -92,6 +93,8 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}")
     if given.strategy and mode not in ("backtest", "audit"):
         parser.error(f"--strategy belongs to --mode backtest or audit, not to --mode {mode}")
+    if given.recollect and mode not in ("train", "demo"):
+        parser.error(f"--recollect belongs to --mode train or demo, not to --mode {mode}")
     if mode == "demo" and given.resume:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     if mode == "demo" and given.config:
@@ -104,7 +107,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
 
 def _train(given: argparse.Namespace) -> None:
     config = resume_configuration(given, given.resume) if given.resume else resolve(given)
-    run_training(config, resume=given.resume)
+    run_training(config, resume=given.resume, recollect=given.recollect)
 
 
 def _evaluate(given: argparse.Namespace) -> None:
@@ -125,7 +128,7 @@ def _audit(given: argparse.Namespace) -> None:
 
 def _demo(given: argparse.Namespace) -> None:
     given.config = ROOT / "configs" / "demo.yaml"
-    run_training(resolve(given))
+    run_training(resolve(given), recollect=given.recollect)
 
 
 def _version() -> str:

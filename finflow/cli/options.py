@@ -118,6 +118,13 @@ def add_configuration_options(parser: Parser) -> None:
     )
 
 
+def add_recollect(parser: Parser) -> None:
+    """Add --recollect."""
+    parser.add_argument(
+        "--recollect", action="store_true", help="collect the behaviour data anew, even where a saved file would do"
+    )
+
+
 def one_of(*names: str) -> Any:
     """A type for argparse: one of a few words, with the nearest named in the answer to any other."""
 

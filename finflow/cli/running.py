@@ -35,6 +35,7 @@ def run_training(
     resume: Path | None = None,
     pretrained: Path | None = None,
     dataset: Path | None = None,
+    recollect: bool = False,
     offline_only: bool = False,
 ) -> None:
     """Train, and show the outcome. Ctrl-C stops between two updates, after writing `checkpoint_latest`.
@@ -47,6 +48,8 @@ def run_training(
         Where to go on from, or the offline phase's checkpoint to start the online phase from.
     dataset
         The file of the offline dataset; one under `output.offline_dir` when left out.
+    recollect
+        Collect the offline dataset even where the file is there.
     offline_only
         Stop after the offline phase.
 
@@ -60,8 +63,8 @@ def run_training(
     with stopping_between_updates(request_stop):
         trainer = FinFlowTrainer(config, resume=resume, pretrained=pretrained)
         try:
-            if dataset is not None:
-                trainer.collect_offline_data(dataset)
+            if dataset is not None or recollect:
+                trainer.collect_offline_data(dataset, recollect)
             outcome = trainer.train_offline() if offline_only else trainer.train()
         except KeyboardInterrupt:
             command = _how_to_go_on(trainer.run_folder)

@@ -7,6 +7,7 @@ episodes step together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,12 @@ from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import MarketError
-from finflow.offline.dataset import SOURCES, OfflineDataset, made_by
+from finflow.offline.card import data_card
+from finflow.offline.dataset import OfflineDataset, made_by
+from finflow.offline.decisions import Decisions, price_decisions, read_decisions
+from finflow.offline.rows import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, joined
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
-COVERAGE = len(FAMILIES)
 COVERAGE_SHARE = 0.15
 INTERVALS = (1, 1, 1, 5, 21)  # decisions between two that trade
 TRADE_RATES = (0.03, 0.5)  # share of the way to the aim; drawn log-uniformly
@@ -114,7 +117,7 @@ class Behaviour:
 
 
 def collect(config: Config, process: DecisionProcess, window: range) -> OfflineDataset:
-    """Collect ``train.offline_episodes`` episodes in the training window.
+    """Collect ``train.offline_episodes`` episodes in the training window, and price the user's own decisions there.
 
     Parameters
     ----------
@@ -127,56 +130,76 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
     -------
     OfflineDataset
         Ruin ends an episode like any other end; the rows after it belong to a new one.
+
+    Raises
+    ------
+    FinflowError
+        If prices do not move, or a file of decisions cannot be used.
     """
+    parts, told = [play_behaviour(config, process, window)], []
+    for path in config.offline.decisions:
+        decisions = read_decisions(path, process.panel, window.stop)
+        parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
+        told.append(account_of(decisions, parts[-1]))
+    rows = joined(parts)
+    columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
+    reward_scale = float(rows["reward"].std())
+    if not reward_scale > 0.0:
+        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    meta = {
+        "reward_scale": reward_scale,
+        "made_by": made_by(config, process, window),
+        "sources": list(SOURCES),
+        "card": data_card(rows, process.panel, told),
+    }
+    return OfflineDataset(**columns, meta=meta)
+
+
+def play_behaviour(config: Config, process: DecisionProcess, window: range) -> Rows:
+    """Play the families and the coverage mixture; what each decision was and what came of it."""
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
     rng = np.random.default_rng(seeds[0])
     env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, compiled=False)
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
     behaviour = Behaviour(process, size, rng)
-    names = (
-        *("bar", "portfolio", "action", "reward", "next_portfolio", "next_action"),
-        *("terminated", "truncated", "family"),
-    )
-    rows: dict[str, list[NDArray[np.float64]]] = {name: [] for name in names}
-    lives, life = [], np.zeros(size, dtype=np.int64)
+    recorder = Recorder(process)
+    life = np.zeros(size, dtype=np.int64)
     action, source = behaviour.decide(env.state, 0)
     for step in range(length):
         before = env.state
         _, reward, terminated, truncated, info = env.step(action)
         after = info.get("final_state", env.state)
         following, next_source = behaviour.decide(after, step + 1)
-        observed, seen_after = process.observed_portfolio(before), process.observed_portfolio(after)
-        cut = truncated | (~terminated & (step + 1 == length))  # an episode that began after a ruin is cut off here
-        values = (before.bar, observed, action, reward, seen_after, following, terminated, cut, source)
-        for name, value in zip(names, values, strict=True):
-            rows[name].append(value)
-        lives.append(life.copy())
-        life += terminated
+        recorder.add(
+            before=before,
+            action=action,
+            reward=reward,
+            after=after,
+            next_action=following,
+            terminated=terminated,
+            truncated=truncated | (~terminated & (step + 1 == length)),  # begun after a ruin, it is cut off here
+            episode=np.arange(size) + size * life,
+            family=source,
+            cost=info["cost"],
+            turnover=info["turnover"],
+        )
+        life = life + terminated
         restarted = terminated & ~truncated
         action, source = following, next_source
         if restarted.any():  # the others do what was recorded as their next decision
             fresh, fresh_source = behaviour.decide(env.state, step + 1)
             action = np.where(restarted[:, None], fresh, following)
             source = np.where(restarted, fresh_source, next_source)
-    columns = {
-        name: np.stack(parts, axis=1).reshape(size * length, *parts[0].shape[1:]) for name, parts in rows.items()
+    return recorder.rows()
+
+
+def account_of(decisions: Decisions, rows: Rows) -> dict[str, Any]:
+    """What became of a user's file, for the data card."""
+    return {
+        "file": decisions.file,
+        "rows_used": len(decisions.bar),
+        "rows_after_the_training_window": decisions.later,
+        "rows_before_the_first_bar": decisions.earlier,
+        "transitions": len(rows["bar"]),
     }
-    episode = (np.arange(size)[:, None] + size * np.stack(lives, axis=1)).ravel()
-    reward_scale = float(columns["reward"].std())
-    if not reward_scale > 0.0:
-        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
-    meta = {"reward_scale": reward_scale, "made_by": made_by(config, process, window)}
-    return OfflineDataset(
-        bar=columns["bar"].astype(np.int32),
-        portfolio=columns["portfolio"].astype(np.float32),
-        action=columns["action"].astype(np.float32),
-        reward=columns["reward"].astype(np.float32),
-        next_portfolio=columns["next_portfolio"].astype(np.float32),
-        next_action=columns["next_action"].astype(np.float32),
-        terminated=columns["terminated"].astype(np.bool_),
-        truncated=columns["truncated"].astype(np.bool_),
-        episode=episode.astype(np.int32),
-        family=columns["family"].astype(np.int8),
-        meta={**meta, "sources": list(SOURCES)},
-    )

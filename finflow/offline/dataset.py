@@ -17,13 +17,26 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.env.decision import DecisionProcess
 from finflow.errors import FinflowError
-from finflow.files import write_atomically
-from finflow.strategies.behaviour import FAMILIES
+from finflow.files import write_together
+from finflow.market.panel import MarketPanel
+from finflow.offline.decisions import read_decisions
+from finflow.offline.rows import SOURCES
 
-VERSION = 1
-SOURCES = (*FAMILIES, "coverage")
+__all__ = [
+    "ANEW",
+    "SOURCES",
+    "OfflineDataset",
+    "card_file",
+    "code_hash",
+    "load_dataset",
+    "made_by",
+    "save_dataset",
+]
+
+VERSION = 2
 ROOMS_THAT_DECIDE = ("ledger", "market", "strategies", "env", "offline")
 META = "meta"
+ANEW = "delete it, or collect it anew with --recollect"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +59,8 @@ class OfflineDataset:
     family : int8 (n,)
         Index into ``SOURCES``.
     meta : dict
-        ``reward_scale`` (the rewards' deviation, by which learners divide) and ``made_by``, the hashes of all that
-        decides the data.
+        ``reward_scale`` (the rewards' deviation, by which learners divide), ``made_by``, the hashes of all that
+        decides the data, ``sources``, and ``card``, what is inside for people to read.
     """
 
     bar: NDArray[np.int32]
@@ -90,15 +103,23 @@ def made_by(config: Config, process: DecisionProcess, window: range) -> dict[str
         "objectives": _hash(config.objectives.model_dump_json().encode()),
         "episodes": str(train.offline_episodes),
         "seed": str(train.seed),
+        "decisions": _decisions_hash(config, panel),
+        "ledger": code_hash(("ledger",)),
         "code": code_hash(),
     }
 
 
+def _decisions_hash(config: Config, panel: MarketPanel) -> str:
+    """Hash of what is read of the user's files, and nothing of where they lie."""
+    files = [read_decisions(path, panel, panel.n_bars) for path in config.offline.decisions]
+    return _hash("".join(decisions.sha256 for decisions in files).encode()) if files else "none"
+
+
 @cache
-def code_hash() -> str:
-    """Hash of the source of every room that decides what the data are."""
+def code_hash(rooms: tuple[str, ...] = ROOMS_THAT_DECIDE) -> str:
+    """Hash of the source of the rooms that decide what the data are."""
     package = Path(__file__).resolve().parent.parent
-    paths = sorted(path for room in ROOMS_THAT_DECIDE for path in (package / room).glob("*.py"))
+    paths = sorted(path for room in rooms for path in (package / room).glob("*.py"))
     return _hash(b"".join(path.relative_to(package).as_posix().encode() + path.read_bytes() for path in paths))
 
 
@@ -115,20 +136,25 @@ def save_dataset(path: Path, dataset: OfflineDataset) -> None:
         If a file cannot be written.
     """
     stream = io.BytesIO()
-    meta = np.frombuffer(json.dumps(dataset.meta, sort_keys=True).encode(), dtype=np.uint8)
+    meta = np.frombuffer(json.dumps(dataset.meta).encode(), dtype=np.uint8)
     np.savez(stream, allow_pickle=False, **{**dataset.arrays(), META: meta})
-    write_atomically(path, stream.getvalue())
-    write_atomically(path.with_suffix(".json"), json.dumps(data_card(dataset), indent=2, sort_keys=True) + "\n")
+    write_together({path: stream.getvalue(), path.with_suffix(".json"): card_file(dataset)})
 
 
-def load_dataset(path: Path, expected: Mapping[str, str]) -> OfflineDataset:
+def card_file(dataset: OfflineDataset) -> str:
+    """The data card as JSON, with the reward scale and the hashes of what made the data."""
+    known = {name: dataset.meta[name] for name in ("card", "reward_scale", "made_by")}
+    return json.dumps({**known.pop("card"), **known}, indent=2, allow_nan=False) + "\n"
+
+
+def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> OfflineDataset:
     """Read a dataset, if it is what would be collected now.
 
     Parameters
     ----------
     path : Path
-    expected : mapping
-        What ``made_by`` says today.
+    expected : mapping, optional
+        What ``made_by`` says today; left out, only that the file is whole is checked.
 
     Raises
     ------
@@ -145,30 +171,13 @@ def load_dataset(path: Path, expected: Mapping[str, str]) -> OfflineDataset:
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
-        raise FinflowError(f"{path} is not a whole finflow dataset ({error}); delete it to collect it anew") from error
-    different = [name for name in expected if found.get(name) != expected[name]]
+        raise FinflowError(f"{path} is not a whole finflow dataset ({error}); {ANEW}") from error
+    different = [name for name in expected or {} if found.get(name) != (expected or {})[name]]
     if different:
         raise FinflowError(
-            f"{path} was collected with other {', '.join(different)}; delete it, or use another file, to collect anew"
+            f"{path} was collected with other {', '.join(different)}; collect it anew with --recollect, or use another "
+            "file"
         )
     if len(lengths) != 1:
-        raise FinflowError(f"{path} has columns of different lengths; delete it to collect it anew")
+        raise FinflowError(f"{path} has columns of different lengths; {ANEW}")
     return dataset
-
-
-def data_card(dataset: OfflineDataset) -> dict[str, Any]:
-    """What a dataset holds: counts, rewards and kinds of portfolios by family, and what made it."""
-    families = {}
-    for index, name in enumerate(SOURCES):
-        rows = dataset.family == index
-        if not rows.any():
-            continue
-        weights = dataset.action[rows]
-        families[name] = {
-            "transitions": int(rows.sum()),
-            "episodes": int(np.unique(dataset.episode[rows]).size),
-            "mean_reward": float(dataset.reward[rows].mean()),
-            "mean_largest_weight": float(weights[:, :-1].max(axis=1).mean()),
-            "mean_cash": float(weights[:, -1].mean()),
-        }
-    return {"transitions": len(dataset), "families": families, **dataset.meta}

@@ -194,7 +194,9 @@ class Subjects:
         short = min(_LENGTH, self.config.env.episode_length)
         train = self.config.train.model_copy(update={"offline_episodes": _EPISODES})
         env = self.config.env.model_copy(update={"episode_length": short})
-        config = self.config.model_copy(update={"train": train, "env": env})
+        # A user's own decisions are the same on every panel; what they were worth is the ledger's and audited there.
+        offline = self.config.offline.model_copy(update={"decisions": ()})
+        config = self.config.model_copy(update={"train": train, "env": env, "offline": offline})
         lag = self.config.env.execution_lag
         process = self.process(panel, self.fit(last), lag)
         # Episodes around the probe: of those all over the window, few would decide just after it.

@@ -30,6 +30,7 @@ from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.datasets import CARD
 from finflow.training.logging import METRICS
 from finflow.training.materials import Materials, choose_device, prepare
 
@@ -69,7 +70,7 @@ def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.d
     policy = policy_of(checkpoint, device)
     agent = AgentStrategy(policy, device)
     counters = checkpoint.counters
-    facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase"}
+    facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)}
     rows = _training_rows(checkpoint, folder)
     return _judge(materials, agent, folder, facts, training=rows, experts=experts_alone(policy, device))
 
@@ -190,6 +191,21 @@ def _training_rows(checkpoint: Checkpoint, folder: Path) -> pd.DataFrame:
             whole = [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
             return pd.read_json(io.StringIO("\n".join(whole)), lines=True) if whole else pd.DataFrame()
     return pd.DataFrame()
+
+
+def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
+    """What the agent learned from before it decided for itself, where the run's data card is still there."""
+    try:
+        card = json.loads((run_folder_of(checkpoint.path) / CARD).read_text("utf-8"))
+        episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
+        for name, family in card["families"].items():
+            sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
+            if sharpe is not None and turnover is not None:
+                episodes[name] += f" (Sharpe {sharpe:.2f}, turnover {turnover:.1f})"
+        told = ", ".join(f"{name} {words}" for name, words in episodes.items())
+        return {"behaviour data": f"{card['transitions']:,} decisions in the training window, medians a year: {told}"}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _is_row(line: str) -> bool:

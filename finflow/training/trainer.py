@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,8 +19,7 @@ from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
 from finflow.guard.capture import restore
 from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
-from finflow.offline.collection import collect
-from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
+from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.training.checkpoints import (
     CONFIG,
     Checkpoint,
@@ -29,6 +27,7 @@ from finflow.training.checkpoints import (
     check_same_features,
     read_checkpoint,
 )
+from finflow.training.datasets import CARD, OfflineData, offline_data
 from finflow.training.finetune import finetune
 from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
 from finflow.training.logging import METRICS, RunLog
@@ -82,7 +81,7 @@ class FinFlowTrainer:
             raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
         if checkpoint is not None:
             check_same_features(checkpoint, self.materials.features)
-        self._dataset: OfflineDataset | None = None
+        self._offline_data: OfflineData | None = None
         self._start_from = checkpoint
         self._branches = resume is not None
         self._run: TrainingRun | None = None
@@ -100,28 +99,19 @@ class FinFlowTrainer:
         if checkpoint is not None and checkpoint.warning:
             print(checkpoint.warning)
 
-    def collect_offline_data(self, path: Path | None = None) -> OfflineDataset:
+    def collect_offline_data(self, path: Path | None = None, recollect: bool = False) -> OfflineDataset:
         """Collect the behaviour data, or reuse what was collected by the same code from the same market.
 
         Parameters
         ----------
         path : Path, optional
             The npz file; one named after what made it, under ``output.offline_dir``, when left out. A file given
-            here that was made by something else is refused, never overwritten.
+            here that was made by something else is refused, not overwritten.
+        recollect : bool
+            Collect even where the file is there, and write over it.
         """
-        materials, window = self.materials, self.materials.split.train
-        expected = made_by(self.config, materials.process, window)
-        given = path
-        if path is None:
-            name = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
-            path = self.config.output.offline_dir / f"dataset-{name}.npz"
-        if path.exists():
-            self._dataset = load_dataset(path, expected)
-        else:
-            check_writable(path.parent, "output.offline_dir" if given is None else "folder", keep=False)
-            self._dataset = collect(self.config, materials.process, window)
-            save_dataset(path, self._dataset)
-        return self._dataset
+        self._offline_data = offline_data(self.config, self.materials, path, recollect)
+        return self._offline_data.dataset
 
     def train_iql(self) -> dict[str, float]:
         """Run the offline phase to its end.
@@ -186,12 +176,16 @@ class FinFlowTrainer:
             weakref.finalize(self, log.close)
             CheckpointFolder(self.run_folder / MODELS).sweep()
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
+            write_atomically(self.run_folder / CARD, card_file(data))
             write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
             if checkpoint is not None:
                 if checkpoint.warning:
                     log.console(checkpoint.warning)
                 self._bring_best(state, checkpoint)
             progress = ProgressDisplay(console_log=log.console)
+            if checkpoint is None and self._offline_data is not None:
+                for line in self._offline_data.lines():
+                    progress.message(line)
             self._run = TrainingRun(self.config, self.materials, self.device, state, self.run_folder, log, progress)
         return self._run
 
@@ -238,7 +232,7 @@ class FinFlowTrainer:
 
     def _data(self) -> OfflineDataset:
         """The behaviour data."""
-        return self._dataset if self._dataset is not None else self.collect_offline_data()
+        return self.collect_offline_data() if self._offline_data is None else self._offline_data.dataset
 
     def _hand_over(self, run: TrainingRun) -> None:
         """B-Cell takes over from the offline phase, with nothing lost."""

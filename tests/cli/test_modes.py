@@ -52,8 +52,8 @@ class Application:
                 application.calls.append(("trainer", (config, resume, pretrained)))
                 self.run_folder = application.outcome.run_folder
 
-            def collect_offline_data(self, path: Path | None = None) -> None:
-                application.calls.append(("collect", path))
+            def collect_offline_data(self, path: Path | None = None, recollect: bool = False) -> None:
+                application.calls.append(("collect", (path, recollect)))
 
             def train(self) -> Outcome:
                 application.calls.append(("train", None))
@@ -140,6 +140,13 @@ def test_train_trains_and_shows_the_summary_and_the_report(
     shown = capsys.readouterr().out
     assert "finflow" in shown
     assert shown.rstrip().endswith(f"report: {application.outcome.report}")
+
+
+@pytest.mark.parametrize("mode", ["train", "demo"])
+def test_behaviour_data_are_collected_anew_on_request(application: Application, mode: str) -> None:
+    assert main(["--mode", mode, "--recollect"]) == 0
+    assert [name for name, _ in application.calls] == ["trainer", "collect", "train"]
+    assert application.called("collect") == (None, True)
 
 
 def test_demo_trains_with_its_own_configuration(application: Application) -> None:
@@ -293,6 +300,7 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
         (["--mode", "backtest"], "needs one of --resume"),
         (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),
         (["--mode", "train", "--strategy", "momentum"], "--strategy belongs to --mode backtest or audit"),
+        (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),
     ],

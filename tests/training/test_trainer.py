@@ -61,7 +61,7 @@ def test_a_run_writes_what_was_promised(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny())
     outcome = trainer.train()
     folder = trainer.run_folder
-    for name in ("config.yaml", "manifest.json", "metrics.jsonl", "console.log", "reports/report.html"):
+    for name in ("config.yaml", "manifest.json", "dataset.json", "metrics.jsonl", "console.log", "reports/report.html"):
         assert (folder / name).stat().st_size > 0, name
     assert list(folder.glob("events.out.tfevents.*"))
     assert list((folder / "reports").glob("*.png"))

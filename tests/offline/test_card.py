@@ -1,0 +1,155 @@
+"""The data card says what is inside: how much by whom, where on the simplex, and what it was worth after costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.offline.card import card_lines, data_card, regions
+from finflow.offline.collection import play_behaviour
+from finflow.offline.dataset import SOURCES, OfflineDataset, save_dataset
+from finflow.offline.rows import Rows
+
+EPISODES, LENGTH, K = 40, 25, 6
+NO_PENALTIES = {
+    f"objectives__{name}": 0.0 for name in ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")
+}  # the reward is the net log return
+
+
+@pytest.fixture(scope="module")
+def plain(small_of: Callable[..., Any]) -> tuple[Any, Rows]:
+    """Behaviour whose reward is its net log return."""
+    world = small_of(**NO_PENALTIES)
+    return world, play_behaviour(world.config, world.process, world.window)
+
+
+def test_the_card_lies_beside_the_file_without_times_or_folders(tmp_path: Path, dataset: OfflineDataset) -> None:
+    texts = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        save_dataset(folder / "data.npz", dataset)
+        texts.append((folder / "data.json").read_text("utf-8"))
+    assert texts[0] == texts[1]
+    card = json.loads(texts[0])
+    assert card["reward_scale"] == dataset.reward_scale
+    assert card["made_by"] == dataset.meta["made_by"]
+    assert {"prices", "training window", "costs and execution", "ledger", "code"} <= card["made_by"].keys()
+    assert {name: card[name] for name in dataset.meta["card"]} == dataset.meta["card"]
+
+
+def test_every_transition_and_episode_is_counted_once(dataset: OfflineDataset) -> None:
+    card = dataset.meta["card"]
+    assert (card["transitions"], card["episodes"]) == (EPISODES * LENGTH, EPISODES)
+    assert list(card["families"]) == list(SOURCES[:-1])  # nobody gave decisions of their own
+    for index, name in enumerate(card["families"]):
+        assert card["families"][name]["transitions"] == (dataset.family == index).sum()
+    assert sum(family["episodes"] for family in card["families"].values()) == EPISODES
+    assert card["ruined_episodes"] == 0
+
+
+def test_the_dates_are_those_of_the_fills(small: Any, dataset: OfflineDataset) -> None:
+    dates, card = small.process.panel.dates, dataset.meta["card"]
+    assert (card["first_fill"], card["last_fill"]) == tuple(
+        str(dates[bar]) for bar in (dataset.bar.min(), dataset.bar.max())
+    )
+
+
+def test_regions_of_three_portfolios_by_hand() -> None:
+    actions = np.array([[0.25, 0.25, 0.25, 0.25], [0.05, 0.85, 0.05, 0.05], [0.0, 0.0, 0.4, 0.6]])
+    found = regions(actions, ("A", "B", "C"))
+    third = pytest.approx(1 / 3)
+    assert {name: share for name, share in found["largest_weight"].items() if share} == {
+        "0.2 to 0.3": third,
+        "0.7 to 0.9": third,
+        "0.3 to 0.5": third,
+    }
+    # 1 / (4 / 16), 1 / (0.7225 + 0.0075), 1 / (0.16 + 0.36)
+    assert found["effective_assets"] == {
+        "1 to 1.5": third,
+        "1.5 to 2": third,
+        "2 to 3": 0.0,
+        "3 to 4": third,
+    }
+    # 0, half of 0.6 + 3 * 0.2, half of 2 * 0.25 + 0.15 + 0.35
+    assert {name: share for name, share in found["distance_from_equal_weight"].items() if share} == {
+        "0 to 0.1": third,
+        "0.6 to 0.8": third,
+        "0.4 to 0.6": third,
+    }
+    assert found["largest_holding"] == {"A": third, "B": third, "C": 0.0, "cash": third}
+    assert found["over_half"] == {"A": 0.0, "B": third, "C": 0.0, "cash": third}
+    assert found["mean_weight"]["cash"] == pytest.approx(0.3)
+
+
+def test_every_portfolio_lies_in_one_region_of_each_kind(dataset: OfflineDataset) -> None:
+    parts = [dataset.meta["card"]["coverage"]]
+    parts += [family["coverage"] for family in dataset.meta["card"]["families"].values()]
+    for part in parts:
+        for name in ("largest_weight", "effective_assets", "cash_share", "distance_from_equal_weight"):
+            assert sum(part[name].values()) == pytest.approx(1.0, abs=1e-4), name
+        assert sum(part["largest_holding"].values()) == pytest.approx(1.0, abs=1e-4)
+        assert len(part["largest_holding"]) == K
+
+
+def test_returns_are_those_of_whole_episodes_net_of_costs(plain: tuple[Any, Rows]) -> None:
+    """Without penalties the reward is the net log return: the card's figures follow from the rewards alone."""
+    world, rows = plain
+    card = data_card(rows, world.process.panel)
+    rewards = rows["reward"].reshape(EPISODES, LENGTH)
+    owner = rows["family"].reshape(EPISODES, LENGTH).min(axis=1)
+    for index, name in enumerate(card["families"]):
+        own, returns = rewards[owner == index], card["families"][name]["returns"]
+        annual = own.mean(axis=1) * BARS_PER_YEAR
+        assert returns["annual_log_return"]["mean"] == pytest.approx(annual.mean(), rel=1e-5)
+        assert returns["annual_log_return"]["median"] == pytest.approx(np.median(annual), rel=1e-5)
+        wealth = np.exp(np.concatenate([np.zeros((len(own), 1)), own.cumsum(axis=1)], axis=1))
+        deepest = (wealth / np.maximum.accumulate(wealth, axis=1) - 1.0).min(axis=1)
+        assert returns["max_drawdown"]["5%"] == pytest.approx(np.quantile(deepest, 0.05), rel=1e-5)
+        spread = np.expm1(own).std(axis=1, ddof=1) * np.sqrt(BARS_PER_YEAR)
+        assert returns["annual_volatility"]["95%"] == pytest.approx(np.quantile(spread, 0.95), rel=1e-5)
+
+
+def test_costs_are_the_rate_times_what_was_traded(plain: tuple[Any, Rows]) -> None:
+    """Turnover counts a purchase paid in cash once, and commission is on the risky side alone: costs lie between."""
+    world, rows = plain
+    rate = (world.config.env.commission_bps + world.config.env.slippage_bps) * 1e-4
+    for family in data_card(rows, world.process.panel)["families"].values():
+        cost, turnover = (family["returns"][key]["mean"] for key in ("annual_cost", "annual_turnover"))
+        assert 0.5 * rate * turnover < cost < 2.01 * rate * turnover
+
+
+def test_a_decision_trades_where_its_target_is_not_what_was_held(plain: tuple[Any, Rows]) -> None:
+    world, rows = plain
+    moved = np.abs(rows["action"] - rows["portfolio"][:, :K]).sum(axis=1) / 2.0 > 2e-6
+    card = data_card(rows, world.process.panel)
+    for index, name in enumerate(card["families"]):
+        share = card["families"][name]["trades"]["share_that_trade"]
+        assert share == pytest.approx(moved[rows["family"] == index].mean(), abs=0.01)
+
+
+def test_a_family_without_data_is_left_out(plain: tuple[Any, Rows]) -> None:
+    world, rows = plain
+    only = {name: column[rows["family"] == 2] for name, column in rows.items()}
+    assert list(data_card(only, world.process.panel)["families"]) == [SOURCES[2]]
+
+
+def test_what_is_undefined_is_null_and_a_dash(plain: tuple[Any, Rows]) -> None:
+    """One step has no volatility and no Sharpe ratio."""
+    world, rows = plain
+    card = data_card({name: column[:1] for name, column in rows.items()}, world.process.panel)
+    (family,) = card["families"].values()
+    assert family["returns"]["sharpe"] == {"mean": None, "5%": None, "median": None, "95%": None}
+    json.dumps(card, allow_nan=False)
+    assert " - " in card_lines(card)[1]
+
+
+def test_the_table_has_a_line_for_each_family(dataset: OfflineDataset) -> None:
+    lines = card_lines(dataset.meta["card"])
+    assert [line.split()[0] for line in lines[1:-1]] == list(SOURCES[:-1])
+    assert len({len(line) for line in lines[:-1]}) == 1
+    assert max(map(len, lines)) <= 100

@@ -1,0 +1,266 @@
+"""A user's own decisions are priced by the ledger, with the information set of every other, or refused by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.env.coverage import smooth
+from finflow.errors import ConfigError
+from finflow.market.panel import MarketPanel
+from finflow.offline.card import card_lines
+from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
+from finflow.offline.decisions import read_decisions
+from finflow.offline.rows import DECISIONS
+from finflow.schema import LENSES
+
+K, LENGTH = 6, 25
+ASSETS = ("AAPL", "AMD", "GE", "JNJ", "WMT")
+ROWS = """date,AAPL,JNJ,GE,cash
+2007-08-01,0.5,0.5,0,0
+2007-08-15,0.2,0.2,0.2,0.4
+2008-01-02,0,1,0,0
+"""
+FREE = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0}
+PLAIN = {f"objectives__{name}": 0.0 for name in ("sharpe_beta", "lambda_turn", "lambda_cvar", "lambda_dd")}
+
+
+@pytest.fixture
+def given(tmp_path: Path, small_of: Callable[..., Any]) -> Callable[..., Any]:
+    """The small world with a file of decisions."""
+
+    def make(text: str = ROWS, name: str = "mine.csv", **changes: object) -> Any:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return small_of(offline__decisions=[str(path)], **changes)
+
+    return make
+
+
+def own(data: OfflineDataset) -> OfflineDataset:
+    """The transitions of the file alone."""
+    rows = data.family == DECISIONS
+    return OfflineDataset(**{name: column[rows] for name, column in data.arrays().items()}, meta=data.meta)
+
+
+def bar_of(world: Any, date: str) -> int:
+    return int(np.searchsorted(world.process.panel.dates, np.datetime64(date)))
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_a_row_fills_a_lag_after_its_date_and_between_rows_the_portfolio_is_held(
+    given: Callable[..., Any], lag: int
+) -> None:
+    world = given(env__execution_lag=lag)
+    data = own(world.collect())
+    stated = {
+        "2007-08-01": [0.5, 0, 0, 0.5, 0, 0],
+        "2007-08-15": [0.2, 0, 0.2, 0.2, 0, 0.4],
+        "2008-01-02": [0, 0, 0, 1, 0, 0],
+    }
+    fills = {bar_of(world, date) + lag: smooth(np.array([weights]))[0] for date, weights in stated.items()}
+    assert data.bar[0] == min(fills)
+    assert data.bar[-1] == world.process.decision_bars(world.window).stop - 1
+    for row, bar in enumerate(data.bar):
+        expected = fills.get(int(bar), data.portfolio[row, :K])
+        np.testing.assert_allclose(data.action[row], expected, rtol=0, atol=1e-7)
+    held = ~np.isin(data.bar, list(fills))
+    np.testing.assert_array_equal(data.action[held], data.portfolio[held, :K])
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_decisions_are_priced_by_the_ledger(given: Callable[..., Any], lag: int) -> None:
+    world = given(env__execution_lag=lag)
+    data, process = own(world.collect()), world.process
+    starts = np.flatnonzero(np.diff(data.episode, prepend=-1))
+    assert len(starts) > 3
+    for first, stop in zip(starts, [*starts[1:], len(data)], strict=True):
+        weights = data.portfolio[first : first + 1, :K].astype(np.float64)
+        if lag == 0:
+            weights /= process.growth[data.bar[first]]
+        state = process.start(data.bar[first : first + 1].astype(np.int64), weights / weights.sum())
+        for row in range(first, stop):
+            np.testing.assert_allclose(process.observed_portfolio(state)[0], data.portfolio[row], rtol=0, atol=1e-5)
+            outcome = process.step(state, data.action[row : row + 1].astype(np.float64))
+            assert outcome.reward[0] == pytest.approx(data.reward[row], abs=1e-6)
+            state = outcome.state
+
+
+def test_what_was_bought_once_earns_what_the_prices_say(given: Callable[..., Any]) -> None:
+    """Free of costs and penalties, the rewards sum to the log growth of the shares bought, through every episode."""
+    world = given("date,AAPL,JNJ\n2007-08-01,0.5,0.5\n", **FREE, **PLAIN)
+    data = own(world.collect())
+    panel = world.process.panel
+    decided, fill, end = bar_of(world, "2007-08-01"), data.bar[0], data.bar[-1] + 1
+    target = smooth(np.array([[0.5, 0, 0, 0.5, 0, 0]]))[0]
+    prices = np.column_stack([panel.close, np.ones(panel.n_bars)])
+    shares = target / prices[decided]
+    assert fill == decided + 1
+    assert data.reward.sum(dtype=np.float64) == pytest.approx(
+        np.log(shares @ prices[end] / (shares @ prices[fill])), abs=1e-6
+    )
+
+
+def test_episodes_follow_one_another_and_each_end_has_a_reason(given: Callable[..., Any]) -> None:
+    data = own(given().collect())
+    assert (np.diff(data.bar) == 1).all()
+    same = np.diff(data.episode) == 0
+    np.testing.assert_array_equal(data.portfolio[1:][same], data.next_portfolio[:-1][same])
+    np.testing.assert_array_equal(data.portfolio[1:, :K], data.next_portfolio[:-1, :K])
+    np.testing.assert_allclose(data.action[1:], data.next_action[:-1], rtol=0, atol=1e-7)
+    np.testing.assert_array_equal(data.truncated, np.append(~same, True))
+    assert np.bincount(data.episode - data.episode[0]).max() == LENGTH
+
+
+def test_they_are_a_family_of_no_expert_beside_the_unchanged_behaviour(
+    given: Callable[..., Any], dataset: OfflineDataset
+) -> None:
+    data = given().collect()
+    assert len(LENSES) <= DECISIONS
+    for name, column in dataset.arrays().items():
+        np.testing.assert_array_equal(getattr(data, name)[: len(dataset)], column)
+    assert (data.family[len(dataset) :] == DECISIONS).all()
+    assert data.episode[len(dataset)] == dataset.episode.max() + 1
+    (file,) = data.meta["card"]["decision_files"]
+    assert (file["file"], file["rows_used"]) == ("mine.csv", 3)
+    assert file["transitions"] == len(data) - len(dataset)
+    assert data.meta["card"]["families"]["decisions"]["transitions"] == file["transitions"]
+
+
+def test_several_files_are_priced_each_on_its_own(
+    given: Callable[..., Any], small_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    alone = [own(given(text, name).collect()) for text, name in ((ROWS, "a.csv"), ("date,GE\n2007-09-04,1\n", "b.csv"))]
+    data = own(small_of(offline__decisions=[str(tmp_path / name) for name in ("a.csv", "b.csv")]).collect())
+    for name in ("bar", "action", "reward", "next_portfolio"):
+        np.testing.assert_array_equal(getattr(data, name), np.concatenate([getattr(part, name) for part in alone]))
+    assert [file["file"] for file in data.meta["card"]["decision_files"]] == ["a.csv", "b.csv"]
+    assert len(np.unique(data.episode)) == sum(len(np.unique(part.episode)) for part in alone)
+
+
+def test_a_weekend_counts_as_the_friday_before(given: Callable[..., Any]) -> None:
+    saturday, friday = (own(given(f"date,GE\n{date}\n").collect()) for date in ("2007-08-04,1", "2007-08-03,1"))
+    np.testing.assert_array_equal(saturday.action, friday.action)
+    np.testing.assert_array_equal(saturday.bar, friday.bar)
+
+
+def test_the_last_portfolio_before_the_features_is_what_is_held_at_first(given: Callable[..., Any]) -> None:
+    world = given("date,AAPL,JNJ\n2006-06-01,1,0\n2007-08-01,0.5,0.5\n", **FREE)
+    data = own(world.collect())
+    bars = world.process.decision_bars(world.window)
+    assert data.bar[0] == bars.start
+    panel = world.process.panel
+    target = smooth(np.array([[1.0, 0, 0, 0, 0, 0]]))[0]
+    prices = np.column_stack([panel.close, np.ones(panel.n_bars)])
+    worth = target / prices[bar_of(world, "2006-06-01")] * prices[bars.start - 1]
+    np.testing.assert_allclose(data.portfolio[0, :K], worth / worth.sum(), rtol=0, atol=1e-7)
+    np.testing.assert_array_equal(data.action[0], data.portfolio[0, :K])
+
+
+def test_rows_after_the_training_window_decide_nothing_and_are_told(given: Callable[..., Any]) -> None:
+    """Even what could never be a portfolio: of later rows only the date is read."""
+    before, after = (given(ROWS + later) for later in ("", "2008-07-01,7,what,,0\n2010-01-04,1,0,0,0\n"))
+    first, second = before.collect(), after.collect()
+    for name, column in first.arrays().items():
+        np.testing.assert_array_equal(getattr(second, name), column)
+    assert first.meta["made_by"] == second.meta["made_by"]
+    assert second.meta["card"]["decision_files"][0]["rows_after_the_training_window"] == 2
+    assert any("left out: 2 after the training window" in line for line in card_lines(second.meta["card"]))
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_prices_that_come_later_change_no_decision(given: Callable[..., Any], lag: int) -> None:
+    world = given(env__execution_lag=lag)
+    now = bar_of(world, "2008-01-02")
+    close = world.process.panel.close.copy()
+    panels = []
+    for shock in (1.0, 1.5):
+        close[now + 1 :, ::2] *= shock
+        panels.append(MarketPanel(dates=world.process.panel.dates, assets=ASSETS, close=close))
+    first, second = (own(given(panel=panel, env__execution_lag=lag).collect()) for panel in panels)
+    known = first.bar <= now + min(lag, 1)
+    np.testing.assert_array_equal(second.action[known], first.action[known])
+    np.testing.assert_array_equal(second.portfolio[known, :K], first.portfolio[known, :K])
+    assert not np.array_equal(second.reward, first.reward)
+
+
+def test_a_dataset_made_with_other_decisions_is_refused_but_the_file_may_move(
+    given: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = given()
+    save_dataset(tmp_path / "data.npz", world.collect())
+    moved = given(name="moved.csv")
+    assert len(load_dataset(tmp_path / "data.npz", made_by(moved.config, moved.process, moved.window))) > 1000
+    for text in (ROWS.replace("2007-08-15", "2007-08-16"), ROWS.replace("0.5,0.5", "0.4,0.6")):
+        other = given(text)
+        with pytest.raises(ConfigError.__base__, match="collected with other decisions; "):
+            load_dataset(tmp_path / "data.npz", made_by(other.config, other.process, other.window))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("day,AAPL\n", "line 1: the first column is 'day'; it must be date"),
+        ("date,APPL\n", "line 1: 'APPL' is no asset of this market; did you mean AAPL?"),
+        ("date,XYZQ\n", "line 1: 'XYZQ' is no asset of this market; the assets are AAPL, AMD"),
+        ("date,AAPL,AAPL\n", "line 1: column 'AAPL' appears more than once"),
+        ("date,cash\n", "line 1: no column names an asset"),
+        ("date,AAPL\n2007-08-01\n", "line 2: 1 cells under 2 columns"),
+        ("date,AAPL\n01/08/2007,1\n", "line 2: '01/08/2007' is not a date"),
+        ("date,AAPL\n2007-02-30,1\n", "line 2: '2007-02-30' is not a date"),
+        ("date,AAPL\n2007-08-01,1\n\n2007-08-01,1\n", "line 4: 2007-08-01 appears twice"),
+        ("date,AAPL\n2007-08-02,1\n2007-08-01,1\n", "line 3: 2007-08-01 follows 2007-08-02: sort"),
+        ("date,AAPL\n2007-08-03,1\n2007-08-04,1\n", "line 3: 2007-08-04 is not a bar and counts as 2007-08-03"),
+        ("date,AAPL\n2007-08-01,\n", "line 2: the weight of AAPL is '', not a number"),
+        ("date,AAPL\n2007-08-01,nan\n", "line 2: the weight of AAPL is 'nan', not a number"),
+        ("date,AAPL,GE\n2007-08-01,1.5,-0.5\n", "line 2: the weight of AAPL is 1.5, not between 0 and 1"),
+        ("date,AAPL,GE\n2007-08-01,0.5,-0.5\n", "line 2: the weight of GE is -0.5, not between 0 and 1"),
+        ("date,AAPL,GE\n2007-08-01,0.7,0.7\n", "line 2: the weights sum to 1.4, not to 1"),
+        ("date,AAPL,cash\n2007-08-01,0.5,0.4\n", "line 2: the weights sum to 0.9, not to 1"),
+        ("date,AAPL\n2009-08-03,1\n", "has no decision that can be priced: they have to fall between 2007"),
+        ("date,AAPL\n", "has no decision that can be priced"),
+        ("date,AAPL\n1890-08-03,1\n", "has no decision that can be priced"),
+        ('date,AAPL\n"2007-08-01,1\n', "is not a CSV file of UTF-8 text"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(given: Callable[..., Any], text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        given(text).collect()
+    message = str(raised.value)
+    assert words in message
+    assert "mine.csv" in message
+    assert "\n" not in message
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, small: Any) -> None:
+    panel, end = small.process.panel, small.window.stop
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00\x01")
+    for name, words in (("none.csv", "there is no file"), (".", "cannot be read"), ("bytes.csv", "not a CSV file")):
+        with pytest.raises(ConfigError, match=words):
+            read_decisions(tmp_path / name, panel, end)
+
+
+def test_nothing_can_be_held_before_it_has_a_price(tmp_path: Path, small: Any) -> None:
+    close = small.process.panel.close.copy()
+    close[:400, 1] = np.nan
+    panel = MarketPanel(dates=small.process.panel.dates, assets=ASSETS, close=close)
+    path = tmp_path / "early.csv"
+    path.write_text(f"date,AMD\n{panel.dates[399]},1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 2: AMD has no price on"):
+        read_decisions(path, panel, small.window.stop)
+    path.write_text(f"date,AMD\n{panel.dates[400]},1\n", encoding="utf-8")
+    assert len(read_decisions(path, panel, small.window.stop).bar) == 1
+
+
+def test_rounded_weights_are_divided_out_and_cash_takes_the_remainder(tmp_path: Path, small: Any) -> None:
+    path = tmp_path / "rounded.csv"
+    path.write_text("Date, AAPL, JNJ, GE\n2007-08-01,0.3333,0.3333,0.3333\n2007-08-02,0.3337,0.3337,0.333\n")
+    weights = read_decisions(path, small.process.panel, small.window.stop).weights
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    assert weights[0, -1] == pytest.approx(0.0001, abs=1e-9)
+    assert weights[1, -1] == 0.0
