@@ -9,9 +9,11 @@ import torch
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.agent.cloning import BehaviourCloning
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
 from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.td3bc import TD3BC
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -95,6 +97,76 @@ def test_seeding_is_exact(shape: NetworkShape, make_batch: MakeBatch) -> None:
             second = theirs.value(theirs.encode(batch.states), batch.states, actions)
             assert torch.equal(first.mean, second.mean)
             assert torch.equal(first.quantiles, second.quantiles)
+
+
+def test_transitions_of_one_bar_learn_the_same_from_one_row_of_the_market_as_from_copies(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    copies = make_batch()
+    markets = torch.arange(32).view(2, 4, 4)[:, :, :1].flatten()  # groups of four, the states' and the next ones'
+    assets, market = copies.both.assets[markets], copies.both.market[markets]
+    grouped = copies._replace(both=copies.both._replace(assets=assets, market=market))
+    repeated = copies._replace(
+        both=copies.both._replace(assets=assets.repeat_interleave(4, 0), market=market.repeat_interleave(4, 0))
+    )
+    assert grouped.states.group_size == 4
+    for method in (IQL, TD3BC, BehaviourCloning):
+        one, other = (
+            method(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU).update(batch, 0.3, generator(2))
+            for batch in (grouped, repeated)
+        )
+        for name, value in one.items():  # sums in another order: float32
+            torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-6, msg=f"{method.__name__} {name}")
+
+
+def test_the_behaviours_value_teaches_nothing_to_iqls(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch = make_batch()
+    first, second = make_iql(shape), make_iql(shape)
+    first.update(batch, 0.0, generator())
+    second.update(batch._replace(behaviour_returns=batch.behaviour_returns + 5.0), 0.0, generator())
+    for (name, one), other in zip(first.value.named_parameters(), second.value.parameters(), strict=True):
+        assert torch.equal(one, other) != name.startswith("behaviour."), name
+
+
+def test_cloning_is_iql_without_preference(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch, indifferent = make_batch(), CONFIG.model_copy(update={"iql_temperature": 0.0})
+    one = make_iql(shape, indifferent)
+    other = BehaviourCloning(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU)
+    one.update(batch, 0.0, generator())
+    other.update(batch, 0.0, generator())
+    for ours, theirs in zip(one.policy.parameters(), other.policy.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_td3bc_moves_the_policy_at_every_second_update(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    learner = TD3BC(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU)
+    before = learner.policy.gate.weight.detach().clone()
+    learner.update(make_batch(), 0.0, generator())
+    assert torch.equal(learner.policy.gate.weight, before)
+    learner.update(make_batch(), 0.0, generator())
+    assert not torch.equal(learner.policy.gate.weight, before)
+
+
+def test_smoothed_portfolios_stay_on_the_simplex_and_near(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    learner, actions = TD3BC(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU), make_batch().actions
+    moved = learner._smoothed(actions, generator(4))
+    torch.testing.assert_close(moved.sum(dim=1), torch.ones(16))
+    apart = (learner.policy.coordinates(moved) - learner.policy.coordinates(actions)).abs()
+    assert 0.0 < apart.max() <= 0.5 + 1e-5
+
+
+def test_a_scalar_critic_has_no_spread_and_the_same_mean_rule(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    scalar = CONFIG.model_copy(update={"n_quantiles": 1})
+    batch, learner = make_batch(), make_iql(shape, scalar)
+    learner.critic.mean.load_state_dict(make_iql(shape).critic.mean.state_dict())
+    quantiles = learner.critic.quantiles.weight.detach().clone()
+    metrics = learner.update(batch, 0.0, generator())
+    assert metrics["quantile_loss"] == 0.0
+    assert torch.equal(learner.critic.quantiles.weight, quantiles)
+    agent = BCell(shape, scalar, generator(9), CPU)
+    agent.seed_from(learner)
+    online = agent.update_sac(batch, coverage(16, 5), generator(), 5000)
+    assert all(torch.isfinite(value).all() for value in online.values())
 
 
 def test_critic_only_updates_leave_the_policy_alone(shape: NetworkShape, make_batch: MakeBatch) -> None:

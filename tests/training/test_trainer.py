@@ -250,6 +250,8 @@ def test_a_training_window_shorter_than_an_episode_says_so(tiny: Make) -> None:
         {"bcell__alpha_mode": "fixed", "env__execution_lag": 2, "env__max_weight": 0.5, "env__no_trade_band": 0.01},
         {"train__n_envs": 3, "train__updates_per_vector_step": 2, "train__save_best": False},
         {"train__profile": True, "train__offline_training_epochs": 4},
+        {"offline__method": "td3bc", "train__best_by": "sharpe"},
+        {"offline__method": "bc", "bcell__n_quantiles": 1, "offline__evaluation_updates": 0},
     ],
 )
 def test_options_train_to_the_end(tiny: Make, changes: dict[str, object]) -> None:

@@ -1,0 +1,35 @@
+"""Fitted Q evaluation, where the value is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from finflow.config import Config
+from finflow.training.off_policy import fitted_q_value
+from finflow.training.replay import MarketTensors, Transitions
+from finflow.training.trainer import FinFlowTrainer
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.5])
+def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: float) -> None:
+    """(1 - gamma) Q is the reward of every decision, whatever the policy does; targets are followed to within 1 %."""
+    config = tiny(offline__evaluation_updates=300, bcell__tau=0.05, bcell__critic_lr=0.01, bcell__gamma=gamma)
+    trainer = FinFlowTrainer(config)
+    run = trainer._begin()
+    dataset = dataclasses.replace(trainer._data(), reward=np.full(len(trainer._data()), 0.004, dtype=np.float32))
+    dataset.meta["reward_scale"] = 0.002
+    store, market = Transitions.of(dataset, run.device), MarketTensors.of(run.materials.process, run.device)
+    learner = run.state.learner
+    assert learner is not None
+    value = fitted_q_value(learner, store, market, dataset, config)
+    assert value == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
+
+
+def test_the_end_of_the_offline_phase_reports_it(tiny: Callable[..., Config]) -> None:
+    result = FinFlowTrainer(tiny(offline__evaluation_updates=3)).train_iql()
+    assert np.isfinite(result["fitted_q_value"])
+    assert np.isfinite(result["value"])

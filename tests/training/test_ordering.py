@@ -1,0 +1,48 @@
+"""The order of an epoch: groups share a bar, rows come once, and nothing else is decided by the grouping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finflow.training.ordering import epoch_order, group_size, n_groups
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    bars=st.lists(st.integers(0, 12), min_size=1, max_size=200),
+    size=st.sampled_from([1, 2, 4, 8]),
+    seed=st.integers(0, 99),
+)
+def test_groups_share_their_bar_and_no_row_comes_twice(bars: list[int], size: int, seed: int) -> None:
+    held = torch.tensor(bars)
+    order = epoch_order(held, size, generator(seed))
+    assert order.shape == (n_groups(held, size), size)
+    assert len(order.flatten().unique()) == order.numel()
+    assert (held[order] == held[order][:, :1]).all()
+    left_over = torch.bincount(held) - torch.bincount(held[order].flatten(), minlength=int(held.max()) + 1)
+    assert bool((left_over < size).all())
+
+
+def test_what_is_left_over_changes_with_the_epoch() -> None:
+    bars = torch.arange(10).repeat_interleave(7)
+    kept = [set(epoch_order(bars, 4, generator(seed)).flatten().tolist()) for seed in range(20)]
+    assert set.union(*kept) == set(range(70))  # seven rows a bar, four an epoch: twenty epochs reach them all
+    assert epoch_order(bars, 4, generator(3)).tolist() == epoch_order(bars, 4, generator(3)).tolist()
+
+
+@pytest.mark.parametrize(("each", "wanted", "batch", "expected"), [(24, 4, 512, 4), (5, 4, 512, 1), (6, 4, 512, 2)])
+def test_groups_shrink_where_bars_have_few_transitions(each: int, wanted: int, batch: int, expected: int) -> None:
+    # of 5 rows a group of 4 leaves one over (80 % kept), two groups of 2 as many; of 6, groups of 2 keep all
+    bars = torch.arange(50).repeat_interleave(each)
+    assert group_size(bars, wanted, batch) == expected
+
+
+def test_a_group_fits_into_a_batch() -> None:
+    assert group_size(torch.zeros(64, dtype=torch.int64), 8, 2) == 2
