@@ -362,7 +362,7 @@ class OfflineConfig(Section):
         default="iql", description="implicit Q-learning, TD3+BC or behaviour cloning"
     )
     group_size: Int = Field(
-        default=4, ge=1, description="transitions of one bar that share a batch, where there are enough; 1 mixes freely"
+        default=8, ge=1, description="transitions of one bar that share a batch, where there are enough; 1 mixes freely"
     )
     evaluation_updates: Int = Field(
         default=400, ge=0, description="updates of fitted Q evaluation after the offline phase; 0 leaves it out"
