@@ -8,6 +8,7 @@ array version to 1e-10.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,18 @@ class CompiledProcess:
         return step, sharpe, {"assets": assets, "market": market, "portfolio": portfolio}
 
 
+def compiled_function(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit`` that keeps its code on disk where it may: beside this file, in ``NUMBA_CACHE_DIR`` or at home."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(cache=True, **options)(function)
+        except RuntimeError:  # there is no folder to write in: every process compiles anew
+            return njit(**options)(function)
+
+    return decorate
+
+
 def _emit_prefetch(typingctx: Any, table: Any, row: Any, column: Any) -> Any:
     """Code that asks the processor for the cache line of ``table[row, column]``; it changes nothing."""
 
@@ -146,7 +159,7 @@ def _emit_prefetch(typingctx: Any, table: Any, row: Any, column: Any) -> Any:
 _prefetch: Any = intrinsic(_emit_prefetch)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _project(values: FloatArray, ordered: FloatArray) -> None:
     """Euclidean projection of one row onto the simplex, in place."""
     values -= values.max()
@@ -164,7 +177,7 @@ def _project(values: FloatArray, ordered: FloatArray) -> None:
         values[i] /= kept
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray) -> None:
     """One row of ``constraints.keep_listed``, in place."""
     last = target.size - 1
@@ -184,7 +197,7 @@ def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray
             target[last] = 1.0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _limit(before: FloatArray, target: FloatArray, max_weight: float, max_turnover: float, band: float) -> None:
     """One row of ``constraints.apply_limits``, in place."""
     last = target.size - 1
@@ -212,7 +225,7 @@ def _limit(before: FloatArray, target: FloatArray, max_weight: float, max_turnov
             target[:] = before
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _log_growth(simple_return: float) -> float:
     """``log(1 + simple_return)``: a series that is exact to rounding for the returns of most days."""
     if abs(simple_return) > 0.1:
@@ -225,7 +238,7 @@ def _log_growth(simple_return: float) -> float:
 
 # Sums may be taken in any order, so that they run in vector registers; products and differences are rounded one by
 # one ("contract" is left out), so that what is held trades exactly nothing.
-@njit(cache=True, error_model="numpy", fastmath={"reassoc", "nsz"})
+@compiled_function(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _step(
     state: tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, FloatArray],
     tables: tuple[FloatArray, NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.env.compiled import CompiledProcess, proportional_rate
+from finflow.env.compiled import CompiledProcess, compiled_function, proportional_rate
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv, RunningSharpe
@@ -128,3 +128,23 @@ def test_the_state_handed_in_is_not_changed(prices: Prices, process_of: MakeProc
     copy = replace(state, **{name: value.copy() for name, value in vars(state).items()})
     CompiledProcess(process).step(state, np.eye(5)[:2], np.zeros((2, 3)))
     assert all(np.array_equal(value, getattr(copy, name)) for name, value in vars(state).items())
+
+
+def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
+    """As where the package and the home folder may only be read; numba alone would refuse to import."""
+    names: dict[str, Callable[[float], float]] = {}
+    exec(compile("def twice(x): return 2.0 * x", "<a file that is not there>", "exec"), names)
+    twice = compiled_function(error_model="numpy")(names["twice"])
+    assert twice(3.0) == 6.0
+    assert twice.signatures
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e15])
+def test_actions_far_off_the_simplex_are_projected_as_the_array_version_does(
+    prices: Prices, process_of: MakeProcess, size: float
+) -> None:
+    process = process_of(prices())
+    state = process.start(np.full(50, 5), np.random.default_rng(0).dirichlet(np.ones(5), size=50))
+    action = size + np.random.default_rng(1).normal(size=(50, 5))
+    found, _, _ = CompiledProcess(process).step(state, action, np.zeros((50, 3)))
+    np.testing.assert_allclose(found.filled, process.step(state, action).filled, rtol=0, atol=1e-12)
