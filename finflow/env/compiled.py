@@ -80,7 +80,7 @@ class CompiledProcess:
         )
 
     def step(
-        self, state: PortfolioState, action: NDArray[Any], sums: FloatArray
+        self, state: PortfolioState, action: NDArray[Any], sums: FloatArray, into: dict[str, Any] | None = None
     ) -> tuple[Step, FloatArray, dict[str, Any]]:
         """Fill a decision, hold it for one bar and see what is known at the next.
 
@@ -90,6 +90,8 @@ class CompiledProcess:
         action : array, (batch, K)
         sums : array, (batch, 3)
             Count, sum and sum of squares of excess returns so far; one bar is added in place.
+        into : dict, optional
+            An earlier step's observation, to be written over; new arrays when left out.
 
         Returns
         -------
@@ -104,9 +106,7 @@ class CompiledProcess:
         bar = state.bar + 1
         filled, objective = np.empty((batch, n_weights)), np.empty((batch, STATE_SIZE))
         scalars, components = np.empty((6, batch)), np.empty((batch, N_COMPONENTS))
-        assets = np.empty((batch, *process.asset_features.shape[1:]), dtype=np.float32)
-        market = np.empty((batch, self._market.shape[1]), dtype=np.float32)
-        portfolio = np.empty((batch, process.portfolio_size))
+        seen = self._unwritten(batch) if into is None else into
         # at lag 0 the target is stated at the fill's prices, as the array version's own drift finds them
         weights = state.weights if lag > 0 else drift(state.weights, self._growth[state.bar])
         _step(
@@ -116,15 +116,24 @@ class CompiledProcess:
             lag,
             self._numbers,
             (filled, objective, scalars, components, sums),
-            (assets.reshape(batch, -1), market, portfolio),
+            (seen["assets"].reshape(batch, -1), seen["market"], seen["portfolio"]),
         )
         wealth, simple_return, cost, turnover, reward, sharpe = scalars
         after = PortfolioState(bar, filled, wealth, objective, state.objective)
         ruined = wealth <= RUIN * process.env.initial_capital
         step = Step(after, reward, components, ruined, filled, simple_return, cost, turnover)
         if lag == 0:
-            portfolio = process.observed_portfolio(after)
-        return step, sharpe, {"assets": assets, "market": market, "portfolio": portfolio}
+            seen["portfolio"][:] = process.observed_portfolio(after)
+        return step, sharpe, seen
+
+    def _unwritten(self, batch: int) -> dict[str, Any]:
+        """Arrays for an observation."""
+        features = self.process.asset_features.shape[1:]
+        return {
+            "assets": np.empty((batch, *features), dtype=np.float32),
+            "market": np.empty((batch, self._market.shape[1]), dtype=np.float32),
+            "portfolio": np.empty((batch, self.process.portfolio_size)),
+        }
 
 
 def compiled_function(**options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -139,6 +139,32 @@ def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
     assert twice.signatures
 
 
+def test_observations_are_the_callers_own_unless_they_ask_for_less(prices: Prices, process_of: MakeProcess) -> None:
+    process = process_of(prices(bars=80, assets=3))
+    safe, fast = (PortfolioVectorEnv(process, range(80), 8, 10, random_portfolios=True, copy=c) for c in (True, False))
+    for env in (safe, fast):
+        env.reset(seed=4)
+    rng, seen, kept, written = np.random.default_rng(2), [], [], {}
+    for _ in range(25):
+        action = rng.dirichlet(np.ones(4), size=8)
+        observation, *_, info = safe.step(action)
+        other, *_, same = fast.step(action)
+        for name in observation:
+            np.testing.assert_array_equal(observation[name], other[name])
+        if "final_obs" in info:  # that of the episode that ended, not of the one that began
+            for one, last in zip(info["final_obs"], same["final_obs"], strict=True):
+                assert all(np.array_equal(one[name], last[name]) for name in one)
+                assert not any(np.shares_memory(last[name], other[name]) for name in last)
+        seen.append(observation)
+        kept.append({name: value.copy() for name, value in observation.items()})
+        written = written or other
+        assert all(other[name] is written[name] for name in other)
+    for observation, before in zip(seen, kept, strict=True):
+        assert all(np.array_equal(observation[name], before[name]) for name in before)
+    fields = [value for observation in seen for value in observation.values()]
+    assert len({value.ctypes.data for value in fields}) == len(fields)
+
+
 @pytest.mark.parametrize("size", [1e3, 1e9, 1e15])
 def test_actions_far_off_the_simplex_are_projected_as_the_array_version_does(
     prices: Prices, process_of: MakeProcess, size: float
