@@ -1,7 +1,8 @@
-"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, or `offline`.
+"""Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features` or `offline`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
-drifts drifts for all. One thread.
+drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
+an idle machine would do, but for the caches and the memory that they share.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import argparse
 import importlib.util
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -24,44 +26,73 @@ from finflow.cli.safety import run_safely
 from finflow.config import Config
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.market.features import compute_features
+from finflow.market.panel import MarketPanel
 from finflow.training.materials import Materials, prepare
 
 SECONDS = 1.0  # of each contender in each round
 VECTORS = (64, 1024, 4096)
-COPIED = 64 * 2**20  # bytes
+COPIED = 64 * 2**20  # bytes, more than caches hold
+BARS = 8312  # 33 years
+SIZES = (20, 500)  # assets whose features are computed
 
 
-def vector_rate(env: Any, size: int, n_weights: int) -> Callable[[], float]:
-    """Portfolio steps a second of a vector environment, observations included."""
+class Rate(NamedTuple):
+    """Steps a second, by the clock and by the processor's own time."""
+
+    clock: float
+    processor: float
+
+
+class Stopwatch:
+    """Counts steps for ``SECONDS``."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._clock, self._processor = time.perf_counter(), time.process_time()
+
+    def runs(self) -> bool:
+        """Whether there is time left."""
+        return time.perf_counter() - self._clock < SECONDS
+
+    def rate(self) -> Rate:
+        """Of the steps since the beginning."""
+        clock, processor = time.perf_counter() - self._clock, time.process_time() - self._processor
+        return Rate(self.steps / clock, self.steps / processor)
+
+
+def vector_rate(env: Any, size: int, n_weights: int) -> Callable[[], Rate]:
+    """Portfolio steps a second of a vector environment, observations and new episodes included."""
     actions = np.random.default_rng(0).dirichlet(np.ones(n_weights), size=size)
     env.reset(seed=0)
     for _ in range(5):
         env.step(actions)
 
-    def measure() -> float:
-        steps, began = 0, time.perf_counter()
-        while time.perf_counter() - began < SECONDS:
-            env.step(actions)
-            steps += size
-        return steps / (time.perf_counter() - began)
+    def measure() -> Rate:
+        watch = Stopwatch()
+        while watch.runs():
+            held = env.step(actions)  # as a learner holds what it saw while it steps on
+            watch.steps += size
+        del held
+        return watch.rate()
 
     return measure
 
 
-def single_rate(env: gym.Env[Any, Any], action: Any) -> Callable[[], float]:
+def single_rate(env: gym.Env[Any, Any], action: Any) -> Callable[[], Rate]:
     """Steps a second of one environment, resets included."""
     env.reset(seed=0)
     env.step(action)
 
-    def measure() -> float:
-        steps, began = 0, time.perf_counter()
+    def measure() -> Rate:
+        watch = Stopwatch()
         env.reset()
-        while time.perf_counter() - began < SECONDS:
+        while watch.runs():
             _, _, terminated, truncated, _ = env.step(action)
-            steps += 1
+            watch.steps += 1
             if terminated or truncated:
                 env.reset()
-        return steps / (time.perf_counter() - began)
+        return watch.rate()
 
     return measure
 
@@ -71,7 +102,9 @@ def peer(materials: Materials) -> gym.Env[Any, Any] | None:
     if importlib.util.find_spec("gym_trading_env") is None:
         return None
     import pandas as pd
-    from gym_trading_env.environments import TradingEnv
+
+    with warnings.catch_warnings():  # its import turns every warning of the process into an error
+        from gym_trading_env.environments import TradingEnv
 
     close = materials.panel.close[:, 0]
     frame = pd.DataFrame({"close": close}, index=pd.DatetimeIndex(materials.panel.dates))
@@ -84,14 +117,16 @@ def peer(materials: Materials) -> gym.Env[Any, Any] | None:
     return env
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second of a plain memory copy outside the caches."""
-    source, target = np.ones(COPIED, dtype=np.uint8), np.empty(COPIED, dtype=np.uint8)
+def copy_bandwidth(size: int) -> float:
+    """Bytes a second of a plain memory copy of ``size`` bytes, the best of a few."""
+    source, target = np.ones(size, dtype=np.uint8), np.empty(size, dtype=np.uint8)
     np.copyto(target, source)
-    began = time.perf_counter()
-    for _ in range(5):
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
         np.copyto(target, source)
-    return 5 * COPIED / (time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
+    return size / min(seconds)
 
 
 def benchmark_environments(rounds: int) -> None:
@@ -99,45 +134,91 @@ def benchmark_environments(rounds: int) -> None:
     materials = prepare(Config())
     process, window, n_weights = materials.process, materials.split.train, materials.process.n_weights
     uniform = np.full(n_weights, 1.0 / n_weights)
-    contenders: dict[str, Callable[[], float]] = {
-        f"ours, {size} portfolios": vector_rate(
-            PortfolioVectorEnv(process, window, size, 252, random_portfolios=True), size, n_weights
-        )
-        for size in VECTORS
-    }
+    contenders: dict[str, Callable[[], Rate]] = {}
+    for size in VECTORS:
+        for copied in (True, False):
+            env = PortfolioVectorEnv(process, window, size, 252, random_portfolios=True, copy=copied)
+            name = f"ours, {size} portfolios" + ("" if copied else ", copy=False")
+            contenders[name] = vector_rate(env, size, n_weights)
     contenders["ours, single"] = single_rate(PortfolioEnv(process, window, 252), uniform)
     sync = gym.vector.SyncVectorEnv([lambda: PortfolioEnv(process, window, 252) for _ in range(64)])
     contenders["SyncVectorEnv, 64 of our single"] = vector_rate(sync, 64, n_weights)
     other = peer(materials)
     if other is not None:
         contenders["gym-trading-env, 1 asset"] = single_rate(other, 1)
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    bandwidths = []
-    for _ in range(rounds):
-        bandwidths.append(copy_bandwidth())
-        for name, measure in contenders.items():
-            rates[name].append(measure())
-    single = statistics.median(rates["ours, single"])
-    print(f"{'':34}{'steps/s':>14}{'least':>14}{'most':>14}{'x single':>10}")
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        print(f"{name:34}{middle:14,.0f}{min(found):14,.0f}{max(found):14,.0f}{middle / single:10.2f}")
     features = process.asset_features.shape[1] * process.asset_features.shape[2] + process.market_features.shape[1]
     written = 4 * features + 8 * process.portfolio_size
-    bound = statistics.median(bandwidths) / written
-    best = statistics.median(rates["ours, 1024 portfolios"])
-    print(
-        f"an observation has {written} bytes; copied at {statistics.median(bandwidths) / 1e9:.1f} GB/s they bound the"
-    )
-    print(f"rate at {bound:,.0f} steps/s outside the caches; 1024 portfolios reach {best / bound:.0%} of that")
+    rates: dict[str, list[Rate]] = {name: [] for name in contenders}
+    bandwidths: dict[str, list[float]] = {"in the caches": [], "outside of them": []}
+    for _ in range(rounds):
+        bandwidths["in the caches"].append(copy_bandwidth(written * 1024))
+        bandwidths["outside of them"].append(copy_bandwidth(COPIED))
+        for name, measure in contenders.items():
+            rates[name].append(measure())
+    _print_rates(rates)
+    best = statistics.median(rate.processor for rate in rates["ours, 1024 portfolios"])
+    print(f"an observation has {written} bytes; no environment writes it faster than memory is copied:")
+    for where, found in bandwidths.items():
+        bound = statistics.median(found) / written
+        print(
+            f"  {where}: {statistics.median(found) / 1e9:.1f} GB/s ({min(found) / 1e9:.1f} to {max(found) / 1e9:.1f}), "
+            f"{bound:,.0f} steps/s; 1024 portfolios reach {best / bound:.0%} of that"
+        )
     if other is None:
         print("gym-trading-env is not installed: pip install gym-trading-env adds the peer")
+
+
+def _print_rates(rates: dict[str, list[Rate]]) -> None:
+    """One line for each contender."""
+    single = statistics.median(rate.clock for rate in rates["ours, single"])
+    print(f"{'':34}{'steps/s':>14}{'least':>14}{'most':>14}{'x single':>10}{'by CPU time':>14}")
+    for name, found in rates.items():
+        clock = [rate.clock for rate in found]
+        middle, processor = statistics.median(clock), statistics.median(rate.processor for rate in found)
+        print(
+            f"{name:34}{middle:14,.0f}{min(clock):14,.0f}{max(clock):14,.0f}{middle / single:10.2f}{processor:14,.0f}"
+        )
+
+
+def random_market(n_assets: int) -> MarketPanel:
+    """Random walks of 33 years, with all the fields that features may read."""
+    rng = np.random.default_rng(0)
+    close = 50.0 * np.exp(np.cumsum(rng.normal(2e-4, 0.015, size=(BARS, n_assets)), axis=0))
+    start = close * np.exp(rng.normal(0.0, 0.005, size=close.shape))
+    spread = np.exp(np.abs(rng.normal(0.0, 0.005, size=close.shape)))
+    return MarketPanel(
+        dates=np.datetime64("1990-01-02") + np.arange(BARS),
+        assets=tuple(f"A{column}" for column in range(n_assets)),
+        close=close,
+        open=start,
+        high=np.maximum(start, close) * spread,
+        low=np.minimum(start, close) / spread,
+        volume=rng.lognormal(15.0, 1.0, size=close.shape),
+        cash_returns=np.zeros(BARS),
+    )
+
+
+def benchmark_features(rounds: int) -> None:
+    """Print how long the features of a market take."""
+    print(f"{'features of 33 years':34}{'seconds':>10}{'least':>10}{'most':>10}{'CPU time':>10}")
+    for n_assets in SIZES:
+        panel = random_market(n_assets)
+        clock, processor = [], []
+        for _ in range(rounds):
+            began, used = time.perf_counter(), time.process_time()
+            compute_features(panel, BARS // 2)
+            clock.append(time.perf_counter() - began)
+            processor.append(time.process_time() - used)
+        print(
+            f"{f'{n_assets} assets':34}{statistics.median(clock):10.2f}{min(clock):10.2f}{max(clock):10.2f}"
+            f"{statistics.median(processor):10.2f}"
+        )
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["env", "offline"])
+    parser.add_argument("what", choices=["env", "features", "offline"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline")
     given = parser.parse_args(arguments)
@@ -146,7 +227,7 @@ def main(arguments: Sequence[str]) -> None:
 
         benchmark_offline(given.rounds, given.peer_python)
     else:
-        benchmark_environments(given.rounds)
+        {"env": benchmark_environments, "features": benchmark_features}[given.what](given.rounds)
 
 
 if __name__ == "__main__":

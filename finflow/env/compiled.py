@@ -1,26 +1,33 @@
 """The decision process as one compiled loop over portfolios: ``DecisionProcess.step`` and ``observe`` in one pass.
 
 NumPy makes some sixty passes over (batch, K) arrays for a step. The loop here makes one, so a portfolio stays in the
-processor's first cache from its drift to its next observation. It covers costs in proportion to trades; tests hold it
-equal to the array version to 1e-10.
+processor's first cache from its drift to its next observation, and the features of the portfolios that follow are
+on their way from memory while one is computed. It covers costs in proportion to trades; tests hold it equal to the
+array version to 1e-10.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from finflow.env.decision import RUIN, DecisionProcess, PortfolioState, Step
-from finflow.env.objective import CVAR_SCALE, DRAWDOWN_SCALE, LEAST_DEVIATION, TURNOVER_SCALE
+from finflow.env.objective import COMPONENTS, CVAR_SCALE, DRAWDOWN_SCALE, LEAST_DEVIATION, STATE_SIZE, TURNOVER_SCALE
 from finflow.ledger.accounting import MAX_ITERATIONS, WEALTH_TOLERANCE, drift
 from finflow.ledger.constraints import ROUNDING, SIMPLEX_TOLERANCE
 from finflow.ledger.costs import Proportional, Summed
+from finflow.market.panel import BARS_PER_YEAR
 
 FloatArray = NDArray[np.float64]
-N_COMPONENTS = 5
+N_COMPONENTS = len(COMPONENTS)
+CACHE_LINE = 64  # bytes
+AHEAD = 2  # portfolios whose features are fetched before their turn
 
 
 def proportional_rate(process: DecisionProcess) -> float | None:
@@ -45,9 +52,12 @@ class CompiledProcess:
         if rate is None:
             raise ValueError("only proportional costs are compiled")
         self.process = process
+        bars = len(process.growth)
         self._growth = np.ascontiguousarray(process.growth)
         self._listed = np.ascontiguousarray(process.listed)
         self._complete = bool(process.listed.all())
+        self._features = np.ascontiguousarray(process.asset_features).reshape(bars, -1)
+        self._market = np.ascontiguousarray(process.market_features)
         weights, moments = process.objective.config, process.objective.moments
         limits = process.limits
         self._numbers = np.array(
@@ -64,13 +74,15 @@ class CompiledProcess:
                 weights.lambda_dd * DRAWDOWN_SCALE,
                 (LEAST_DEVIATION * moments.deviation) ** 2,
                 moments.first,
-                moments.second,
-                0.1 * moments.deviation,
+                1.0 / moments.second,
+                1.0 / (0.1 * moments.deviation),
             ]
         )
 
-    def step(self, state: PortfolioState, action: NDArray[Any], sums: FloatArray) -> tuple[Step, FloatArray]:
-        """Fill a decision and hold it for one bar.
+    def step(
+        self, state: PortfolioState, action: NDArray[Any], sums: FloatArray, into: dict[str, Any] | None = None
+    ) -> tuple[Step, FloatArray, dict[str, Any]]:
+        """Fill a decision, hold it for one bar and see what is known at the next.
 
         Parameters
         ----------
@@ -78,61 +90,88 @@ class CompiledProcess:
         action : array, (batch, K)
         sums : array, (batch, 3)
             Count, sum and sum of squares of excess returns so far; one bar is added in place.
+        into : dict, optional
+            An earlier step's observation, to be written over; new arrays when left out.
 
         Returns
         -------
         step : Step
         sharpe : array, (batch,)
             Running Sharpe ratio, a year.
-
+        observation : dict
+            As ``DecisionProcess.observe`` gives it for ``step.state``.
         """
-        batch, n_weights = state.weights.shape
-        filled = np.empty((batch, n_weights))
-        scalars = np.empty((6, batch))  # wealth, return, cost, turnover, reward, Sharpe
-        objective, components = np.empty((batch, 3)), np.empty((batch, N_COMPONENTS))
+        process, (batch, n_weights) = self.process, state.weights.shape
+        lag = process.lag
+        bar = state.bar + 1
+        filled, objective = np.empty((batch, n_weights)), np.empty((batch, STATE_SIZE))
+        scalars, components = np.empty((6, batch)), np.empty((batch, N_COMPONENTS))
+        seen = self._unwritten(batch) if into is None else into
         # at lag 0 the target is stated at the fill's prices, as the array version's own drift finds them
-        weights = state.weights if self.process.lag > 0 else drift(state.weights, self._growth[state.bar])
+        weights = state.weights if lag > 0 else drift(state.weights, self._growth[state.bar])
         _step(
-            state.bar,
-            weights,
-            state.wealth,
-            state.objective,
-            action,
-            self._growth,
-            self._listed,
+            (bar, weights, state.wealth, state.objective, action),
+            (self._growth, self._listed, self._features, self._market),
             self._complete,
-            self.process.lag > 0,
+            lag,
             self._numbers,
-            filled,
-            scalars,
-            objective,
-            components,
-            sums,
+            (filled, objective, scalars, components, sums),
+            (seen["assets"].reshape(batch, -1), seen["market"], seen["portfolio"]),
         )
         wealth, simple_return, cost, turnover, reward, sharpe = scalars
-        after = PortfolioState(state.bar + 1, filled, wealth, objective, state.objective)
-        ruined = wealth <= RUIN * self.process.env.initial_capital
-        return Step(after, reward, components, ruined, filled, simple_return, cost, turnover), sharpe
+        after = PortfolioState(bar, filled, wealth, objective, state.objective)
+        ruined = wealth <= RUIN * process.env.initial_capital
+        step = Step(after, reward, components, ruined, filled, simple_return, cost, turnover)
+        if lag == 0:
+            seen["portfolio"][:] = process.observed_portfolio(after)
+        return step, sharpe, seen
 
-    def observe(self, state: PortfolioState) -> dict[str, Any]:
-        """What is known at the next decision, as ``DecisionProcess.observe`` gives it."""
-        process = self.process
-        if process.lag == 0:
-            return process.observe(state)
-        batch, n_weights = state.weights.shape
-        row = state.bar - process.lag
-        portfolio = np.empty((batch, n_weights + 3))
-        _observe(state.weights, state.objective_before, self._numbers[11:], portfolio)
+    def _unwritten(self, batch: int) -> dict[str, Any]:
+        """Arrays for an observation."""
+        features = self.process.asset_features.shape[1:]
         return {
-            "assets": np.take(process.asset_features, row, axis=0),
-            "market": np.take(process.market_features, row, axis=0),
-            "portfolio": portfolio,
+            "assets": np.empty((batch, *features), dtype=np.float32),
+            "market": np.empty((batch, self._market.shape[1]), dtype=np.float32),
+            "portfolio": np.empty((batch, self.process.portfolio_size)),
         }
 
 
-@njit(cache=True, error_model="numpy")
+def compiled_function(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit`` that keeps its code on disk where it may: beside this file, in ``NUMBA_CACHE_DIR`` or at home."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(cache=True, **options)(function)
+        except RuntimeError:  # there is no folder to write in: every process compiles anew
+            return njit(**options)(function)
+
+    return decorate
+
+
+def _emit_prefetch(typingctx: Any, table: Any, row: Any, column: Any) -> Any:
+    """Code that asks the processor for the cache line of ``table[row, column]``; it changes nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        columns = builder.extract_value(array.shape, 1)
+        offset = builder.add(builder.mul(arguments[1], columns), arguments[2])
+        address = builder.bitcast(builder.gep(array.data, [offset]), ir.PointerType(ir.IntType(8)))
+        integer = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, integer, integer, integer])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        builder.call(prefetch, [address, integer(0), integer(3), integer(1)])  # to read, into the first cache, data
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64), generate
+
+
+_prefetch: Any = intrinsic(_emit_prefetch)
+
+
+@compiled_function(error_model="numpy")
 def _project(values: FloatArray, ordered: FloatArray) -> None:
     """Euclidean projection of one row onto the simplex, in place."""
+    values -= values.max()
     ordered[:] = np.sort(values)[::-1]
     total, threshold = 0.0, 0.0
     for i in range(values.size):
@@ -147,7 +186,7 @@ def _project(values: FloatArray, ordered: FloatArray) -> None:
         values[i] /= kept
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray) -> None:
     """One row of ``constraints.keep_listed``, in place."""
     last = target.size - 1
@@ -167,7 +206,7 @@ def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray
             target[last] = 1.0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _limit(before: FloatArray, target: FloatArray, max_weight: float, max_turnover: float, band: float) -> None:
     """One row of ``constraints.apply_limits``, in place."""
     last = target.size - 1
@@ -195,141 +234,178 @@ def _limit(before: FloatArray, target: FloatArray, max_weight: float, max_turnov
             target[:] = before
 
 
-@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+@compiled_function(error_model="numpy")
+def _log_growth(simple_return: float) -> float:
+    """``log(1 + simple_return)``: a series that is exact to rounding for the returns of most days."""
+    if abs(simple_return) > 0.1:
+        return float(np.log(max(1.0 + simple_return, 1e-12)))
+    s = simple_return / (2.0 + simple_return)  # log(1 + r) = 2 atanh(s)
+    q = s * s  # under 0.0028: the ninth term is below a double's rounding
+    series = 1 / 9 + q * (1 / 11 + q * (1 / 13 + q * (1 / 15)))
+    return 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * series))))
+
+
+# Sums may be taken in any order, so that they run in vector registers; products and differences are rounded one by
+# one ("contract" is left out), so that what is held trades exactly nothing.
+@compiled_function(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _step(
-    bar: NDArray[np.int64],
-    weights: FloatArray,
-    wealth: FloatArray,
-    objective: FloatArray,
-    action: NDArray[Any],
-    growth: FloatArray,
-    listed: NDArray[np.bool_],
+    state: tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, FloatArray],
+    tables: tuple[FloatArray, NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]],
     complete: bool,
-    lagged: bool,
+    lag: int,
     numbers: FloatArray,
-    filled: FloatArray,
-    scalars: FloatArray,
-    objective_after: FloatArray,
-    components: FloatArray,
-    sums: FloatArray,
+    after: tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray],
+    seen: tuple[NDArray[np.float32], NDArray[np.float32], FloatArray],
 ) -> None:
-    """Every portfolio's step."""
+    """Every portfolio's step; ``bar`` is the bar after the one that decisions fill at."""
+    bar, weights, wealth, objective, action = state
+    growth, listed, asset_features, market_features = tables
+    filled, objective_after, scalars, components, sums = after
+    assets, market, portfolio = seen
     batch, n_weights = weights.shape
     last = n_weights - 1
     rate, max_weight, max_turnover, band = numbers[0], numbers[1], numbers[2], numbers[3]
     eta, sharpe_weight, turnover_weight, cvar_weight = numbers[4], numbers[5], numbers[6], numbers[7]
     zeta, drawdown_weight, least_variance = numbers[8], numbers[9], numbers[10]
+    usual_first, per_second, per_deviation = numbers[11], numbers[12], numbers[13]
     limited = max_weight < 1.0 or max_turnover < 1.0 or band > 0.0
+    n_features, n_market = asset_features.shape[1], market_features.shape[1]
     before, target, held = np.empty(n_weights), np.empty(n_weights), np.empty(n_weights)
     for n in range(batch):
-        now, ahead = growth[bar[n]], growth[bar[n] + 1]
-        before_sum, total, least, apart = 0.0, 0.0, 0.0, 0.0
-        for i in range(n_weights):
-            before[i] = weights[n, i] * now[i] if lagged else weights[n, i]
-            before_sum += before[i]
-            target[i] = action[n, i]
-            total += target[i]
-            least = min(least, target[i])
-            apart += abs(target[i] - weights[n, i])
-        if least < 0.0 or abs(total - 1.0) > SIMPLEX_TOLERANCE:
-            _project(target, held)
-        elif abs(total - 1.0) > ROUNDING:
+        coming = np.int64(bar[min(n + AHEAD, batch - 1)])
+        for i in range(0, n_features, CACHE_LINE // 4):
+            _prefetch(asset_features, coming - lag, i)
+        ahead = np.uint64(bar[n])
+        now = np.uint64(bar[n] - 1)
+
+        # what is held and what is wanted, at the fill's prices; scaled to sum to one below
+        before_sum, target_sum, total, negative, apart = 0.0, 0.0, 0.0, 0.0, 0.0
+        if lag > 0:
             for i in range(n_weights):
-                target[i] /= total
-        if lagged:
-            inverse = 1.0 / before_sum
-            for i in range(n_weights):
-                before[i] *= inverse
-            target_sum = 0.0
-            for i in range(n_weights):
-                target[i] *= now[i]
+                before[i] = weights[n, i] * growth[now, i]
+                target[i] = action[n, i] * growth[now, i]
+                before_sum += before[i]
                 target_sum += target[i]
-            inverse = 1.0 / target_sum
+                total += action[n, i]
+                negative += 1.0 if action[n, i] < 0.0 else 0.0
+                apart += abs(action[n, i] - weights[n, i])
+        else:
             for i in range(n_weights):
-                target[i] *= inverse
-        if apart == 0.0:  # what is held trades nothing, whatever the order of the sums
-            target[:] = before
-        if not complete:
-            held[:] = before
-            for i in range(last):
-                if not listed[bar[n], i]:
-                    before[last] += before[i]
-                    before[i] = 0.0
-            _keep_listed(target, listed[bar[n]], held)
-        if limited:
-            _limit(before, target, max_weight, max_turnover, band)
-
-        gross, net, risky = 0.0, 0.0, 0.0
-        for i in range(last):
-            gross += abs(target[i] - before[i])
-            net += target[i] - before[i]
-            risky += target[i]
-        factor = 1.0
-        if gross > 0.0:  # Newton on mu - 1 + rate * sum |mu t - b|, piecewise linear and convex: exact in a few steps
-            for _ in range(MAX_ITERATIONS):
-                traded, slope = 0.0, 0.0
+                before[i], target[i] = weights[n, i], action[n, i]
+                total += action[n, i]
+                negative += 1.0 if action[n, i] < 0.0 else 0.0
+                apart += abs(action[n, i] - weights[n, i])
+            before_sum = 1.0
+            target_sum = total if abs(total - 1.0) > ROUNDING else 1.0
+        if negative > 0.0 or abs(total - 1.0) > SIMPLEX_TOLERANCE:
+            target[:] = action[n]
+            _project(target, held)
+            target_sum = 1.0
+            if lag > 0:
+                target_sum = 0.0
+                for i in range(n_weights):
+                    target[i] *= growth[now, i]
+                    target_sum += target[i]
+        elif apart == 0.0:  # what is held trades nothing, whatever the order of the sums
+            target_sum = before_sum
+        scale_before, scale_target = 1.0 / before_sum, 1.0 / target_sum
+        if limited or not complete:
+            for i in range(n_weights):
+                before[i] *= scale_before
+                target[i] *= scale_target
+            scale_before, scale_target = 1.0, 1.0
+            if not complete:
+                held[:] = before
                 for i in range(last):
-                    trade = factor * target[i] - before[i]
-                    traded += abs(trade)
-                    slope += target[i] if trade > 0.0 else -target[i]
-                moved = (factor - 1.0 + rate * traded) / (1.0 + rate * slope)
-                factor -= moved
-                if abs(moved) <= WEALTH_TOLERANCE:
-                    break
-        target[last] = max(1.0 - risky, 0.0)
-        grown = 0.0
-        for i in range(n_weights):
-            filled[n, i] = target[i]
-            grown += target[i] * ahead[i]
-        simple_return = factor * grown - 1.0
-        turnover = 0.5 * (gross + abs(net))
+                    if not listed[now, i]:
+                        before[last] += before[i]
+                        before[i] = 0.0
+                _keep_listed(target, listed[now], held)
+            if limited:
+                _limit(before, target, max_weight, max_turnover, band)
 
-        log_return = np.log(max(1.0 + simple_return, 1e-12))
+        # the trade, and the portfolio after it
+        gross, net, risky, slope, turning, grown = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        for i in range(last):
+            before[i] *= scale_before
+            target[i] *= scale_target
+            trade = target[i] - before[i]
+            gross += abs(trade)
+            net += trade
+            risky += target[i]
+            slope += target[i] if trade > 0.0 else -target[i]
+            turning += 1.0 if 0.0 < trade <= 2.0 * rate * target[i] else 0.0
+            grown += target[i] * growth[ahead, i]
+            filled[n, i] = target[i]
+            portfolio[n, i] = target[i]
+        cash = max(1.0 - risky, 0.0)
+        filled[n, last] = cash
+        portfolio[n, last] = cash
+        grown += cash * growth[ahead, last]
+
+        # mu - 1 + rate * sum |mu t - b| = 0 by Newton's method. The left side is convex and piecewise linear, and a
+        # piece ends where a purchase turns into a sale. 1 - mu is at most 2 rate: further away, one step is exact
+        factor, turnover = 1.0, 0.0
+        if gross > 0.0:
+            turnover = 0.5 * (gross + abs(net))
+            factor -= rate * gross / (1.0 + rate * slope)
+            if turning > 0.0:
+                for _ in range(MAX_ITERATIONS):
+                    traded, slope = 0.0, 0.0
+                    for i in range(last):
+                        trade = factor * target[i] - before[i]
+                        traded += abs(trade)
+                        slope += target[i] if trade > 0.0 else -target[i]
+                    moved = (factor - 1.0 + rate * traded) / (1.0 + rate * slope)
+                    factor -= moved
+                    if abs(moved) <= WEALTH_TOLERANCE:
+                        break
+        simple_return = factor * grown - 1.0
+
+        # the reward and its state
+        log_return = _log_growth(simple_return)
         first, second, below = objective[n, 0], objective[n, 1], objective[n, 2]
         step_first, step_second = log_return - first, log_return * log_return - second
         variance = max(second - first * first, least_variance)
         below_after = min(below + log_return, 0.0)
-        components[n, 0] = log_return
         sharpe_step = (second * step_first - 0.5 * first * step_second) / (variance * np.sqrt(variance))
-        components[n, 1] = sharpe_weight * sharpe_step
-        components[n, 2] = -turnover_weight * turnover
-        components[n, 3] = -cvar_weight * max(-log_return - zeta, 0.0)
-        components[n, 4] = 0.0
+        paid_sharpe, paid_turnover = sharpe_weight * sharpe_step, -turnover_weight * turnover
+        paid_tail = -cvar_weight * max(-log_return - zeta, 0.0)
+        paid_drawdown = 0.0
         if drawdown_weight > 0.0:
-            components[n, 4] = -drawdown_weight * max(np.exp(below) - np.exp(below_after), 0.0)
-        reward = 0.0
-        for i in range(N_COMPONENTS):
-            reward += components[n, i]
+            paid_drawdown = -drawdown_weight * max(np.exp(below) - np.exp(below_after), 0.0)
+        components[n, 0] = log_return
+        components[n, 1] = paid_sharpe
+        components[n, 2] = paid_turnover
+        components[n, 3] = paid_tail
+        components[n, 4] = paid_drawdown
         objective_after[n, 0] = first + eta * step_first
         objective_after[n, 1] = second + eta * step_second
         objective_after[n, 2] = below_after
 
-        excess = simple_return - (ahead[last] - 1.0)
-        count = sums[n, 0] + 1.0
-        sums[n, 0] = count
-        sums[n, 1] += excess
-        sums[n, 2] += excess * excess
+        # the running Sharpe ratio
+        excess = simple_return - (growth[ahead, last] - 1.0)
+        count, excess_sum, squares = sums[n, 0] + 1.0, sums[n, 1] + excess, sums[n, 2] + excess * excess
+        sums[n, 0], sums[n, 1], sums[n, 2] = count, excess_sum, squares
         sharpe = 0.0
         if count > 1.0:
-            mean = sums[n, 1] / count
-            deviation = np.sqrt(max((sums[n, 2] - count * mean * mean) / (count - 1.0), 0.0))
+            mean = excess_sum / count
+            deviation = np.sqrt(max((squares - count * mean * mean) / (count - 1.0), 0.0))
             if deviation > 1e-12:
-                sharpe = mean / deviation * np.sqrt(252.0)
+                sharpe = mean / deviation * np.sqrt(BARS_PER_YEAR)
         scalars[0, n] = wealth[n] * (1.0 + simple_return)
         scalars[1, n] = simple_return
         scalars[2, n] = 1.0 - factor
         scalars[3, n] = turnover
-        scalars[4, n] = reward
+        scalars[4, n] = log_return + paid_sharpe + paid_turnover + paid_tail + paid_drawdown
         scalars[5, n] = sharpe
 
-
-@njit(cache=True, error_model="numpy")
-def _observe(weights: FloatArray, objective: FloatArray, units: FloatArray, portfolio: FloatArray) -> None:
-    """Every portfolio's own state in observed units."""
-    n_weights = weights.shape[1]
-    for n in range(len(weights)):
-        for i in range(n_weights):
-            portfolio[n, i] = weights[n, i]
-        portfolio[n, n_weights] = (objective[n, 0] - units[0]) / units[2]
-        portfolio[n, n_weights + 1] = objective[n, 1] / units[1] - 1.0
-        portfolio[n, n_weights + 2] = 10.0 * objective[n, 2]
+        # what is known at the next decision
+        row = np.uint64(bar[n] - lag)
+        for i in range(n_features):
+            assets[n, i] = asset_features[row, i]
+        for i in range(n_market):
+            market[n, i] = market_features[row, i]
+        portfolio[n, n_weights] = (first - usual_first) * per_deviation
+        portfolio[n, n_weights + 1] = second * per_second - 1.0
+        portfolio[n, n_weights + 2] = 10.0 * below

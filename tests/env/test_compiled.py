@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.env.compiled import CompiledProcess, proportional_rate
+from finflow.env.compiled import CompiledProcess, compiled_function, proportional_rate
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv, RunningSharpe
@@ -51,14 +51,14 @@ def test_the_compiled_step_is_the_array_step(
     for _ in range(15):
         action = actions_of_all_kinds(rng, 64, 6)
         expected = process.step(state, action)
-        found, sharpe = compiled.step(state, action, sums)
+        found, sharpe, seen = compiled.step(state, action, sums)
         running.add(expected.simple_return - (process.growth[expected.state.bar, -1] - 1.0))
         for name in ("reward", "components", "filled", "simple_return", "cost", "turnover", "terminated"):
             np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-10, atol=1e-12)
         for name, value in vars(expected.state).items():
             np.testing.assert_allclose(getattr(found.state, name), value, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(sharpe, running.value(), rtol=1e-8, atol=1e-8)
-        seen, known = compiled.observe(found.state), process.observe(expected.state)
+        known = process.observe(expected.state)
         for name in known:
             assert seen[name].dtype == known[name].dtype
             np.testing.assert_allclose(seen[name], known[name], rtol=1e-10, atol=1e-12)
@@ -72,7 +72,7 @@ def test_naming_what_is_held_trades_exactly_nothing(prices: Prices, process_of: 
     state = process.start(np.full(50, 5), rng.dirichlet(np.ones(8), size=50))
     for _ in range(10):
         held = process.observe(state)["portfolio"][:, :8]
-        outcome, _ = compiled.step(state, held, np.zeros((50, 3)))
+        outcome, _, _ = compiled.step(state, held, np.zeros((50, 3)))
         assert (outcome.turnover == 0.0).all()
         assert (outcome.cost == 0.0).all()
         state = outcome.state
@@ -128,3 +128,49 @@ def test_the_state_handed_in_is_not_changed(prices: Prices, process_of: MakeProc
     copy = replace(state, **{name: value.copy() for name, value in vars(state).items()})
     CompiledProcess(process).step(state, np.eye(5)[:2], np.zeros((2, 3)))
     assert all(np.array_equal(value, getattr(copy, name)) for name, value in vars(state).items())
+
+
+def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
+    """As where the package and the home folder may only be read; numba alone would refuse to import."""
+    names: dict[str, Callable[[float], float]] = {}
+    exec(compile("def twice(x): return 2.0 * x", "<a file that is not there>", "exec"), names)
+    twice = compiled_function(error_model="numpy")(names["twice"])
+    assert twice(3.0) == 6.0
+    assert twice.signatures
+
+
+def test_observations_are_the_callers_own_unless_they_ask_for_less(prices: Prices, process_of: MakeProcess) -> None:
+    process = process_of(prices(bars=80, assets=3))
+    safe, fast = (PortfolioVectorEnv(process, range(80), 8, 10, random_portfolios=True, copy=c) for c in (True, False))
+    for env in (safe, fast):
+        env.reset(seed=4)
+    rng, seen, kept, written = np.random.default_rng(2), [], [], {}
+    for _ in range(25):
+        action = rng.dirichlet(np.ones(4), size=8)
+        observation, *_, info = safe.step(action)
+        other, *_, same = fast.step(action)
+        for name in observation:
+            np.testing.assert_array_equal(observation[name], other[name])
+        if "final_obs" in info:  # that of the episode that ended, not of the one that began
+            for one, last in zip(info["final_obs"], same["final_obs"], strict=True):
+                assert all(np.array_equal(one[name], last[name]) for name in one)
+                assert not any(np.shares_memory(last[name], other[name]) for name in last)
+        seen.append(observation)
+        kept.append({name: value.copy() for name, value in observation.items()})
+        written = written or other
+        assert all(other[name] is written[name] for name in other)
+    for observation, before in zip(seen, kept, strict=True):
+        assert all(np.array_equal(observation[name], before[name]) for name in before)
+    fields = [value for observation in seen for value in observation.values()]
+    assert len({value.ctypes.data for value in fields}) == len(fields)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e15])
+def test_actions_far_off_the_simplex_are_projected_as_the_array_version_does(
+    prices: Prices, process_of: MakeProcess, size: float
+) -> None:
+    process = process_of(prices())
+    state = process.start(np.full(50, 5), np.random.default_rng(0).dirichlet(np.ones(5), size=50))
+    action = size + np.random.default_rng(1).normal(size=(50, 5))
+    found, _, _ = CompiledProcess(process).step(state, action, np.zeros((50, 3)))
+    np.testing.assert_allclose(found.filled, process.step(state, action).filled, rtol=0, atol=1e-12)
