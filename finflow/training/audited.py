@@ -140,18 +140,22 @@ class Subjects:
                 **{name: make for name, make in strategies.items() if name in NAMED},
             },
         )
-        yield Component("backtest", named.of("backtest"), self._late)
+        yield Component("backtest", named.of("backtest"), self._judged)
         if self.panel.benchmark is not None:
             yield Component("index", self._index)
         for name, make in strategies.items():
             played = named if name in NAMED else Played(self, {name: make})
-            yield Component(f"strategy {name}", played.of(name), self._late)
+            yield Component(f"strategy {name}", played.of(name), self._judged)
         yield Component("behaviour data", self._behaviour, self._suits_behaviour)
 
     def of_agent(self, make: Callable[[], Strategy]) -> list[Component]:
         """A trained agent, where features are scaled as it knows them: from the end of training on."""
         played = Played(self, {"agent": make}).of("agent")
         return [Component("agent", played, lambda last, kind: kind != UNPRIMED and self._late(last, kind))]
+
+    def _judged(self, last: int, kind: str) -> bool:
+        """At lags over 1 strategies are asked with the account of the unchanged market, which must come first."""
+        return self._late(last, kind) and (kind != UNPRIMED or self.config.env.execution_lag < 2)
 
     def _fields(self, panel: MarketPanel, last: int) -> Answer:
         """The panel itself: whether it leaves what it is given as it is."""

@@ -108,7 +108,7 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     first = first_bar + _FEWEST_ROWS
     latest = split.test_end - lag - 3
     drawn = (
-        (2, first, split.train_end - 2),
+        (1, first, split.train_end - 2),
         (1, split.train_end, split.validation_end - 2),
         (1, split.validation_end, latest),
     )

@@ -30,7 +30,7 @@ from finflow.training.materials import Materials, prepare
 from finflow.training.replay import MarketTensors
 from finflow.training.trainer import FinFlowTrainer
 
-BARS_OF = close_ups.bars_of
+BARS_OF, FIRST_PROBES = close_ups.bars_of, auditing.first_probes
 
 OWN = '''
 import sys
@@ -185,7 +185,10 @@ def bad(found: Audit) -> list[str]:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_the_configuration_is_clean_at_every_lag(tiny: Callable[..., Config], lag: int) -> None:
+def test_the_configuration_is_clean_at_every_lag(
+    tiny: Callable[..., Config], lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "first_probes", FIRST_PROBES)
     found = audit_configuration(tiny(env__execution_lag=lag))
     assert (found.complaint, bad(found)) == (None, [])
 
