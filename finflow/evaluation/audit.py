@@ -8,8 +8,11 @@ bit. So it catches a leak however it came about. What it cannot see is written i
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +21,13 @@ from numpy.typing import NDArray
 from finflow.evaluation.shocks import CUT, REPEAT, SHOCKS, shocked
 from finflow.market.panel import MarketPanel
 
-__all__ = ["Component", "Finding", "Probe", "Rows", "audit", "by_bar", "verdict_of"]
+__all__ = ["UNPRIMED", "Component", "Finding", "Probe", "Rows", "audit", "by_bar", "joined", "unprimed", "verdict_of"]
 
+UNPRIMED = "unprimed"
+"""The kind of probe that `unprimed` makes: the future is `replaced`, and nothing else was asked before."""
+_PATIENCE = 300.0  # seconds for one answer of the other process
+
+_KINDS = (*SHOCKS, UNPRIMED)
 CLEAN, LEAK, UNSTEADY, FAILED = "clean", "LEAK", "NOT REPEATABLE", "FAILED"
 
 
@@ -33,11 +41,15 @@ class Rows(NamedTuple):
         The bar that each row belongs to; a bar may have several rows, or none.
     lag : int
         Row i may use bars up to ``bars[i] - lag``.
+    tolerance : float
+        Difference that rounding may leave, relative to the value where that is over one. Zero, unless what makes the
+        answer sums in an order that may vary.
     """
 
     values: NDArray[Any]
     bars: NDArray[np.int64]
     lag: int = 0
+    tolerance: float = 0.0
 
 
 def by_bar(values: NDArray[Any], lag: int = 0) -> Rows:
@@ -111,8 +123,76 @@ class _Difference(NamedTuple):
     place: str
 
 
+Unprimed = Mapping[tuple[int, int], "Answer | str"]
+
+
+def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterable[int], seed: int = 0) -> Unprimed:
+    """Answers to a replaced future in a process that was asked nothing before.
+
+    Whoever remembers the first market that it was asked about, and answers from it ever after, gives one answer to
+    every probe. A copy of this process that meets another future first remembers that one. Call it before anything
+    is asked; where processes cannot be copied, there are no such answers.
+
+    Parameters
+    ----------
+    panel, components, seed
+        As for `audit`.
+    lasts : iterable of int
+        Last bars before the change; each component is asked at the first that suits it.
+
+    Returns
+    -------
+    mapping
+        (place of the component, last bar) -> its answer, or what it raised; for `audit`.
+    """
+    if sys.platform == "darwin" or "fork" not in multiprocessing.get_all_start_methods():
+        return {}
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer_first, args=(sender, panel, components, sorted(lasts), seed), daemon=True)
+    child.start()
+    sender.close()
+    answers: dict[tuple[int, int], Answer | str] = {}
+    try:
+        while receiver.poll(_PATIENCE):
+            place, answer = receiver.recv()
+            answers[place] = answer
+    except EOFError:  # it has said all, or ended before its time: then some answers are missing, and not compared
+        pass
+    finally:
+        child.kill()
+        child.join()
+        receiver.close()
+    return answers
+
+
+def _answer_first(
+    sender: Connection, panel: MarketPanel, components: Sequence[Component], lasts: Sequence[int], seed: int
+) -> None:
+    asked: set[int] = set()
+    for last in lasts:
+        other = shocked(panel, "replaced", last, seed)
+        for index, component in enumerate(components):
+            if index not in asked and component.suits(last, UNPRIMED):
+                asked.add(index)
+                answer = _ask(component, other, last)
+                if not isinstance(answer, str):
+                    answer = {name: _until(rows, last + rows.lag) for name, rows in answer.items()}
+                sender.send(((index, last), answer))
+    sender.close()
+
+
+def _until(rows: Rows, end: int) -> Rows:
+    kept = rows.bars <= end
+    return rows._replace(values=rows.values[kept], bars=rows.bars[kept])
+
+
 def audit(
-    panel: MarketPanel, components: Sequence[Component], probes: Iterable[Probe], seed: int = 0
+    panel: MarketPanel,
+    components: Sequence[Component],
+    probes: Iterable[Probe],
+    seed: int = 0,
+    first: Unprimed | None = None,
 ) -> tuple[Finding, ...]:
     """Put every component to every probe that suits it.
 
@@ -124,6 +204,8 @@ def audit(
     probes : iterable of Probe
     seed : int
         Of the futures that are made up.
+    first : mapping, optional
+        What `unprimed` gave.
 
     Returns
     -------
@@ -134,8 +216,14 @@ def audit(
     kinds: dict[int, list[str]] = {}
     for probe in probes:
         kinds.setdefault(probe.last, []).append(probe.kind)
+    first = first or {}
+    for _, last in first:
+        kinds.setdefault(last, [])
     for last, wanted in sorted(kinds.items()):
-        before = [_ask(part, panel, last) if any(part.suits(last, k) for k in wanted) else None for part in components]
+        before = [
+            _ask(part, panel, last) if (i, last) in first or any(part.suits(last, k) for k in wanted) else None
+            for i, part in enumerate(components)
+        ]
         for kind in wanted:
             other = shocked(panel, kind, last, seed)
             for index, component in enumerate(components):
@@ -144,10 +232,34 @@ def audit(
                     continue
                 after = known if isinstance(known, str) else _ask(component, other, last)
                 found.setdefault((index, kind), []).append((last, *_judge(known, after, last, kind)))
-    order = list(SHOCKS)
+        for index, known in enumerate(before):
+            if known is not None and (index, last) in first:
+                judged = _judge(known, first[index, last], last, UNPRIMED)
+                found.setdefault((index, UNPRIMED), []).append((last, *judged))
+    order = _KINDS
     return tuple(
         _summed(components[index].name, kind, rows, panel)
         for (index, kind), rows in sorted(found.items(), key=lambda item: (item[0][0], order.index(item[0][1])))
+    )
+
+
+def joined(passes: Iterable[Sequence[Finding]]) -> tuple[Finding, ...]:
+    """Findings of several audits as one, components in the order of the first audit that has them."""
+    by_name: dict[str, dict[str, list[Finding]]] = {}
+    for findings in passes:
+        for finding in findings:
+            by_name.setdefault(finding.component, {}).setdefault(finding.probe, []).append(finding)
+    return tuple(_one_of(kinds[kind]) for kinds in by_name.values() for kind in _KINDS if kind in kinds)
+
+
+def _one_of(findings: Sequence[Finding]) -> Finding:
+    """Findings of one component and kind: the first that is not clean speaks."""
+    worst = next((finding for finding in findings if finding.verdict != CLEAN), findings[0])
+    return replace(
+        worst,
+        dates=tuple(sorted({date for finding in findings for date in finding.dates})),
+        rows=sum(finding.rows for finding in findings),
+        difference=max(finding.difference for finding in findings),
     )
 
 
@@ -156,8 +268,10 @@ def verdict_of(findings: Sequence[Finding]) -> str | None:
     bad = [finding for finding in findings if finding.verdict != CLEAN]
     if not bad:
         return None
-    # What raises or will not repeat cannot be judged further, so its leaks come second.
-    first = next((finding for finding in bad if finding.verdict == LEAK), bad[0])
+    # What raises or will not repeat cannot be judged further: the leaks of others come first.
+    unsteady = {finding.component: finding for finding in reversed(bad) if finding.verdict == UNSTEADY}
+    leaks = (finding for finding in bad if finding.verdict == LEAK and finding.component not in unsteady)
+    first = next(leaks, unsteady.get(bad[0].component, bad[0]))
     others = list(dict.fromkeys(finding.component for finding in bad if finding.component != first.component))
     more = f"; not clean either: {', '.join(others)}" if others else ""
     what = {
@@ -222,6 +336,8 @@ def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tup
     same = left == right
     if left.dtype.kind == "f":
         same |= np.isnan(left) & np.isnan(right)
+        if before.tolerance > 0.0:
+            same |= np.isclose(left, right, rtol=before.tolerance, atol=before.tolerance)
     if same.all():
         return len(bars), None
     wrong = np.argwhere(~same)

@@ -23,6 +23,9 @@ Shock = Callable[[MarketPanel, int, np.random.Generator], MarketPanel]
 REPEAT, CUT = "repeat", "cut"
 _VIOLENCE = 0.05
 """Deviation of a daily log return in a future that is made up: every day is a day to react to."""
+_JUMP = (0.1, 0.7)
+"""Size of the first of those returns."""
+_WEEK = 5
 _RATIOS = ("open", "high", "low")
 
 
@@ -40,7 +43,8 @@ def shocked(panel: MarketPanel, kind: str, last: int, seed: int) -> MarketPanel:
         With kind and bar it decides the future.
     """
     rng = np.random.default_rng([seed, last, sorted(SHOCKS).index(kind)])
-    return SHOCKS[kind](panel, last, rng)
+    other = SHOCKS[kind](panel, last, rng)
+    return other if kind == REPEAT else replace(other, provenance=_said_beforehand(panel.provenance))
 
 
 def _repeat(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
@@ -79,7 +83,10 @@ def _nudged(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPa
 def _replaced(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
     """Wild random walks in place of every later price, range, volume and interest."""
     bars, n_assets = panel.n_bars - last - 1, panel.n_assets
-    close = _walk(panel, last, _VIOLENCE * rng.standard_normal((bars, n_assets)))
+    moves = _VIOLENCE * rng.standard_normal((bars, n_assets))
+    # A leak that shows on wild days alone must see one at once, up or down.
+    moves[:1] = rng.choice([-1.0, 1.0], n_assets) * rng.uniform(*_JUMP, n_assets)
+    close = _walk(panel, last, moves)
     fields: dict[str, FloatArray] = {}
     if panel.open is not None:
         fields["open"] = close * np.exp(0.02 * rng.standard_normal(close.shape))
@@ -92,7 +99,8 @@ def _replaced(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
         fields["volume"] = np.where(np.isfinite(close), np.exp(rng.normal(13.0, 2.0, close.shape)), np.nan)
     if panel.benchmark is not None:
         fields["benchmark"] = panel.benchmark[last] * np.exp(np.cumsum(_VIOLENCE * rng.standard_normal(bars)))
-    return _with_future(panel, last, close=close, cash_returns=1e-3 * rng.random(bars), **fields)
+    other = _with_future(panel, last, close=close, cash_returns=1e-3 * rng.random(bars), **fields)
+    return replace(other, dates=_other_days(panel, last, rng))
 
 
 def _shuffled(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
@@ -115,7 +123,8 @@ def _shuffled(panel: MarketPanel, last: int, rng: np.random.Generator) -> Market
     if panel.benchmark is not None:
         index = np.log(panel.benchmark[start:] / panel.benchmark[last:-1])
         fields["benchmark"] = panel.benchmark[last] * np.exp(np.cumsum(index[order]))
-    return _with_future(panel, last, close=close, cash_returns=panel.cash_returns[start:][order], **fields)
+    other = _with_future(panel, last, close=close, cash_returns=panel.cash_returns[start:][order], **fields)
+    return replace(other, dates=_other_days(panel, last, rng))
 
 
 def _relisted(panel: MarketPanel, last: int, rng: np.random.Generator) -> MarketPanel:
@@ -148,6 +157,19 @@ SHOCKS: dict[str, Shock] = {
     "nudged": _nudged,
 }
 """Kind -> what it does to the bars after `last`."""
+
+
+def _said_beforehand(provenance: dict[str, Any]) -> dict[str, Any]:
+    """Words alone: a number may have been made from what came later."""
+    return {name: value for name, value in provenance.items() if isinstance(value, str)}
+
+
+def _other_days(panel: MarketPanel, last: int, rng: np.random.Generator) -> NDArray[np.datetime64]:
+    """Dates with the gaps of every five in another order. The first stays, so that no bar enters an earlier window."""
+    steps = np.diff(panel.dates)
+    for start in range(last + 1, len(steps), _WEEK):
+        rng.shuffle(steps[start : start + _WEEK])
+    return np.concatenate([panel.dates[:1], panel.dates[0] + np.cumsum(steps)])
 
 
 def _walk(panel: MarketPanel, last: int, moves: FloatArray) -> FloatArray:

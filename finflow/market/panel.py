@@ -167,6 +167,12 @@ class MarketPanel:
         first = int(np.searchsorted(self.dates, _day(start), side="left"))
         return self._rows(slice(first, self.n_bars))
 
+    def between(self, start: int, stop: int) -> MarketPanel:
+        """The bars from `start` up to `stop`, which is left out; the first bar's cash return becomes 0."""
+        if not 0 <= start < stop <= self.n_bars:
+            raise MarketError(f"a panel of {self.n_bars} bars has none from {start} to {stop}")
+        return self._rows(slice(start, stop))
+
     def bars_until(self, date: str | dt.date | np.datetime64) -> int:
         """Number of bars up to and including a date."""
         return int(np.searchsorted(self.dates, _day(date), side="right"))

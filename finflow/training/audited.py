@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision import DecisionProcess, equal_weight_moments
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.evaluation.audit import Answer, Component, Rows, by_bar
-from finflow.evaluation.backtest import index_backtest, run_backtests
+from finflow.errors import MarketError
+from finflow.evaluation.audit import UNPRIMED, Answer, Component, Rows, by_bar
+from finflow.evaluation.backtest import index_backtest
 from finflow.evaluation.shocks import CUT, REPEAT
+from finflow.ledger.costs import costs_of
+from finflow.market.asset_features import ASSET_FEATURES, View
 from finflow.market.extra import own_feature
 from finflow.market.features import Features, compute_features
+from finflow.market.market_features import MARKET_FEATURES
 from finflow.market.panel import MarketPanel
+from finflow.market.sources import load_panel
 from finflow.market.splits import Split
 from finflow.offline.collection import collect
-from finflow.strategies.base import Information, Strategy
+from finflow.strategies.base import Strategy
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import NAMED
 from finflow.training.audited_source import through_the_source
 from finflow.training.materials import prepare_from
+from finflow.training.played import Digger, Played
+from finflow.training.replay import MarketTensors, Transitions, make_batch
 
 FloatArray = NDArray[np.float64]
 
-_FEW = ("replaced", "relisted", CUT, REPEAT)
+_FEW = ("replaced", "relisted", CUT, REPEAT, UNPRIMED)
 """Probes of what takes long: the wildest, the listings, and none at all."""
-_RUNS = (60, 84, 110)
-"""Decisions before the one that is probed: many rhythms of rebalancing divide one of them."""
+_LEVELS = ("crash", "boom", REPEAT)
+"""Probes that change the level of all prices alike: what comes after the first bar moves as it did."""
+_DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
+"""Probes of listings at the door: with other listings, no two of three assets may be left."""
+_NEAR = 250
+_ROUNDING = 1e-12
+"""The compiled loop may sum in another order where arrays lie elsewhere in memory."""
 _EPISODES, _LENGTH = 24, 60
 
 
@@ -49,12 +65,15 @@ class Subjects:
         The configured market, up to the end of the test window.
     config : Config
     split : Split
+    near : bool
+        Whether decisions are asked for right before a probe alone, as suits probes of many bars in a row.
     """
 
-    def __init__(self, panel: MarketPanel, config: Config, split: Split) -> None:
+    def __init__(self, panel: MarketPanel, config: Config, split: Split, near: bool = False) -> None:
         self.panel = panel
         self.config = config
         self.split = split
+        self.before = 1 if near else 20
         self.features = lru_cache(maxsize=3)(self._features)
         self.process = lru_cache(maxsize=6)(self._process)
 
@@ -73,39 +92,109 @@ class Subjects:
 
     def of_market(self) -> Iterator[Component]:
         """Source, features, behaviour tables, and what a training is given."""
+        yield Component("panel", self._fields)
         yield Component("source", self._source, lambda last, kind: kind in _FEW)
-        for path in self.config.features.extra:
-            yield Component(f"feature {path.partition('@')[0]}", self._own_feature(path))
-        yield Component("features", self._all_features)
+        if self.panel.n_assets > 2:
+            yield Component("source, listings", self._source_of_newcomers, lambda last, kind: kind in _DOOR)
+            yield Component("source, gaps", self._source_with_gap, lambda last, kind: kind in ("replaced", REPEAT))
+        yield from self.of_features()
         for family in FAMILIES:
             yield Component(f"family {family}", self._family(family), self._suits_family)
+        yield Component("growth", self._growth)
         ends = (self.split.train_end - 1, self.split.validation_end - 1)
         yield Component("training", self._training, lambda last, kind: last in ends and kind != CUT)
         yield Component("evaluation", self._evaluation, self._in_test)
 
-    def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
-        """Environments, what the backtest hands out, the index, strategies, behaviour data."""
+    def of_features(self) -> Iterator[Component]:
+        """What is computed from the panel for every bar."""
+        for path in self.config.features.extra:
+            yield Component(f"feature {path.partition('@')[0]}", self._own_feature(path))
+        yield Component("features", self._all_features)
+        if costs_of(self.config.env).needs_market:
+            yield Component("liquidity", self._liquidity)
+
+    def of_near(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
+        """What is quick enough to be asked about many bars in a row."""
+        yield Component("panel", self._fields)
+        yield from self.of_features()
+        yield Component("growth", self._growth)
+        yield from self.of_environments()
+        played = Played(self, {"backtest": lambda: Digger(self.config.env.execution_lag < 2), **strategies})
+        for name in played.makers:
+            yield Component(name if name in ("backtest", "agent") else f"strategy {name}", played.of(name))
+
+    def of_environments(self) -> Iterator[Component]:
+        """The environment at every lag, what its fills are paid, and what is learned from."""
         for lag in (0, 1, 2):
             if lag or self.config.env.fill == "close":
                 yield Component(f"environment, lag {lag}", self._environment(lag))
+                yield Component(f"fill, lag {lag}", self._fill(lag), lambda last, kind: kind in _LEVELS)
+        yield Component("replay", self._replay)
+
+    def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
+        """Environments, what the backtest hands out, the index, strategies, behaviour data."""
+        yield from self.of_environments()
         named = Played(
             self,
             {
-                "backtest": lambda: _Digger(self.config.env.execution_lag < 2),
+                "backtest": lambda: Digger(self.config.env.execution_lag < 2),
                 **{name: make for name, make in strategies.items() if name in NAMED},
             },
         )
-        yield Component("backtest", named.of("backtest"), self._late)
+        yield Component("backtest", named.of("backtest"), self._judged)
         if self.panel.benchmark is not None:
             yield Component("index", self._index)
         for name, make in strategies.items():
             played = named if name in NAMED else Played(self, {name: make})
-            yield Component(f"strategy {name}", played.of(name), self._late)
+            yield Component(f"strategy {name}", played.of(name), self._judged)
         yield Component("behaviour data", self._behaviour, self._suits_behaviour)
 
     def of_agent(self, make: Callable[[], Strategy]) -> list[Component]:
         """A trained agent, where features are scaled as it knows them: from the end of training on."""
-        return [Component("agent", Played(self, {"agent": make}).of("agent"), self._late)]
+        played = Played(self, {"agent": make}).of("agent")
+        return [Component("agent", played, lambda last, kind: kind != UNPRIMED and self._late(last, kind))]
+
+    def _judged(self, last: int, kind: str) -> bool:
+        """At lags over 1 strategies are asked with the account of the unchanged market, which must come first."""
+        return self._late(last, kind) and (kind != UNPRIMED or self.config.env.execution_lag < 2)
+
+    def _fields(self, panel: MarketPanel, last: int) -> Answer:
+        """The panel itself: whether it leaves what it is given as it is."""
+        fields = ("dates", "close", "open", "high", "low", "volume", "benchmark", "cash_returns")
+        arrays = {name: getattr(panel, name) for name in fields}
+        return {name: by_bar(array) for name, array in arrays.items() if array is not None}
+
+    def _growth(self, panel: MarketPanel, last: int) -> Answer:
+        """What every bar pays, and what may be traded at it."""
+        process = self.process(panel, self.fit(last), self.config.env.execution_lag)
+        return {"growth": by_bar(process.growth), "listed": by_bar(process.listed)}
+
+    def _source_of_newcomers(self, panel: MarketPanel, last: int) -> Answer:
+        """The source with an asset that lists after the probe, and one that has ended before it."""
+        piece, first = _around(panel, last)
+        close = piece.close.copy()
+        close[: last - first + 2, 0] = np.nan
+        close[max(last - first - 20, 2) :, 1] = np.nan
+        ragged = replace(piece, close=close, open=None, high=None, low=None, volume=None)
+        found = self._source(ragged, last - first)
+        return {name: rows._replace(bars=rows.bars + first) for name, rows in found.items()}
+
+    def _source_with_gap(self, panel: MarketPanel, last: int) -> Answer:
+        """A file in which an asset has no price around the probe: refused, or repaired from the past alone."""
+        piece, first = _around(panel, last)
+        at = last - first
+        table = pd.DataFrame(piece.close, index=pd.DatetimeIndex(piece.dates, name="Date"), columns=list(piece.assets))
+        table.iloc[at - 1 : at + 2, int(np.argmax(piece.listed[at - 2 : at + 4].sum(axis=0)))] = np.nan
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "prices.csv"
+            table.loc[:, table.notna().any()].to_csv(path)
+            update = {"source": "csv", "path": path, "tickers": None, "tickers_file": None}
+            update |= {"benchmark": None, "start": None, "cash_rate": 0.0}
+            try:
+                loaded = load_panel(self.config.market.model_copy(update=update))
+            except MarketError:
+                return {"refused": Rows(np.array([True]), np.array([last]))}
+        return {"close": Rows(loaded.close, np.searchsorted(panel.dates, loaded.dates))}
 
     def _source(self, panel: MarketPanel, last: int) -> Answer:
         """The market as the configured source would have given it, written down and loaded through the source."""
@@ -129,7 +218,19 @@ class Subjects:
         features = self.features(panel, self.fit(last))
         assets = {name: by_bar(features.assets[:, :, i]) for i, name in enumerate(features.asset_names)}
         market = {name: by_bar(features.market[:, i]) for i, name in enumerate(features.market_names)}
-        return {**assets, **market, "first bar": Rows(np.array([features.first_bar]), np.array([last]))}
+        first = Rows(np.array([features.first_bar]), np.array([last]))
+        return {**assets, **market, "first bar": first, **(self._unrounded(panel) if self.before == 1 else {})}
+
+    def _unrounded(self, panel: MarketPanel) -> Answer:
+        """The features before they are scaled and rounded, where a leak too small to survive that would hide."""
+        view = View(panel)
+        assets = {f"raw {one.name}": by_bar(one.compute(view)) for one in ASSET_FEATURES}
+        return {**assets, **{f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}}
+
+    def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
+        """What costs are made from, row t of it from bars up to t."""
+        found = self.process(panel, self.fit(last), self.config.env.execution_lag).liquidity
+        return {} if found is None else {name: by_bar(table) for name, table in found._asdict().items()}
 
     def _family(self, family: str) -> Callable[[MarketPanel, int], Answer]:
         return lambda panel, last: {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
@@ -167,16 +268,72 @@ class Subjects:
     def _evaluation(self, panel: MarketPanel, last: int) -> Answer:
         """What the held-out evaluation gives an agent to see, over all bars."""
         process = prepare_from(panel, self.config).held_out_process()
-        return {"assets": by_bar(process.asset_features), "market": by_bar(process.market_features)}
+        tables = {
+            "assets": process.asset_features,
+            "market": process.market_features,
+            "growth": process.growth,
+            "listed": process.listed,
+            "close": process.panel.close,
+        }
+        moments = process.objective.moments
+        fitted = np.array([[moments.first, moments.second, process.first_bar]])
+        return {
+            "fitted": Rows(fitted, np.array([self.split.train_end - 1])),
+            **{name: by_bar(table) for name, table in tables.items()},
+        }
 
     def _in_test(self, last: int, kind: str) -> bool:
         return last > self.split.validation_end and kind in _FEW
 
     def _environment(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
         def answer(panel: MarketPanel, last: int) -> Answer:
-            return _episode(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
+            process = self.process(panel, self.fit(last), lag)
+            return _episode(process, last, self.config.train.seed, self.before)
 
         return answer
+
+    def _fill(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
+        """What a fill earns is what comes after it.
+
+        The level of all prices jumps on the way to the bar of the fill, and then they move as they did. Portfolios
+        without cash are the same at the fill, and earn the same: what they earn is as if known before the jump. Who
+        is paid for the way to the fill was filled too early.
+        """
+
+        def answer(panel: MarketPanel, last: int) -> Answer:
+            process, bar = self.process(panel, self.fit(last), lag), last + 1
+            whole = panel.listed[last : last + 3].all(axis=0)
+            if bar not in process.decision_bars(range(bar, panel.n_bars)) or not whole.any():
+                return {}
+            rng = np.random.default_rng([self.config.train.seed, last])
+            weights, actions = rng.dirichlet(np.ones(int(whole.sum())), size=(2, 8))
+            parts = {}
+            for name, compiled in (("return", False), ("return, compiled", True)):
+                env = PortfolioVectorEnv(process, range(panel.n_bars), len(weights), compiled=compiled)
+                start, target = np.zeros((2, len(weights), process.n_weights))
+                start[:, np.flatnonzero(whole)], target[:, np.flatnonzero(whole)] = weights, actions
+                env.reset(seed=0, options={"bars": np.full(len(weights), bar), "weights": start})
+                *_, info = env.step(target)
+                # Costs may depend on volumes, which jump too.
+                earned = info["wealth"] / process.env.initial_capital / (1.0 - info["cost"])
+                parts[name] = Rows(earned[None], np.array([last]), tolerance=_ROUNDING)
+            return parts
+
+        return answer
+
+    def _replay(self, panel: MarketPanel, last: int) -> Answer:
+        """What is learned from: the features of both states of a transition."""
+        lag = self.config.env.execution_lag
+        process = self.process(panel, self.fit(last), lag)
+        bars = np.asarray(process.decision_bars(range(max(last - self.before, 0), last + lag + 2)), dtype=np.int64)
+        market = MarketTensors.of(process, torch.device("cpu"))
+        empty = Transitions(len(bars), process.n_weights, process.portfolio_size, torch.device("cpu"))
+        batch = make_batch({**empty.columns, "bar": torch.from_numpy(bars)}, market, 1.0)
+        parts: dict[str, Rows] = {}
+        for name, states in (("assets", batch.both.assets), ("market", batch.both.market)):
+            now, following = states.numpy()[: len(bars)], states.numpy()[len(bars) :]
+            parts |= {name: Rows(now, bars, lag), f"next {name}": Rows(following, bars + 1, lag)}
+        return parts
 
     def _index(self, panel: MarketPanel, last: int) -> Answer:
         process = self.process(panel, self.fit(last), self.config.env.execution_lag)
@@ -216,146 +373,25 @@ class Subjects:
         return {**columns, "reward scale": scale}
 
 
-class Played:
-    """Strategies' answers in the backtest, in runs that end with the last decision that may not know of a shock.
-
-    They play side by side, as in a report, and each alone where one of them fails.
-
-    At lags over 1 the observed portfolio is newer than the prices, by design: it is the account's own. There a shock
-    moves the account, so the account as it was without the shock is handed in: what is asked is what is decided with
-    the same account and another future.
-
-    Parameters
-    ----------
-    subjects : Subjects
-    makers : mapping
-        Name -> makes the strategy, anew for every run.
-    """
-
-    def __init__(self, subjects: Subjects, makers: Mapping[str, Callable[[], Strategy]]) -> None:
-        self.subjects = subjects
-        self.makers = makers
-        self.accounts: dict[tuple[str, int, int], list[FloatArray]] = {}
-        self.together = lru_cache(maxsize=2)(self._together)
-
-    def of(self, name: str) -> Callable[[MarketPanel, int], Answer]:
-        """The answers of one of them."""
-
-        def answer(panel: MarketPanel, last: int) -> Answer:
-            played = self.together(panel, last)
-            return self._play(panel, last, [name])[name] if played is None else played[name]
-
-        return answer
-
-    def _together(self, panel: MarketPanel, last: int) -> dict[str, dict[str, Rows]] | None:
-        try:
-            return self._play(panel, last, list(self.makers))
-        except Exception:  # whose it is, each of them will show alone
-            return None
-
-    def _play(self, panel: MarketPanel, last: int, names: Sequence[str]) -> dict[str, dict[str, Rows]]:
-        subjects, is_base = self.subjects, panel is self.subjects.panel
-        lag = subjects.config.env.execution_lag
-        process = subjects.process(panel, subjects.fit(last), lag)
-        rhythms = (subjects.config.evaluation.rebalance_every, *_RUNS)
-        chosen = rhythms[int(np.random.default_rng(last).integers(len(rhythms)))]
-        parts: dict[str, dict[str, Rows]] = {name: {} for name in names}
-        for length in (0, chosen):
-            window = range(last + lag - length, last + lag + 3)
-            bars = process.decision_bars(window)
-            if window.start < process.first_bar or len(bars) < 2:  # features begin later, or the cut leaves no decision
-                continue
-            accounts = [None if is_base or lag < 2 else self.accounts[name, last, length] for name in names]
-            notes = [_Notes(self.makers[name](), account) for name, account in zip(names, accounts, strict=True)]
-            run_backtests(process, window, notes)
-            rows = np.asarray(bars, dtype=np.int64)
-            for name, note in zip(names, notes, strict=True):
-                if is_base:
-                    self.accounts[name, last, length] = note.accounts
-                for part, values in note.answers.items():
-                    parts[name][f"{part} (decision {length + 1} of a run)"] = Rows(np.stack(values), rows, lag)
-        return parts
+def _around(panel: MarketPanel, last: int) -> tuple[MarketPanel, int]:
+    """A piece of the panel around a bar, and the bar that it begins with."""
+    first = max(last - _NEAR, 0)
+    return panel.between(first, min(last + _NEAR, panel.n_bars)), first
 
 
-class _Notes:
-    """A strategy that passes every question on to another, and notes the answers."""
-
-    def __init__(self, inner: Strategy, account: list[FloatArray] | None) -> None:
-        self.inner = inner
-        self.name = inner.name
-        self.account = account
-        self.accounts: list[FloatArray] = []
-        self.answers: dict[str, list[NDArray[Any]]] = {"weights": []}
-
-    def decide(self, information: Information) -> FloatArray:
-        observation = dict(information.observation or {})
-        if self.account is not None:
-            observation["portfolio"] = self.account[information.step]
-            own = self.account[information.step][: len(information.portfolio)]
-            information = replace(information, portfolio=own, observation=observation)
-        self.accounts.append(np.array(observation["portfolio"]))
-        target = np.asarray(self.inner.decide(information), dtype=np.float64)
-        self.answers["weights"].append(target)
-        for name, value in getattr(self.inner, "notes", {}).items():
-            self.answers.setdefault(name, []).append(value)
-        return target
-
-
-class _Digger:
-    """Holds what it has, and notes all it was told, with the memory behind every array that it was handed.
-
-    Parameters
-    ----------
-    accounts : bool
-        Whether the account it is told of is the backtest's own, whose memory counts too.
-    """
-
-    name = "digger"
-
-    def __init__(self, accounts: bool) -> None:
-        self.accounts = accounts
-        self.notes: dict[str, NDArray[Any]] = {}
-
-    def decide(self, information: Information) -> FloatArray:
-        observation = information.observation or {}
-        handed = {
-            "prices": information.prices,
-            "listed": information.listed,
-            "portfolio": information.portfolio,
-            **{f"observed {name}": value for name, value in observation.items()},
-        }
-        self.notes = {"prices known": np.array([len(information.prices)]), "newest prices": information.prices[-1]}
-        for name, array in handed.items():
-            if name != "prices":
-                self.notes[name] = np.array(array)
-            if self.accounts or "portfolio" not in name:
-                self.notes[f"memory behind {name}"] = _digest(_root(array))
-        return information.portfolio
-
-
-def _root(array: NDArray[Any]) -> NDArray[Any]:
-    """The array whose memory another one looks into."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def _digest(array: NDArray[Any]) -> FloatArray:
-    """Numbers that change when the size of an array or any value in it does, but by a rare chance."""
-    values = np.nan_to_num(np.asarray(array, dtype=np.float64).ravel(), nan=-1.0)
-    return np.array([values.size, values.sum(), values @ np.arange(1.0, values.size + 1.0)])
-
-
-def _episode(process: DecisionProcess, last: int, seed: int) -> Answer:
+def _episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answer:
     """What the vector environment shows and pays, in its array version and in its compiled one."""
-    arrays, compiled = (_played_episode(process, last, seed, compiled=way) for way in (False, True))
-    return {**arrays, **{f"{name}, compiled": rows for name, rows in compiled.items()}}
+    arrays, compiled = (_played_episode(process, last, seed, before, compiled=way) for way in (False, True))
+    return {
+        **arrays,
+        **{f"{name}, compiled": rows._replace(tolerance=_ROUNDING) for name, rows in compiled.items()},
+    }
 
 
-def _played_episode(process: DecisionProcess, last: int, seed: int, compiled: bool) -> dict[str, Rows]:
+def _played_episode(process: DecisionProcess, last: int, seed: int, before: int, compiled: bool) -> dict[str, Rows]:
     """What is shown and paid to portfolios that trade at random around a bar."""
     lag = process.lag
-    decisions = process.decision_bars(range(max(last - 20, 0), last + lag + 2))
+    decisions = process.decision_bars(range(max(last - before, 0), last + lag + 2))
     portfolios = 4
     env = PortfolioVectorEnv(process, range(process.panel.n_bars), portfolios, compiled=compiled)
     rng = np.random.default_rng([seed, last])

@@ -11,9 +11,10 @@ import torch
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.audit import Component, Finding, Probe, audit, verdict_of
+from finflow.evaluation.audit import Component, Finding, Probe, audit, joined, unprimed, verdict_of
 from finflow.evaluation.shocks import CUT, REPEAT, SHOCKS
 from finflow.market.features import compute_features
+from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.strategies.base import Strategy
@@ -21,6 +22,7 @@ from finflow.strategies.classical import NAMED, named_strategy
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.audited import Subjects
 from finflow.training.checkpoints import policy_of, read_checkpoint
+from finflow.training.close_ups import close_ups
 from finflow.training.materials import choose_device
 
 _EVERYWHERE = (CUT, "replaced")
@@ -59,9 +61,9 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     """
     torch.set_num_threads(config.train.threads)
     panel = load_panel(config.market)
-    split = split_panel(panel, config.market)
+    split_panel(panel, config.market)  # refuses windows that are empty
+    split = _by_date(panel, config)
     panel = panel.until(split.test_end)
-    first_bar = compute_features(panel, split.train_end).first_bar
     subjects = Subjects(panel, config, split)
     makers: dict[str, Callable[[], Strategy]] = {
         name: _maker(name, config) for name in dict.fromkeys((*NAMED, *strategies))
@@ -69,11 +71,31 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     for make in makers.values():
         make()  # a name that is not known is the user's mistake, not a finding
     components: list[Component] = [*subjects.of_market(), *subjects.of_decisions(makers)]
+    own = {name: make for name, make in makers.items() if name not in NAMED}
     if agent is not None:
-        components += subjects.of_agent(_agent_maker(agent, config))
-    probes = probes_of(split, first_bar, config.env.execution_lag, config.train.seed)
-    findings = audit(panel, components, probes, config.train.seed)
+        own["agent"] = _agent_maker(agent, config)
+        components += subjects.of_agent(own["agent"])
+    lag, seed = config.env.execution_lag, config.train.seed
+    # Before anything is asked here: the first answer of all may be what is remembered.
+    first = unprimed(panel, components, first_probes(split, lag), seed)
+    first_bar = compute_features(panel, split.train_end).first_bar
+    probes = probes_of(split, first_bar, lag, seed)
+    passes = [audit(panel, components, probes, seed, first)]
+    for near in close_ups(panel, config, split, first_bar + _FEWEST_ROWS):
+        passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
+    findings = joined(passes)
     return Audit(findings, verdict_of(findings))
+
+
+def _by_date(panel: MarketPanel, config: Config) -> Split:
+    """The windows as the configured dates have them, whatever the splits make of them."""
+    dates = (config.market.train_end, config.market.validation_end, config.market.test_end)
+    return Split(*(panel.n_bars if day is None else int((panel.dates <= np.datetime64(day)).sum()) for day in dates))
+
+
+def first_probes(split: Split, lag: int) -> tuple[int, ...]:
+    """Bars after which `unprimed` changes the future: the end of training, and near the end of the data."""
+    return (split.train_end - 1, split.test_end - lag - 3)
 
 
 def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:
@@ -86,7 +108,7 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     first = first_bar + _FEWEST_ROWS
     latest = split.test_end - lag - 3
     drawn = (
-        (2, first, split.train_end - 2),
+        (1, first, split.train_end - 2),
         (1, split.train_end, split.validation_end - 2),
         (1, split.validation_end, latest),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,18 +14,23 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, load_config
+from finflow.env.decision import DecisionProcess
 from finflow.errors import FinflowError, MarketError
-from finflow.evaluation.audit import Probe
+from finflow.evaluation.audit import UNPRIMED, Probe
 from finflow.evaluation.shocks import SHOCKS
 from finflow.market import sources
 from finflow.market.features import compute_features
+from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
-from finflow.market.splits import Split
+from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED
-from finflow.training import audited, auditing, materials
+from finflow.training import audited, auditing, close_ups, materials
 from finflow.training.auditing import Audit, audit_configuration
-from finflow.training.materials import prepare
+from finflow.training.materials import Materials, prepare
+from finflow.training.replay import MarketTensors
 from finflow.training.trainer import FinFlowTrainer
+
+BARS_OF, FIRST_PROBES = close_ups.bars_of, auditing.first_probes
 
 OWN = '''
 import sys
@@ -70,6 +76,43 @@ class Base:
         if len(ahead) == 0 or not np.isfinite(ahead).all():
             return information.portfolio
         return best(ahead[0] / prices[-1], prices.shape[1])
+
+
+def mid_month(panel):
+    """Yesterday's return, and tomorrow's on a few days in the middle of each month."""
+    result = np.zeros(panel.close.shape)
+    result[1:] = np.nan_to_num(panel.close[1:] / panel.close[:-1] - 1.0)
+    days = (panel.dates - panel.dates.astype("datetime64[M]")).astype(int)
+    chosen = np.flatnonzero((days >= 12) & (days <= 14))
+    chosen = chosen[chosen < len(days) - 1]
+    honest = result.copy()
+    result[chosen] = honest[chosen + 1]
+    return result
+
+
+def wild(panel):
+    """Whether something large happens tomorrow, as it does on few days."""
+    result = np.zeros(panel.close.shape)
+    moves = np.abs(np.nan_to_num(panel.close[1:] / panel.close[:-1] - 1.0))
+    result[:-1] = moves > 0.09
+    return result + panel.close / 1e3
+
+
+KEPT = {}
+
+
+def remembered(panel):
+    """Full-sample ranks of the first market that it ever saw from this date on."""
+    if panel.dates[0] not in KEPT:
+        level = np.log(panel.close)
+        KEPT[panel.dates[0]] = level / level.std()
+    return KEPT[panel.dates[0]][: len(panel.close)]
+
+
+def weekday(panel):
+    """Causal: of the date alone."""
+    days = panel.dates.astype(int) % 7
+    return np.repeat(days[:, None], panel.close.shape[1], axis=1)
 
 
 class Frames:
@@ -122,7 +165,13 @@ def _a_smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         bars.add(min(probe.last for probe in probes))
         return tuple(probe for probe in probes if probe.last in bars and probe.kind in kinds)
 
+    def near(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:
+        """Three days in a row in the test window."""
+        return [range(split.validation_end + 30, split.validation_end + 33)]
+
     monkeypatch.setattr(auditing, "probes_of", fewer)
+    monkeypatch.setattr(close_ups, "bars_of", near)
+    monkeypatch.setattr(auditing, "first_probes", lambda split, lag: ())
 
 
 @pytest.fixture
@@ -136,16 +185,22 @@ def bad(found: Audit) -> list[str]:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_the_configuration_is_clean_at_every_lag(tiny: Callable[..., Config], lag: int) -> None:
+def test_the_configuration_is_clean_at_every_lag(
+    tiny: Callable[..., Config], lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "first_probes", FIRST_PROBES)
     found = audit_configuration(tiny(env__execution_lag=lag))
     assert (found.complaint, bad(found)) == (None, [])
 
 
 @pytest.mark.usefixtures("whole_audit")
-def test_the_whole_audit_is_clean_and_reaches_every_part(tiny: Callable[..., Config]) -> None:
+def test_the_whole_audit_is_clean_and_reaches_every_part(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(close_ups, "_MONTH", 4)  # a shorter one, for the time of the tests
     found = audit_configuration(tiny())
     assert (found.complaint, bad(found)) == (None, [])
-    assert {finding.probe for finding in found.findings} == set(SHOCKS)
+    assert {finding.probe for finding in found.findings} == {*SHOCKS, UNPRIMED}
     assert {f"strategy {name}" for name in NAMED} <= {finding.component for finding in found.findings}
     audited_parts = {finding.component for finding in found.findings}
     assert {"source", "features", "family momentum", "training", "evaluation", "environment, lag 2"} <= audited_parts
@@ -175,6 +230,39 @@ def test_a_feature_of_ones_own_that_knows_tomorrow_is_named(tiny: Callable[..., 
     found = audit_configuration(tiny(features__extra=["mine:label"]))
     assert str(found.complaint).startswith("feature mine:label looks ahead")
     assert {"features", "evaluation", "environment, lag 1"} <= set(bad(found))  # it is in all that rests on it
+
+
+@pytest.mark.usefixtures("own")
+def test_a_feature_that_looks_ahead_on_few_days_is_caught_on_one_of_them(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(close_ups, "bars_of", lambda *given: BARS_OF(*given)[2:3])  # a month of the test window
+    found = audit_configuration(tiny(features__extra=["mine:mid_month"]))
+    assert str(found.complaint).startswith("feature mine:mid_month looks ahead")
+
+
+@pytest.mark.usefixtures("own")
+def test_a_feature_that_knows_of_large_moves_alone_is_caught_without_one(tiny: Callable[..., Config]) -> None:
+    found = audit_configuration(tiny(features__extra=["mine:wild"]))
+    assert str(found.complaint).startswith("feature mine:wild looks ahead: with the future replaced")
+
+
+@pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="processes cannot be copied there")
+@pytest.mark.usefixtures("own")
+def test_a_feature_that_remembers_the_first_market_it_saw_is_caught(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(features__extra=["mine:remembered"])
+    assert audit_configuration(config).complaint is None
+    sys.modules.pop("mine")
+    monkeypatch.setattr(auditing, "first_probes", lambda split, lag: (split.train_end - 1,))
+    found = audit_configuration(config)
+    assert str(found.complaint).startswith("feature mine:remembered looks ahead: with the future unprimed")
+
+
+@pytest.mark.usefixtures("own")
+def test_a_feature_of_the_date_alone_is_clean(tiny: Callable[..., Config]) -> None:
+    assert audit_configuration(tiny(features__extra=["mine:weekday"])).complaint is None
 
 
 @pytest.mark.usefixtures("own")
@@ -297,9 +385,112 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Behaviour, "_aims", late)
 
 
-def _index_with_hindsight(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dataclasses
+def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env import decision
 
+    real = decision.growth_of
+    monkeypatch.setattr(decision, "growth_of", lambda panel, fill: np.roll(real(panel, fill), -1, axis=0))
+
+
+def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The return that ends at the fill is paid, not the one that begins there: a fill at the bar before."""
+    from finflow.env.decision import DecisionProcess
+
+    real = DecisionProcess._rows
+
+    def early(self: DecisionProcess, table: Any, state: Any) -> Any:
+        if table is self.growth:
+            state = dataclasses.replace(state, bar=state.bar - 1)
+        return real(self, table, state)
+
+    monkeypatch.setattr(DecisionProcess, "_rows", early)
+
+
+def _compiled_fill_at_the_bar_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.compiled import CompiledProcess
+
+    real = CompiledProcess.__init__
+
+    def early(self: CompiledProcess, process: Any) -> None:
+        real(self, process)
+        self._growth = np.roll(self._growth, 1, axis=0)
+
+    monkeypatch.setattr(CompiledProcess, "__init__", early)
+
+
+def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.decision import DecisionProcess
+
+    real = DecisionProcess.observe
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        seen = real(self, state)
+        return {**seen, "market": self.market_features[state.bar]} if self.lag == 2 else seen
+
+    monkeypatch.setattr(DecisionProcess, "observe", late)
+
+
+def _through_the_door(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = sources._assemble
+
+        def changed(tables: Any, facts: Any, config: Any) -> Any:
+            return real({name: change(frame) for name, frame in tables.items()}, facts, config)
+
+        monkeypatch.setattr(sources, "_assemble", changed)
+
+    return plant
+
+
+_back_filled = _through_the_door(lambda frame: frame.bfill(limit=3))
+_interpolated = _through_the_door(lambda frame: frame.interpolate(limit_area="inside"))
+_over_the_last_price = _through_the_door(lambda frame: frame / frame.ffill().iloc[-1])
+_winsorised = _through_the_door(lambda frame: frame.clip(frame.quantile(0.01), frame.quantile(0.99), axis=1))
+
+
+def _winsorised_in_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MarketPanel.__post_init__
+
+    def clipped(self: MarketPanel) -> None:
+        real(self)
+        self._fix("close", np.clip(self.close, *np.nanquantile(self.close, [0.01, 0.99])))
+
+    monkeypatch.setattr(MarketPanel, "__post_init__", clipped)
+
+
+def _a_bar_too_many_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(panel: Any, config: Any) -> Split:
+        split = split_panel(panel, config)
+        return dataclasses.replace(split, train_end=split.train_end + 1)
+
+    for module in (materials, auditing):
+        monkeypatch.setattr(module, "split_panel", late)
+
+
+def _held_out_scaled_on_the_test_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(self: Materials) -> DecisionProcess:
+        features = compute_features(self.panel, self.split.test_end, self.config.features.extra)
+        return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
+
+    monkeypatch.setattr(Materials, "held_out_process", late)
+
+
+def _learning_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MarketTensors.states
+    monkeypatch.setattr(MarketTensors, "states", lambda self, bars, *more: real(self, bars + self.lag, *more))
+
+
+def _rewards_of_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = audited.collect
+
+    def late(*given: Any) -> Any:
+        data = real(*given)
+        return dataclasses.replace(data, reward=np.roll(data.reward, -1))
+
+    monkeypatch.setattr(audited, "collect", late)
+
+
+def _index_with_hindsight(monkeypatch: pytest.MonkeyPatch) -> None:
     real = audited.index_backtest
 
     def late(process: Any, window: Any) -> Any:
@@ -324,6 +515,19 @@ def _index_with_hindsight(monkeypatch: pytest.MonkeyPatch) -> None:
         (_prices_of_the_fill_bar, "backtest"),
         (_behaviour_without_lag, "behaviour data"),
         (_index_with_hindsight, "index"),
+        (_growth_of_the_next_bar, "growth"),
+        (_paid_for_the_way_to_the_fill, "fill, lag 0"),
+        (_compiled_fill_at_the_bar_before, "fill, lag 0"),
+        (_observation_of_the_fill_bar_at_lag_2, "environment, lag 2"),
+        (_back_filled, "source, listings"),
+        (_interpolated, "source, gaps"),
+        (_over_the_last_price, "source"),
+        (_winsorised, "source"),
+        (_winsorised_in_the_panel, "panel"),
+        (_a_bar_too_many_in_training, "training"),
+        (_held_out_scaled_on_the_test_window, "evaluation"),
+        (_learning_without_lag, "replay"),
+        (_rewards_of_the_next_decision, "behaviour data"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -337,7 +541,8 @@ def test_a_fault_in_a_part_is_caught_and_named(
     plant(monkeypatch)
     found = audit_configuration(config)
     assert bad(found)[0] == named
-    assert str(found.complaint).startswith(f"{named} looks ahead")
+    # A panel that changes what it is given changes it again when it is copied.
+    assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: asked twice"))
 
 
 def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +555,38 @@ def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], mo
     assert "agent" in bad(audit_configuration(config, agent=outcome.run_folder))
 
 
+def test_an_agent_from_the_online_phase_is_clean(tiny: Callable[..., Config]) -> None:
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    trainer.finetune()
+    found = audit_configuration(config, agent=trainer.run_folder)
+    assert (found.complaint, bad(found)) == (None, [])
+    assert sum(finding.rows for finding in found.findings if finding.component == "agent") > 100
+
+
+def test_a_synthetic_market_is_clean(tiny: Callable[..., Config]) -> None:
+    windows = {"market__train_end": "2021-09-30", "market__validation_end": "2022-03-31"}
+    found = audit_configuration(tiny(market__source="synthetic", market__synthetic__bars=700, **windows))
+    assert (found.complaint, bad(found)) == (None, [])
+
+
 # --- the mode
+
+
+def test_close_ups_cover_a_month_of_every_window_and_telling_days(tiny: Callable[..., Config]) -> None:
+    ready = prepare(tiny())
+    split, panel = ready.split, ready.panel
+    bars = BARS_OF(panel, split, 340, 1, 0)
+    runs = [run for run in bars if len(run) > 1]
+    assert [len(run) for run in runs] == [23, 23, 23]
+    for run, window in zip(runs, (split.train, split.validation, split.test), strict=True):
+        assert run.start in window
+        assert run.stop - 1 in window
+    market = np.diff(np.log(panel.close), axis=0).mean(axis=1)  # row t is the move from t to t + 1
+    inside = market[340 : split.train_end]
+    assert any(340 + int(inside.argmax()) in run for run in bars)
+    assert any(340 + int(inside.argmin()) in run for run in bars)
 
 
 def _arguments(config: Config) -> list[str]:
