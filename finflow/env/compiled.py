@@ -28,6 +28,7 @@ FloatArray = NDArray[np.float64]
 N_COMPONENTS = len(COMPONENTS)
 CACHE_LINE = 64  # bytes
 AHEAD = 2  # portfolios whose features are fetched before their turn
+GUARD = 64  # numbers kept free around each row that is worked in
 
 
 def proportional_rate(process: DecisionProcess) -> float | None:
@@ -246,7 +247,9 @@ def _log_growth(simple_return: float) -> float:
 
 
 # Sums may be taken in any order, so that they run in vector registers; products and differences are rounded one by
-# one ("contract" is left out), so that what is held trades exactly nothing.
+# one ("contract" is left out), so that what is held trades exactly nothing. The compiler keeps a second form of each
+# loop, with sums in another order, for arrays that might overlap, and takes arrays that merely lie close for such. So
+# loops that sum write to guarded rows alone: the bits of a result shall not depend on where its arrays happen to be.
 @compiled_function(error_model="numpy", fastmath={"reassoc", "nsz"})
 def _step(
     state: tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, FloatArray],
@@ -270,7 +273,8 @@ def _step(
     usual_first, per_second, per_deviation = numbers[11], numbers[12], numbers[13]
     limited = max_weight < 1.0 or max_turnover < 1.0 or band > 0.0
     n_features, n_market = asset_features.shape[1], market_features.shape[1]
-    before, target, held = np.empty(n_weights), np.empty(n_weights), np.empty(n_weights)
+    rows = np.empty((3, n_weights + 2 * GUARD))
+    before, target, held = rows[0, GUARD:-GUARD], rows[1, GUARD:-GUARD], rows[2, GUARD:-GUARD]
     for n in range(batch):
         coming = np.int64(bar[min(n + AHEAD, batch - 1)])
         for i in range(0, n_features, CACHE_LINE // 4):
@@ -336,6 +340,7 @@ def _step(
             slope += target[i] if trade > 0.0 else -target[i]
             turning += 1.0 if 0.0 < trade <= 2.0 * rate * target[i] else 0.0
             grown += target[i] * growth[ahead, i]
+        for i in range(last):
             filled[n, i] = target[i]
             portfolio[n, i] = target[i]
         cash = max(1.0 - risky, 0.0)

@@ -174,3 +174,18 @@ def test_actions_far_off_the_simplex_are_projected_as_the_array_version_does(
     action = size + np.random.default_rng(1).normal(size=(50, 5))
     found, _, _ = CompiledProcess(process).step(state, action, np.zeros((50, 3)))
     np.testing.assert_allclose(found.filled, process.step(state, action).filled, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_bits_do_not_depend_on_where_arrays_lie(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    process = process_of(prices(bars=60, assets=20), execution_lag=lag)
+    compiled, rng = CompiledProcess(process), np.random.default_rng(0)
+    (weights, action), found = draw_coverage(rng, 2, 21)[0], set()
+    for place in range(300):
+        memory = np.zeros(400)
+        near, far = memory[place % 60 :][:21][None], memory[place % 60 + 21 + place % 37 :][:21][None]
+        near[:], far[:] = weights, action
+        state = replace(process.start(np.array([20])), weights=near)
+        step, *_ = compiled.step(state, far, np.zeros((1, 3)))
+        found.add((step.filled.tobytes(), step.reward.tobytes(), step.state.wealth.tobytes()))
+    assert len(found) == 1
