@@ -345,7 +345,7 @@ def test_a_damaged_dataset_is_found_before_a_resumed_run_is_touched(
     for arguments in (TRAIN, ("--mode", "train", "--resume", "run")):
         said = refused(capsys, *arguments)
         assert f"{dataset} is not a whole finflow dataset" in said
-        assert "delete it to collect it anew" in said
+        assert "delete it, or collect it anew with --recollect" in said
 
 
 def test_a_stale_dataset_is_refused_and_kept(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -353,7 +353,10 @@ def test_a_stale_dataset_is_refused_and_kept(run: Path, capsys: pytest.CaptureFi
     before = content(Path())
     pretrain = runpy.run_path(str(ROOT / "scripts" / "pretrain_iql.py"))["main"]
     assert run_safely(pretrain, ["--config", "tiny.yaml", "--seed", "3", "--save-path", str(dataset)]) == 2
-    assert "was collected with other seed; delete it, or use another file" in capsys.readouterr().err
+    assert (
+        "was collected with other seed; collect it anew with --recollect, or use another file"
+        in capsys.readouterr().err
+    )
     assert content(Path()) == before
 
 

@@ -79,16 +79,16 @@ def play(
     """Decisions of some of the portfolios, one after the other; no actions at all repeat what is observed."""
     taker = CompiledProcess(process) if compiled else None
     state = process.start(np.full(BATCH, START)[rows], start[rows])
-    played = []
+    played, seen = [], process.observe(state)
     for step in range(STEPS):
-        seen = (taker or process).observe(state)
         action = actions[step, rows] if len(actions) else seen["portfolio"][:, : process.n_weights]
         if taker is None:
             outcome = process.step(state, action)
+            following = process.observe(outcome.state)
         else:
-            outcome, _ = taker.step(state, action, np.zeros((len(state.bar), 3)))
+            outcome, _, following = taker.step(state, action, np.zeros((len(state.bar), 3)))
         played.append(Played(state, seen, action, outcome))
-        state = outcome.state
+        state, seen = outcome.state, following
     return played
 
 
