@@ -13,6 +13,7 @@ from finflow.agent.cloning import BehaviourCloning
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
 from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.policy import FAMILY_RATE
 from finflow.agent.td3bc import TD3BC
 from finflow.config import BCellConfig
 
@@ -71,6 +72,25 @@ def test_an_expert_learns_from_its_own_family_only(shape: NetworkShape, make_bat
     learner.update(batch, 0.0, generator())
     moved = (learner.policy.score.weight - before).abs().flatten(1).sum(dim=1) > 0
     assert moved.tolist() == [False, False, True, False, False]
+
+
+def test_an_expert_names_the_aim_of_a_family_that_goes_part_of_the_way(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    batch, learner = make_batch(), make_iql(shape)
+    aim = torch.tensor([0.55, 0.2, 0.1, 0.1, 0.05])[: batch.actions.shape[1]]
+    aim = aim / aim.sum()
+    moved = (1.0 - FAMILY_RATE) * batch.states.weights + FAMILY_RATE * aim
+    batch = batch._replace(actions=moved, families=torch.arange(16) % 5)
+    optimiser = torch.optim.Adam(learner.policy.parameters(), lr=1e-2)
+    for _ in range(400):
+        optimiser.zero_grad()
+        loss, _ = learner.policy.imitation_loss(batch, torch.ones(16))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    named = learner.policy(batch.states).experts[torch.arange(16), batch.families].detach()
+    apart = (named - aim).abs().amax(dim=1)
+    assert apart.median() < 0.01
 
 
 def test_coverage_teaches_the_gate_but_no_expert(shape: NetworkShape, make_batch: MakeBatch) -> None:

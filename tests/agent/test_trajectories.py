@@ -20,6 +20,7 @@ from finflow.agent.batch import Batch, States
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
 from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.policy import FAMILY_RATE
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -129,8 +130,9 @@ class Reference:
         loss = -(weights * log_density(batch.actions, decision.centre, decision.log_scale)).mean() / dimensions
         for row, family in enumerate(batch.families.tolist()):
             if family < 5:
-                portfolio, scale = decision.experts[row, family], decision.log_scale[row].detach()
-                own = log_density(batch.actions[row], portfolio, scale)
+                aim, scale = decision.experts[row, family], decision.log_scale[row].detach()
+                moved = (1.0 - FAMILY_RATE) * batch.states.weights[row] + FAMILY_RATE * aim
+                own = log_density(batch.actions[row], moved, scale)
                 loss = loss - weights[row] * own / len(batch.rewards) / dimensions
         return loss
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finflow.agent.policy import FAMILY_RATE
 from finflow.config import load_config
 from finflow.env import decision
 from finflow.env.coverage import SMOOTHING
@@ -277,3 +278,8 @@ def test_every_family_draws_all_of_its_habits() -> None:
         assert np.log(habits.trade_rate[own]).std() == pytest.approx((high - low) / np.sqrt(12), abs=0.1)
     choices = np.stack([habits.variant, habits.interval, habits.trade_rate, habits.noise_scale])
     assert np.abs(np.corrcoef(choices) - np.eye(4)).max() < 0.1
+
+
+def test_experts_know_how_far_their_families_go() -> None:
+    habits = draw_habits(np.random.default_rng(0), size=100_000, n_variants=6)
+    assert (habits.trade_rate / habits.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)

@@ -1,0 +1,88 @@
+"""Offline learning on made-up markets: it finds what was planted, and holds where nothing was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finflow.agent.policy import ExpertPolicy
+from finflow.config import load_config
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.optimality import Optimality, score_runs
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.offline.dataset import OfflineDataset
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.optimal import optimum_of
+from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.trainer import FinFlowTrainer
+
+LOG_RETURN_ALONE = {"objectives.sharpe_beta": 0.0, "objectives.lambda_turn": 0.0, "objectives.lambda_cvar": 0.0}
+SMALL = {
+    "market.source": "synthetic",
+    "market.train_end": "2010-12-31",
+    "bcell.hidden_dim": 64,
+    "bcell.n_quantiles": 1,
+    "bcell.actor_lr": 1e-3,
+    "bcell.critic_lr": 1e-3,
+    "bcell.iql_temperature": 30.0,  # a decision in a single asset is worth a small part of the reward's deviation
+    "offline.evaluation_updates": 0,
+    "train.validation_updates": 100_000,
+    "train.checkpoint_updates": 100_000,
+}
+
+
+class Learned(NamedTuple):
+    """What IQL made of a market: its run over the validation window, the optimal policy's, and the scores."""
+
+    own: Backtest
+    optimal: Backtest
+    scores: dict[str, Optimality]
+    data: OfflineDataset
+
+
+def learn(folder: Path, **changes: Any) -> Learned:
+    """Run the offline phase on a market, and play its policy over the validation window."""
+    settings = {name.replace("__", "."): value for name, value in changes.items()}
+    folders = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+    config = load_config(None, {**SMALL, **LOG_RETURN_ALONE, **folders, **settings}, environ={})
+    trainer = FinFlowTrainer(config)
+    data = trainer.collect_offline_data()
+    trainer.train_iql()
+    learner = trainer._begin().state.learner
+    assert learner is not None
+    assert isinstance(learner.policy, ExpertPolicy)
+    best = optimum_of(config.market, config.env)
+    process, window = trainer.materials.process, trainer.materials.split.validation
+    assert best is not None
+    classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
+    runs = run_backtests(process, window, [AgentStrategy(learner.policy, trainer.device), best.policy, *classical])
+    return Learned(runs[0], runs[1], dict(score_runs(process, window, runs, best).scores), data)
+
+
+def test_the_best_asset_is_found(tmp_path: Path) -> None:
+    learned = learn(
+        tmp_path,
+        market__synthetic__kind="constant-drift",
+        market__validation_end="2011-12-31",
+        train__offline_episodes=300,
+        train__offline_training_epochs=14,
+    )
+    families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
+    assert learned.own.rewards.mean() > max(families)
+    assert learned.scores["finflow"].score >= 0.7
+
+
+def test_where_assets_do_not_differ_it_learns_to_hold(tmp_path: Path) -> None:
+    learned = learn(
+        tmp_path,
+        market__synthetic__kind="exchangeable",
+        market__synthetic__bars=12_000,
+        market__validation_end="2014-12-31",
+        train__offline_episodes=200,
+        train__offline_training_epochs=8,
+    )
+    held, aimed = learned.data.portfolio[:, :3], learned.data.action
+    behaviour = 0.5 * abs(aimed - held).sum(axis=1).mean() * BARS_PER_YEAR
+    own = learned.own.turnover.mean() * BARS_PER_YEAR
+    assert own < 0.05 * behaviour
+    assert own < 2.0 * learned.optimal.turnover.mean() * BARS_PER_YEAR  # most of either is the first purchase
