@@ -18,7 +18,7 @@ from finflow.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)
-EPOCHS = 10  # of the offline methods: a fifth of the default, so that fifteen trainings take minutes
+EPOCHS = 6  # of the offline methods: an eighth of the default, so that fifteen trainings take minutes
 OFFLINE = tuple(
     Variant(
         f"offline-{method}",
