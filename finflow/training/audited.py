@@ -39,6 +39,8 @@ _LEVELS = ("crash", "boom", REPEAT)
 _DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
 """Probes of listings at the door: with other listings, no two of three assets may be left."""
 _EPISODES, _LENGTH = 24, 60
+_BEFORE = 20
+"""Decisions asked for before a probe."""
 
 
 class Subjects:
@@ -61,7 +63,7 @@ class Subjects:
         self.panel = panel
         self.config = config
         self.split = split
-        self.before = 1 if near else 20
+        self.before = 1 if near else _BEFORE
         self.features = lru_cache(maxsize=3)(self._features)
         self.process = lru_cache(maxsize=6)(self._process)
 
