@@ -27,7 +27,7 @@ demo: $(INSTALLED)
 	$(PY) main.py --mode demo $(ARGS)
 
 test: $(INSTALLED)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(INSTALLED)
 	$(PY) -m ruff check .

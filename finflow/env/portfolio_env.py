@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision import DecisionProcess
-from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.vector_env import PortfolioVectorEnv, check_options
 
 
 class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
@@ -49,7 +49,7 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         """Start an episode; ``options`` may give ``bar`` and ``weights`` (K,)."""
         super().reset(seed=seed)
         self._ended = False
-        options = options or {}
+        options = check_options(options, ("bar", "weights"))
         batched: dict[str, Any] = {}
         if "bar" in options:
             batched["bars"] = np.array([options["bar"]])

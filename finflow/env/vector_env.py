@@ -102,6 +102,8 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         compiled: bool = True,
         copy: bool = True,
     ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
         self.process = process
         self.copy = copy
         self._written: dict[str, Any] | None = None
@@ -135,13 +137,15 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise ConfigError("a vector of portfolios takes one seed, from which all of them are drawn")
         if seed is not None:
             self._np_random, self._np_random_seed = seeding.np_random(seed)
-        options = options or {}
+        options = check_options(options, ("bars", "weights"))
         bars, weights = options.get("bars"), options.get("weights")
+        if bars is not None and np.shape(bars) != (self.num_envs,):
+            raise ValueError(f"bars have the shape {np.shape(bars)}, not {(self.num_envs,)}")
         if bars is not None and not np.isin(bars, np.asarray(self.bars)).all():
             first, last = self.bars.start, self.bars.stop - 1
             raise ValueError(f"an episode can start at the bars {first} to {last}, not at {bars}")
         if weights is not None:
-            weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights))
+            weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights, "weights"))
         self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights)
         return self.process.observe(self.state), {}
 
@@ -230,13 +234,21 @@ def compile_process(process: DecisionProcess) -> CompiledProcess | None:
     return CompiledProcess(process) if proportional_rate(process) is not None else None
 
 
-def checked_actions(actions: Any, num_envs: int, n_weights: int) -> NDArray[np.float64]:
+def check_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dict[str, Any]:
+    """The options of a reset; ``ValueError`` for a name that would be passed over."""
+    for name in options or {}:
+        if name not in known:
+            raise ValueError(f"reset() has no option {name!r}; it has {' and '.join(known)}")
+    return options or {}
+
+
+def checked_actions(actions: Any, num_envs: int, n_weights: int, what: str = "actions") -> NDArray[np.float64]:
     """Actions as float64 (N, K); ``ValueError`` for another shape or numbers that are not finite."""
     checked = np.asarray(actions, dtype=np.float64)
     if checked.shape != (num_envs, n_weights):
-        raise ValueError(f"actions have the shape {checked.shape}, not {(num_envs, n_weights)} (assets, then cash)")
+        raise ValueError(f"{what} have the shape {checked.shape}, not {(num_envs, n_weights)} (assets, then cash)")
     if not np.isfinite(checked.sum()) and not np.isfinite(checked).all():
-        raise ValueError("actions have numbers that are not finite")
+        raise ValueError(f"{what} have numbers that are not finite")
     return checked
 
 
@@ -250,7 +262,7 @@ def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> 
 
 
 def rows_of(state: PortfolioState, which: NDArray[np.bool_]) -> PortfolioState:
-    """Some of the portfolios."""
+    """Some of the portfolios, those that ``which`` (N,) names."""
     return PortfolioState(**{name: value[which] for name, value in vars(state).items()})
 
 
@@ -265,7 +277,7 @@ def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: Portfol
 
 
 def step_info(outcome: Step, sharpe: NDArray[np.float64]) -> dict[str, Any]:
-    """What a step reports beside its reward."""
+    """What a step reports beside its reward; each an array (N,)."""
     parts = {f"reward_{name}": outcome.components[:, i] for i, name in enumerate(COMPONENTS)}
     return {
         "sharpe": sharpe,

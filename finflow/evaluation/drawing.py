@@ -136,9 +136,15 @@ def date_axis(axes: Axes, dates: Dates) -> None:
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:
-    """Put the legend of a panel under the whole figure, where it covers nothing."""
+    """Put the legend of a panel under the whole figure, where it covers nothing, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.4)
+    for count in range(columns, 0, -1):
+        legend = figure.legend(
+            handles, labels, loc="outside lower center", ncols=count, handlelength=1.8, columnspacing=1.4
+        )
+        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def thinned(steps: int, most: int) -> NDArray[np.intp]:

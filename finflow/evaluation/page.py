@@ -57,7 +57,7 @@ def columns(alpha: float) -> tuple[Column, ...]:
         Column("max_drawdown", "Maximum drawdown", "%", 1, "deepest fall below the highest value so far"),
         Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of daily returns"),
         Column("annual_turnover", "Turnover a year", TIMES, 1, "times a year that the whole portfolio is replaced"),
-        Column("annual_cost", "Costs a year", "%", 2, "commission and slippage paid, as a share of wealth"),
+        Column("annual_cost", "Costs a year", "%", 2, "all that trading cost, as a share of wealth"),
     )
 
 

@@ -40,7 +40,7 @@ def why_impossible(agent: Backtest, baseline: Backtest | None) -> str | None:
     prices.
     """
     if baseline is None:
-        return "there is no equal-weight strategy to compare with"
+        return "there is no equal weight beside it to compare with"
     for run in (agent, baseline):
         if len(run.returns) < 2:
             return f"{run.name} has only {len(run.returns)} return"

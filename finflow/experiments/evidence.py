@@ -20,6 +20,7 @@ import pandas as pd
 from finflow.config import Config, config_hash, load_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
+from finflow.experiments.offline_methods import pretrain_and_measure
 from finflow.files import write_atomically
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.logging import METRICS
@@ -40,11 +41,14 @@ class Variant:
     seeds : tuple of int
     overrides : mapping
         Keys that differ from the defaults.
+    offline_only : bool
+        Stop before the online phase.
     """
 
     name: str
     seeds: tuple[int, ...]
     overrides: Mapping[str, object] = field(default_factory=dict)
+    offline_only: bool = False
 
     def config(self, seed: int, folder: Path) -> Config:
         """Its configuration with a seed; runs go below ``folder``."""
@@ -85,7 +89,8 @@ def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[d
             stamp = {"configuration": config_hash(config), "code": code_hash()}
             found = json.loads(path.read_text()) if path.is_file() else {}
             if {name: found.get(name) for name in stamp} != stamp:
-                found = {"variant": variant.name, "seed": seed, **stamp, **train_and_measure(config)}
+                measure = pretrain_and_measure if variant.offline_only else train_and_measure
+                found = {"variant": variant.name, "seed": seed, **stamp, **measure(config)}
                 write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
             results.append(found)
     return results

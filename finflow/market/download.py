@@ -321,7 +321,10 @@ def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
 
 
 def _sound_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
-    """Leave out a field that lacks values where there are closes; only the assets' columns matter, not the index's."""
+    """Leave out a field that lacks values where there are closes, and ranges that are upside down.
+
+    Only the assets' columns matter, not the index's.
+    """
     closes = tables["close"][assets].notna().to_numpy()
     kept: PriceTables = {}
     for field, table in tables.items():
@@ -330,9 +333,11 @@ def _sound_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, 
         if field == "close" or bool(sound[closes].all()):
             kept[field] = table.where(tables["close"].notna())
     left_out = [field for field in tables if field not in kept]
-    if not left_out:
-        return kept, {}
-    return kept, {"fields_left_out": f"{', '.join(left_out)}: missing or zero where there is a closing price"}
+    notes = [f"{', '.join(left_out)}: missing or zero where there is a closing price"] if left_out else []
+    if "high" in kept and "low" in kept and bool((kept["high"][assets] < kept["low"][assets]).any(axis=None)):
+        del kept["high"], kept["low"]
+        notes.append("high, low: a high is under its low")
+    return kept, {"fields_left_out": "; ".join(notes)} if notes else {}
 
 
 def _pack(tables: PriceTables) -> pd.DataFrame:

@@ -99,6 +99,8 @@ class MarketPanel:
             _check_prices(name, array, dates, assets, zero_allowed=name == "volume")
             _check_same_listing(name, array, close, dates, assets)
             self._fix(name, array)
+        if self.high is not None and self.low is not None:
+            _check_range(self.high, self.low, dates, assets)
         if self.benchmark is not None:
             index = np.array(self.benchmark, dtype=np.float64)
             _check_shape("benchmark", index, (len(dates),))
@@ -289,6 +291,16 @@ def _check_same_listing(
         raise MarketError(
             f"asset {assets[column]!r} has a value of {has} but none of {lacks} on {dates[row]}; "
             f"complete it, or leave {name} out"
+        )
+
+
+def _check_range(high: FloatArray, low: FloatArray, dates: DateArray, assets: tuple[str, ...]) -> None:
+    wrong = np.argwhere(high < low)
+    if len(wrong):
+        row, column = (int(value) for value in wrong[0])
+        raise MarketError(
+            f"asset {assets[column]!r} has a high ({high[row, column]:g}) under its low ({low[row, column]:g}) on "
+            f"{dates[row]}; correct it, or leave high and low out"
         )
 
 

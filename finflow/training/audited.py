@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import torch
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.coverage import draw_coverage
 from finflow.env.decision import DecisionProcess, equal_weight_moments
-from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.errors import MarketError
 from finflow.evaluation.audit import UNPRIMED, Answer, Component, Rows, by_bar
 from finflow.evaluation.backtest import index_backtest
 from finflow.evaluation.shocks import CUT, REPEAT
@@ -28,16 +20,15 @@ from finflow.market.extra import own_feature
 from finflow.market.features import Features, compute_features
 from finflow.market.market_features import MARKET_FEATURES
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import load_panel
 from finflow.market.splits import Split
 from finflow.offline.collection import collect
 from finflow.strategies.base import Strategy
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import NAMED
-from finflow.training.audited_source import through_the_source
+from finflow.training.audited_environment import episode, fills, replayed
+from finflow.training.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
 from finflow.training.materials import prepare_from
 from finflow.training.played import Digger, Played
-from finflow.training.replay import MarketTensors, Transitions, make_batch
 
 FloatArray = NDArray[np.float64]
 
@@ -47,10 +38,9 @@ _LEVELS = ("crash", "boom", REPEAT)
 """Probes that change the level of all prices alike: what comes after the first bar moves as it did."""
 _DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
 """Probes of listings at the door: with other listings, no two of three assets may be left."""
-_NEAR = 250
-_ROUNDING = 1e-12
-"""The compiled loop may sum in another order where arrays lie elsewhere in memory."""
 _EPISODES, _LENGTH = 24, 60
+_BEFORE = 20
+"""Decisions asked for before a probe."""
 
 
 class Subjects:
@@ -73,7 +63,7 @@ class Subjects:
         self.panel = panel
         self.config = config
         self.split = split
-        self.before = 1 if near else 20
+        self.before = 1 if near else _BEFORE
         self.features = lru_cache(maxsize=3)(self._features)
         self.process = lru_cache(maxsize=6)(self._process)
 
@@ -169,46 +159,14 @@ class Subjects:
         process = self.process(panel, self.fit(last), self.config.env.execution_lag)
         return {"growth": by_bar(process.growth), "listed": by_bar(process.listed)}
 
+    def _source(self, panel: MarketPanel, last: int) -> Answer:
+        return loaded(panel, self.config.market)
+
     def _source_of_newcomers(self, panel: MarketPanel, last: int) -> Answer:
-        """The source with an asset that lists after the probe, and one that has ended before it."""
-        piece, first = _around(panel, last)
-        close = piece.close.copy()
-        close[: last - first + 2, 0] = np.nan
-        close[max(last - first - 20, 2) :, 1] = np.nan
-        ragged = replace(piece, close=close, open=None, high=None, low=None, volume=None)
-        found = self._source(ragged, last - first)
-        return {name: rows._replace(bars=rows.bars + first) for name, rows in found.items()}
+        return loaded_with_newcomers(panel, last, self.config.market)
 
     def _source_with_gap(self, panel: MarketPanel, last: int) -> Answer:
-        """A file in which an asset has no price around the probe: refused, or repaired from the past alone."""
-        piece, first = _around(panel, last)
-        at = last - first
-        table = pd.DataFrame(piece.close, index=pd.DatetimeIndex(piece.dates, name="Date"), columns=list(piece.assets))
-        table.iloc[at - 1 : at + 2, int(np.argmax(piece.listed[at - 2 : at + 4].sum(axis=0)))] = np.nan
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "prices.csv"
-            table.loc[:, table.notna().any()].to_csv(path)
-            update = {"source": "csv", "path": path, "tickers": None, "tickers_file": None}
-            update |= {"benchmark": None, "start": None, "cash_rate": 0.0}
-            try:
-                loaded = load_panel(self.config.market.model_copy(update=update))
-            except MarketError:
-                return {"refused": Rows(np.array([True]), np.array([last]))}
-        return {"close": Rows(loaded.close, np.searchsorted(panel.dates, loaded.dates))}
-
-    def _source(self, panel: MarketPanel, last: int) -> Answer:
-        """The market as the configured source would have given it, written down and loaded through the source."""
-        loaded = through_the_source(panel, self.config.market)
-        bars = np.searchsorted(panel.dates, loaded.dates)
-        places = [panel.assets.index(name) for name in loaded.assets]
-        answer = {"dates": Rows(loaded.dates, bars), "cash": Rows(loaded.cash_returns, bars)}
-        for field in ("close", "open", "high", "low", "volume"):
-            values = getattr(loaded, field)
-            if values is not None:
-                table = np.full((loaded.n_bars, panel.n_assets), np.nan)
-                table[:, places] = values
-                answer[field] = Rows(table, bars)
-        return answer if loaded.benchmark is None else {**answer, "benchmark": Rows(loaded.benchmark, bars)}
+        return loaded_with_gap(panel, last, self.config.market)
 
     def _own_feature(self, path: str) -> Callable[[MarketPanel, int], Answer]:
         feature = own_feature(path)
@@ -250,13 +208,7 @@ class Subjects:
         """
         materials = prepare_from(panel, self.config)
         process, moments = materials.process, materials.moments
-        tables = {
-            "assets": process.asset_features,
-            "market": process.market_features,
-            "growth": process.growth,
-            "listed": process.listed,
-            "close": process.panel.close,
-        }
+        tables = _tables_of(process)
         end = self.split.validation_end - 1
         whole = {name: Rows(table[None], np.array([end])) for name, table in tables.items()}
         fitted = np.array([[moments.first, moments.second, process.first_bar]])
@@ -268,13 +220,7 @@ class Subjects:
     def _evaluation(self, panel: MarketPanel, last: int) -> Answer:
         """What the held-out evaluation gives an agent to see, over all bars."""
         process = prepare_from(panel, self.config).held_out_process()
-        tables = {
-            "assets": process.asset_features,
-            "market": process.market_features,
-            "growth": process.growth,
-            "listed": process.listed,
-            "close": process.panel.close,
-        }
+        tables = _tables_of(process)
         moments = process.objective.moments
         fitted = np.array([[moments.first, moments.second, process.first_bar]])
         return {
@@ -286,54 +232,14 @@ class Subjects:
         return last > self.split.validation_end and kind in _FEW
 
     def _environment(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
-        def answer(panel: MarketPanel, last: int) -> Answer:
-            process = self.process(panel, self.fit(last), lag)
-            return _episode(process, last, self.config.train.seed, self.before)
-
-        return answer
+        seed, before = self.config.train.seed, self.before
+        return lambda panel, last: episode(self.process(panel, self.fit(last), lag), last, seed, before)
 
     def _fill(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
-        """What a fill earns is what comes after it.
-
-        The level of all prices jumps on the way to the bar of the fill, and then they move as they did. Portfolios
-        without cash are the same at the fill, and earn the same: what they earn is as if known before the jump. Who
-        is paid for the way to the fill was filled too early.
-        """
-
-        def answer(panel: MarketPanel, last: int) -> Answer:
-            process, bar = self.process(panel, self.fit(last), lag), last + 1
-            whole = panel.listed[last : last + 3].all(axis=0)
-            if bar not in process.decision_bars(range(bar, panel.n_bars)) or not whole.any():
-                return {}
-            rng = np.random.default_rng([self.config.train.seed, last])
-            weights, actions = rng.dirichlet(np.ones(int(whole.sum())), size=(2, 8))
-            parts = {}
-            for name, compiled in (("return", False), ("return, compiled", True)):
-                env = PortfolioVectorEnv(process, range(panel.n_bars), len(weights), compiled=compiled)
-                start, target = np.zeros((2, len(weights), process.n_weights))
-                start[:, np.flatnonzero(whole)], target[:, np.flatnonzero(whole)] = weights, actions
-                env.reset(seed=0, options={"bars": np.full(len(weights), bar), "weights": start})
-                *_, info = env.step(target)
-                # Costs may depend on volumes, which jump too.
-                earned = info["wealth"] / process.env.initial_capital / (1.0 - info["cost"])
-                parts[name] = Rows(earned[None], np.array([last]), tolerance=_ROUNDING)
-            return parts
-
-        return answer
+        return lambda panel, last: fills(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
 
     def _replay(self, panel: MarketPanel, last: int) -> Answer:
-        """What is learned from: the features of both states of a transition."""
-        lag = self.config.env.execution_lag
-        process = self.process(panel, self.fit(last), lag)
-        bars = np.asarray(process.decision_bars(range(max(last - self.before, 0), last + lag + 2)), dtype=np.int64)
-        market = MarketTensors.of(process, torch.device("cpu"))
-        empty = Transitions(len(bars), process.n_weights, process.portfolio_size, torch.device("cpu"))
-        batch = make_batch({**empty.columns, "bar": torch.from_numpy(bars)}, market, 1.0)
-        parts: dict[str, Rows] = {}
-        for name, states in (("assets", batch.both.assets), ("market", batch.both.market)):
-            now, following = states.numpy()[: len(bars)], states.numpy()[len(bars) :]
-            parts |= {name: Rows(now, bars, lag), f"next {name}": Rows(following, bars + 1, lag)}
-        return parts
+        return replayed(self.process(panel, self.fit(last), self.config.env.execution_lag), last, self.before)
 
     def _index(self, panel: MarketPanel, last: int) -> Answer:
         process = self.process(panel, self.fit(last), self.config.env.execution_lag)
@@ -373,44 +279,12 @@ class Subjects:
         return {**columns, "reward scale": scale}
 
 
-def _around(panel: MarketPanel, last: int) -> tuple[MarketPanel, int]:
-    """A piece of the panel around a bar, and the bar that it begins with."""
-    first = max(last - _NEAR, 0)
-    return panel.between(first, min(last + _NEAR, panel.n_bars)), first
-
-
-def _episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answer:
-    """What the vector environment shows and pays, in its array version and in its compiled one."""
-    arrays, compiled = (_played_episode(process, last, seed, before, compiled=way) for way in (False, True))
+def _tables_of(process: DecisionProcess) -> dict[str, NDArray[Any]]:
+    """All that a decision process looks its answers up in, a row a bar."""
     return {
-        **arrays,
-        **{f"{name}, compiled": rows._replace(tolerance=_ROUNDING) for name, rows in compiled.items()},
+        "assets": process.asset_features,
+        "market": process.market_features,
+        "growth": process.growth,
+        "listed": process.listed,
+        "close": process.panel.close,
     }
-
-
-def _played_episode(process: DecisionProcess, last: int, seed: int, before: int, compiled: bool) -> dict[str, Rows]:
-    """What is shown and paid to portfolios that trade at random around a bar."""
-    lag = process.lag
-    decisions = process.decision_bars(range(max(last - before, 0), last + lag + 2))
-    portfolios = 4
-    env = PortfolioVectorEnv(process, range(process.panel.n_bars), portfolios, compiled=compiled)
-    rng = np.random.default_rng([seed, last])
-    drawn, _ = draw_coverage(rng, portfolios * (23 + lag), process.n_weights)  # one set more than there are decisions
-    weights, *actions = drawn.reshape(-1, portfolios, process.n_weights)
-    observation, _ = env.reset(seed=seed, options={"bars": np.full(portfolios, decisions.start), "weights": weights})
-    seen: dict[str, list[NDArray[Any]]] = {name: [] for name in (*observation, "reward", "wealth", "cost")}
-    for step in range(len(decisions)):
-        for name, value in observation.items():
-            seen[name].append(np.array(value))
-        observation, reward, _, truncated, info = env.step(actions[step])
-        seen["reward"].append(np.array(reward))
-        seen["wealth"].append(np.array(info["wealth"]))
-        seen["cost"].append(np.array(info["cost"]))
-        if truncated.any() and step + 1 < len(decisions):
-            break
-    bars = np.arange(decisions.start, decisions.start + len(seen["reward"]), dtype=np.int64)
-    paid = {name: Rows(np.stack(seen[name]), bars + 1) for name in ("reward", "wealth")}
-    # The portfolio is the account's own and known when it was filled: at lags over 1 only the market is older.
-    lags = {"assets": lag, "market": lag, "portfolio": min(lag, 1)}
-    observed = {name: Rows(np.stack(seen[name]), bars, lags.get(name, lag)) for name in observation}
-    return {**observed, **paid, "cost": Rows(np.stack(seen["cost"]), bars)}

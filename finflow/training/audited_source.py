@@ -1,27 +1,78 @@
-"""A panel sent back through the door that it came in by: what an audit asks of a source."""
+"""What an audit asks of a source: the panel, sent back through the door that it came in by."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from finflow.errors import MarketError
+from finflow.evaluation.audit import Answer, Rows
 from finflow.market.download import Download
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.market.sources import load_panel
 from finflow.market.tables import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.schema import MarketConfig
 
-__all__ = ["through_the_source"]
+__all__ = ["loaded", "loaded_with_gap", "loaded_with_newcomers", "through_the_source"]
 
 _FIELDS = ("close", "open", "high", "low", "volume")
 _HIGHEST_RATE = 1.0
+_NEAR = 250
+"""Bars before and after a probe, of the pieces that have listings or a gap put into them."""
 _FEW = 6
 """Bars, one more than the last ones on which Yahoo's door takes an absent asset to be still listed."""
+
+
+def loaded(panel: MarketPanel, market: MarketConfig) -> Answer:
+    """The market as the configured source would have given it, written down and loaded through the source."""
+    found = through_the_source(panel, market)
+    bars = np.searchsorted(panel.dates, found.dates)
+    places = [panel.assets.index(name) for name in found.assets]
+    answer = {"dates": Rows(found.dates, bars), "cash": Rows(found.cash_returns, bars)}
+    for field in _fields(found):
+        table = np.full((found.n_bars, panel.n_assets), np.nan)
+        table[:, places] = getattr(found, field)
+        answer[field] = Rows(table, bars)
+    return answer if found.benchmark is None else {**answer, "benchmark": Rows(found.benchmark, bars)}
+
+
+def loaded_with_newcomers(panel: MarketPanel, last: int, market: MarketConfig) -> Answer:
+    """The source with an asset that lists after the bar `last`, and one that has ended before it."""
+    piece, first = _around(panel, last)
+    close = piece.close.copy()
+    close[: last - first + 2, 0] = np.nan
+    close[max(last - first - 20, 2) :, 1] = np.nan
+    found = loaded(replace(piece, close=close, open=None, high=None, low=None, volume=None), market)
+    return {name: rows._replace(bars=rows.bars + first) for name, rows in found.items()}
+
+
+def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answer:
+    """A file in which an asset has no price around the bar `last`: refused, or repaired from the past alone."""
+    piece, first = _around(panel, last)
+    at = last - first
+    table = pd.DataFrame(piece.close, index=pd.DatetimeIndex(piece.dates, name="Date"), columns=list(piece.assets))
+    table.iloc[at - 1 : at + 2, int(np.argmax(piece.listed[at - 2 : at + 4].sum(axis=0)))] = np.nan
+    with tempfile.TemporaryDirectory() as folder:
+        path = _save(table.loc[:, table.notna().any()], Path(folder) / "prices", "csv")
+        update = {"source": "csv", "path": path, "tickers": None, "tickers_file": None}
+        update |= {"benchmark": None, "start": None, "cash_rate": 0.0}
+        try:
+            found = load_panel(market.model_copy(update=update))
+        except MarketError:
+            return {"refused": Rows(np.array([True]), np.array([last]))}
+    return {"close": Rows(found.close, np.searchsorted(panel.dates, found.dates))}
+
+
+def _around(panel: MarketPanel, last: int) -> tuple[MarketPanel, int]:
+    """A piece of the panel around a bar, and the bar that it begins with."""
+    first = max(last - _NEAR, 0)
+    return panel.between(first, min(last + _NEAR, panel.n_bars)), first
 
 
 def through_the_source(panel: MarketPanel, market: MarketConfig) -> MarketPanel:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from finflow.config import Config, config_hash
+from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
@@ -24,6 +24,7 @@ from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.files import check_writable
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.ledger.costs import costs_of
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
@@ -230,6 +231,25 @@ def cash_rate(panel: MarketPanel) -> str:
     return f"{annual.min():.2%} to {annual.max():.2%} a year, {annual.mean():.2%} on average"
 
 
+def execution(env: EnvConfig) -> dict[str, str]:
+    """How orders fill and what they cost, for the report; costs by size and limits where they are configured."""
+    told = {
+        "lag": f"{env.execution_lag} bar(s) between the newest bar known and the fill",
+        "fill": env.fill,
+        "commission": f"{env.commission_bps:g} bp",
+        "slippage": f"{env.slippage_bps:g} bp",
+    }
+    costs = env.costs.model_dump(exclude_defaults=True)
+    if costs:
+        told |= {f"costs.{name}": f"{value:g}" for name, value in costs.items()}
+        told["initial capital"] = f"{env.initial_capital:,.0f}"
+    for name in ("max_weight", "max_turnover", "no_trade_band"):
+        value = getattr(env, name)
+        if value != EnvConfig.model_fields[name].default:
+            told[name] = f"{value:g}"
+    return told
+
+
 def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any]:
     """What the report prints about data and settings."""
     config, panel, split = materials.config, materials.panel, materials.split
@@ -238,19 +258,13 @@ def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any
         return f"{panel.dates[bars.start]} to {panel.dates[bars.stop - 1]}"
 
     return {
-        "data": {**panel.describe(), "sha256": panel.sha256},
+        "data": panel.describe(),
         "windows": {
             "train": window(split.train),
             "validation": window(split.validation),
             "test": window(split.test),
         },
-        "execution": {
-            "lag": f"{config.env.execution_lag} bar(s) between the newest bar known and the fill",
-            "fill": config.env.fill,
-            "commission": f"{config.env.commission_bps:g} bp",
-            "slippage": f"{config.env.slippage_bps:g} bp",
-            "cash rate": cash_rate(panel),
-        },
+        "execution": execution(config.env) | {"cash rate": cash_rate(panel)},
         "seed": config.train.seed,
         "configuration": config_hash(config)[:16],
         "versions": {"python": platform.python_version(), **{name: version(name) for name in ("finflow", *LIBRARIES)}},
@@ -266,8 +280,12 @@ def _limits(materials: Materials, runs: Sequence[Backtest]) -> tuple[str, ...]:
     notes += [
         "One agent from one seed was judged on one test window: the interval covers luck within that window, not the "
         "luck of the seed or of the period.",
-        "Prices are daily and adjusted; orders fill at the configured price with the configured costs and move no "
-        "market.",
+        "Prices are daily and adjusted; orders fill whole, at the configured price, and "
+        + (
+            "what they move is a cost of the trade alone: later prices stay as they were."
+            if costs_of(materials.config.env).needs_market
+            else "with the configured costs, and move no market."
+        ),
     ]
     index = runs[-1]
     if materials.panel.benchmark is not None and index.name == materials.panel.benchmark_name:

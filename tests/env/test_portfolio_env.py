@@ -230,6 +230,15 @@ def test_a_start_outside_the_window_is_refused(process: DecisionProcess, bar: in
         PortfolioEnv(process, range(0, 100), episode_length=20).reset(options={"bar": bar})
 
 
+def test_a_misspelt_option_is_not_passed_over(process: DecisionProcess) -> None:
+    """The vector environment's is called bars: ignored here, it would start anywhere."""
+    env = PortfolioEnv(process, range(0, 100), episode_length=20)
+    with pytest.raises(ValueError, match="no option 'bars'; it has bar and weights"):
+        env.reset(options={"bars": 50})
+    with pytest.raises(ValueError, match=r"weights have the shape \(1, 2\)"):
+        env.reset(options={"weights": [0.5, 0.5]})
+
+
 @pytest.mark.parametrize("action", [np.full(4, 0.25), np.full((1, 5), 0.2), np.array([np.nan, 0, 0, 0, 1.0])])
 def test_an_action_that_cannot_be_read_is_refused(process: DecisionProcess, action: FloatArray) -> None:
     env = PortfolioEnv(process, range(0, 120), episode_length=20)

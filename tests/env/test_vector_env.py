@@ -213,6 +213,19 @@ def test_actions_of_another_shape_or_not_finite_are_refused(process: DecisionPro
         env.step(np.full((N, K), np.inf))
 
 
+def test_starts_for_other_than_all_portfolios_are_refused(process: DecisionProcess) -> None:
+    env = PortfolioVectorEnv(process, range(0, 100), 3, episode_length=20)
+    with pytest.raises(ValueError, match=r"bars have the shape \(1,\), not \(3,\)"):
+        env.reset(options={"bars": [50]})
+    with pytest.raises(ValueError, match="no option 'bar'"):
+        env.reset(options={"bar": 50})
+
+
+def test_no_portfolio_at_all_is_refused(process: DecisionProcess) -> None:
+    with pytest.raises(ConfigError, match="num_envs = 0"):
+        PortfolioVectorEnv(process, range(0, 100), 0, episode_length=20)
+
+
 def test_a_window_shorter_than_an_episode_names_the_key(process: DecisionProcess) -> None:
     with pytest.raises(MarketError, match=r"env\.episode_length"):
         PortfolioVectorEnv(process, range(10, 20), num_envs=2, episode_length=10)

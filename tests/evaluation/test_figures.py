@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from finflow.evaluation import drawing, page
 from finflow.evaluation.training_figure import _phases, _positions, training
@@ -71,3 +72,14 @@ def test_lines_of_many_strategies_can_be_told_apart() -> None:
 def test_numbers_are_written_with_their_unit(key: str, value: float, shown: str) -> None:
     column = next(column for column in page.columns(0.05) if column.key == key)
     assert column.show(value) == shown
+
+
+def test_a_legend_of_long_names_stays_within_the_figure() -> None:
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for number in range(7):
+        axes.plot([0, 1], [0, number], label=f"a strategy whose name is long {number}  1234.56x")
+    drawing.legend_of_figure(figure, axes)
+    (legend,) = figure.legends
+    assert legend.get_window_extent().width <= figure.bbox.width
+    assert len(legend.get_texts()) == 7

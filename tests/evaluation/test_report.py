@@ -200,7 +200,7 @@ def test_equal_weight_is_not_compared_with_itself(tmp_path: Path, report_data: C
     data = report_data(agent=report_data().strategies[1], training=pd.DataFrame())
     text = write_report(tmp_path, data).read_text("utf-8")
     assert "Equal weight itself" in text
-    assert "There is no quantstats tear sheet: there is no equal-weight strategy" in text
+    assert "There is no quantstats tear sheet: there is no equal weight beside it" in text
     assert not (tmp_path / "tearsheet.html").exists()
     against = json.loads((tmp_path / "metrics.json").read_text())["against_equal_weight"]
     assert against == {"finding": "not compared", "interval": None, "sharpe_difference": None, "share_ahead": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.experiments import evidence
+from finflow.experiments import evidence, offline_methods
 from finflow.experiments.evidence import Variant, run_missing, table
+from finflow.strategies.base import Information
 
 SMALL = {
     "market.source": "csv",
@@ -66,3 +68,24 @@ def test_the_table_shows_mean_and_range_over_seeds() -> None:
     assert lines[2].startswith("| equal-weight | | 0.50 | 50.00 % |")
     assert lines[3].startswith("| finflow, v, end | 2 | 1.00 (0.80 to 1.20) |")
     assert len(lines) == 5
+
+
+def test_the_offline_phase_is_measured_alone_and_tabled_beside_its_families(variant: Variant, tmp_path: Path) -> None:
+    own = dataclasses.replace(variant, name="offline-bc", offline_only=True)
+    own = dataclasses.replace(own, overrides={**own.overrides, "offline.method": "bc"})
+    results = run_missing([own], tmp_path / "evidence", tmp_path / "runs")
+    assert set(results[0]["validation"]["end"]) == set(offline_methods.SHOWN)
+    families = offline_methods.family_results(own.config(0, tmp_path))
+    assert all(len(variants) == 6 for variants in families.values())
+    shown = offline_methods.offline_table(results, families)
+    mean = np.mean([result["validation"]["end"]["sharpe"] for result in results])
+    assert f"| offline-bc | 2 seeds | {mean:.2f} ± " in shown
+    assert shown.count("6 variants") == len(families)
+
+
+def test_a_family_rule_moves_part_of_the_way_to_what_was_known() -> None:
+    targets = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    rule = offline_methods.FamilyRule("family", targets)
+    held = np.array([0.2, 0.8])
+    information = Information(step=0, prices=np.ones((2, 1)), listed=np.array([True]), portfolio=held)
+    np.testing.assert_allclose(rule.decide(information), held + rule.rate * (targets[1] - held))

@@ -28,7 +28,10 @@ def yahoo(tickers: Sequence[str], days: pd.DatetimeIndex = DAYS, adjusted: bool 
     fields = FIELDS if adjusted else ("Adj Close", *FIELDS)
     columns = pd.MultiIndex.from_product([fields, tickers], names=["Price", "Ticker"])
     number = np.arange(len(days))[:, None] + np.arange(len(columns)) + 10.0
-    return pd.DataFrame(number, index=days, columns=columns)
+    frame = pd.DataFrame(number, index=days, columns=columns)
+    for ticker in tickers:
+        frame["Low", ticker] = frame["High", ticker] - 0.5
+    return frame
 
 
 class Fake:
@@ -315,6 +318,21 @@ def test_a_field_with_holes_is_left_out_and_said(tmp_path: Path) -> None:
     assert panel.volume is None
     assert panel.high is not None
     assert panel.provenance["fields_left_out"].startswith("open, volume")
+
+
+def test_a_high_under_its_low_costs_both_fields_and_is_said(tmp_path: Path) -> None:
+    def answer(tickers: list[str]) -> pd.DataFrame:
+        frame = yahoo(tickers)
+        frame.loc[frame.index[3], ("High", "AAA")] = frame.loc[frame.index[3], ("Low", "AAA")] * 0.99
+        frame.loc[frame.index[4], ("Open", "AAA")] = 0.0
+        return frame
+
+    panel = load(tmp_path, Fake(answer))
+    assert panel.high is None
+    assert panel.low is None
+    assert panel.volume is not None
+    noted = panel.provenance["fields_left_out"]
+    assert noted == "open: missing or zero where there is a closing price; high, low: a high is under its low"
 
 
 def test_the_indexs_own_gaps_cost_the_assets_no_field(tmp_path: Path) -> None:

@@ -308,6 +308,10 @@ BAD: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
         rows_with(put(9, "Open", np.nan)),
         ["'NA'", "close but none of open on 2020-01-07", "leave open out"],
     ),
+    "a high under the low": (
+        rows_with(put(9, "High", 0.5)),
+        ["prices.csv", "'NA' has a high (0.5) under its low", "2020-01-07", "leave high and low out"],
+    ),
     "a negative volume": (rows_with(put(9, "Volume", -5.0)), ["negative value of volume"]),
     "one asset in one file": (
         lambda folder: save(of(bars(), "AAA"), folder / "AAA.csv"),

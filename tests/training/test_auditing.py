@@ -18,7 +18,7 @@ from finflow.env.decision import DecisionProcess
 from finflow.errors import FinflowError, MarketError
 from finflow.evaluation.audit import UNPRIMED, Probe
 from finflow.evaluation.shocks import SHOCKS
-from finflow.market import sources
+from finflow.market import crisis, sources
 from finflow.market.features import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
@@ -166,12 +166,15 @@ def _a_smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         return tuple(probe for probe in probes if probe.last in bars and probe.kind in kinds)
 
     def near(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:
-        """Three days in a row in the test window."""
-        return [range(split.validation_end + 30, split.validation_end + 33)]
+        """A day in the test window."""
+        return [range(split.validation_end + 30, split.validation_end + 31)]
 
     monkeypatch.setattr(auditing, "probes_of", fewer)
     monkeypatch.setattr(close_ups, "bars_of", near)
     monkeypatch.setattr(auditing, "first_probes", lambda split, lag: ())
+    monkeypatch.setattr(audited, "_BEFORE", 5)
+    # What the states are fitted on is audited, not how well.
+    monkeypatch.setattr(crisis, "_ROUNDS", 10)
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
+import pandas as pd
 import pytest
 
 from finflow.cli.output import summary_rows
@@ -77,3 +80,24 @@ def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[Repor
     assert "optimum" not in json.loads(as_json(reports[0], judge(reports[0])))
     assert "Nearness to the optimum" not in build_page(reports[0], judge(reports[0]), [], [], [])
     assert "optimality" not in outcome.summary["equal-weight"]
+
+
+def test_a_report_says_what_trading_cost_there(
+    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData]
+) -> None:
+    """A reader must not take a ledger with impact and a limit for the default one."""
+    close = pd.read_csv(tmp_path / "prices.csv", index_col="Date")
+    (tmp_path / "fields").mkdir()
+    close.to_csv(tmp_path / "fields" / "close.csv")
+    (close * 0.0 + 1e6).to_csv(tmp_path / "fields" / "volume.csv")
+    held_out.backtest_strategies(tiny(), ["momentum"])
+    sized = tiny(market__path=str(tmp_path / "fields"), env__costs__impact=0.5, env__max_weight=0.4)
+    held_out.backtest_strategies(sized, ["momentum"])
+    plain, told = (cast("dict[str, str]", data.facts["execution"]) for data in reports)
+    assert {name: told[name] for name in told.keys() - plain.keys()} == {
+        "costs.impact": "0.5",
+        "initial capital": "1,000,000",
+        "max_weight": "0.4",
+    }
+    assert ["move no market" in " ".join(data.notes) for data in reports] == [True, False]
+    assert "later prices stay as they were" in " ".join(reports[1].notes)

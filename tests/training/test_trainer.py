@@ -256,7 +256,7 @@ def test_a_training_window_shorter_than_an_episode_says_so(tiny: Make) -> None:
 )
 def test_options_train_to_the_end(tiny: Make, changes: dict[str, object]) -> None:
     trainer = FinFlowTrainer(tiny(**changes))
-    outcome = trainer.train()
-    assert np.isfinite(list(outcome.summary["finflow"].values())).all()
+    assert np.isfinite(list(trainer.train_iql().values())).all()
+    assert np.isfinite(list(trainer.finetune().values())).all()
     traces = sorted(path.name for path in trainer.run_folder.glob("trace_*.json"))
     assert traces == (["trace_offline.json", "trace_online.json"] if trainer.config.train.profile else [])
