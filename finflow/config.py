@@ -40,7 +40,9 @@ from finflow.schema import (
     OutputConfig,
     Section,
     SyntheticConfig,
+    TaxConfig,
     TrainConfig,
+    period_of,
 )
 from finflow.yaml_text import parse_file, parse_scalar, to_yaml
 
@@ -57,11 +59,13 @@ __all__ = [
     "OfflineConfig",
     "OutputConfig",
     "SyntheticConfig",
+    "TaxConfig",
     "TrainConfig",
     "config_hash",
     "describe_schema",
     "dump_config",
     "load_config",
+    "period_of",
 ]
 
 ENVIRONMENT_PREFIX = "FINFLOW_"

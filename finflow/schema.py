@@ -422,6 +422,42 @@ class BCellConfig(Section):
         return self
 
 
+def period_of(text: str) -> tuple[str, dt.date, dt.date]:
+    """Name, first and last day of a period written NAME:FIRST-DAY:LAST-DAY.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong with it.
+    """
+    parts = text.rsplit(":", 2)
+    try:
+        name, first, last = parts[0].strip(), dt.date.fromisoformat(parts[1]), dt.date.fromisoformat(parts[2])
+    except (IndexError, ValueError):
+        name = ""
+    if not name:
+        raise ValueError(
+            f"evaluation.periods names {text!r}: NAME:FIRST-DAY:LAST-DAY is needed, as in crash:1987-10-01:1987-12-31"
+        )
+    if first >= last:
+        raise ValueError(f"evaluation.periods names {text!r}, whose first day is not before its last")
+    return name, first, last
+
+
+class TaxConfig(Section):
+    """Tax on capital gains and interest, reckoned beside every backtest; no strategy decides by it."""
+
+    enabled: Flag = Field(default=False, description="reckon what is left after tax")
+    short_rate: Number = Field(
+        default=0.37, ge=0, lt=1, description="rate on gains of lots held for tax.days or less, and on interest"
+    )
+    long_rate: Number = Field(default=0.20, ge=0, lt=1, description="rate on gains of lots held for longer")
+    days: Int = Field(default=365, ge=0, description="calendar days a lot must be held for more than, to be long-term")
+    method: Literal["fifo", "hifo"] = Field(
+        default="fifo", description="which lots a sale takes: the oldest first, or those that cost most"
+    )
+
+
 class EvaluationConfig(Section):
     """How results are judged, and how the classical strategies are fitted."""
 
@@ -430,6 +466,23 @@ class EvaluationConfig(Section):
     block_length: Int = Field(default=21, ge=1, description="mean block of the stationary bootstrap, in bars")
     rebalance_every: Int = Field(default=21, ge=1, description="decisions between refits of a rolling strategy")
     lookback: Int = Field(default=252, ge=20, description="bars that a rolling strategy is fitted on")
+    sweeps: Flag = Field(
+        default=True,
+        description="run again at other costs, lags and capital, and over the stress periods; a backtest always does",
+    )
+    periods: Names = Field(
+        default=(), description="stress periods of your own beside the four, each NAME:FIRST-DAY:LAST-DAY"
+    )
+    top: Int = Field(default=5, ge=1, description="K of the ranking view, in assets")
+    tax: TaxConfig = Field(default=TaxConfig(), description="tax on capital gains and interest")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [name for name, _, _ in map(period_of, self.periods)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"evaluation.periods names {twice[0]} more than once")
+        return self
 
 
 class OutputConfig(Section):

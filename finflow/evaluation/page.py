@@ -11,6 +11,7 @@ from html import escape
 from finflow.evaluation.drawing import MINUS, TIMES, Rendered
 from finflow.evaluation.page_style import STYLE
 from finflow.evaluation.results import BASELINE, ReportData, Results
+from finflow.evaluation.sections import section_html
 from finflow.evaluation.significance import Interval
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
@@ -83,6 +84,7 @@ def build_page(
         _optimum(data),
         *(_figure(figure) for figure in figures),
         *([_section("experts-alone", "Each expert alone", _experts(data, results))] if results.experts else []),
+        *(section_html(section) for section in data.sections),
         _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
         _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
@@ -91,6 +93,7 @@ def build_page(
     ]
     contents = [("comparison", "Comparison"), *((figure.name, figure.title) for figure in figures)]
     contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
+    contents += [(section.key, section.title) for section in data.sections]
     contents += [("data", "Data and settings"), ("limits", "Limits")]
     navigation = "".join(f'<a href="#{escape(anchor)}">{escape(title)}</a>' for anchor, title in contents)
     dates = data.agent.dates

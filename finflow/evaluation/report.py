@@ -50,7 +50,9 @@ def write_report(folder: Path, data: ReportData) -> Path:
     else:
         limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
-    files |= {f"{figure.name}.png": figure.png for figure in drawn}
+    own = [figure for section in data.sections for figure in section.figures]
+    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
+    files |= data.files
     files["report.html"] = page.build_page(data, results, drawn, limits, list(files))
     write_together({folder / name: content for name, content in files.items()})
     return folder / "report.html"

@@ -13,6 +13,7 @@ import pandas as pd
 from finflow.evaluation import metrics, significance
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.optimality import KnownOptimum
+from finflow.evaluation.sections import Section
 from finflow.evaluation.significance import Interval, SharpeDifference
 
 BASELINE = "equal-weight"
@@ -45,6 +46,10 @@ class ReportData:
         In a made-up market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
+    sections
+        What further concerns found: sweeps, stress, factors and so on.
+    files
+        Further files beside the page, by name.
     """
 
     title: str
@@ -60,6 +65,8 @@ class ReportData:
     notes: tuple[str, ...] = ()
     optimum: KnownOptimum | None = None
     experts: tuple[Backtest, ...] = ()
+    sections: tuple[Section, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
@@ -164,6 +171,7 @@ def as_json(data: ReportData, results: Results) -> str:
     }
     if data.optimum is not None:
         content["optimum"] = _nearness(data.optimum)
+    content |= {section.key: dict(section.numbers) for section in data.sections}
     return json.dumps(_finite(content), indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
 
 
