@@ -20,7 +20,8 @@ MORE = """\
 modes:
   train      prices, behaviour data, offline learning, online fine-tuning, evaluation, report
   evaluate   judge a trained agent (--resume) on the test window, and write its report
-  backtest   the same for an agent (--resume) or for a named strategy (--strategy)
+  backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
+             other costs, lags and capital, stress periods, and tables of trades and holdings
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   demo       all of train, reduced to about a minute, without a network
@@ -116,7 +117,7 @@ def _evaluate(given: argparse.Namespace) -> None:
 
 def _backtest(given: argparse.Namespace) -> None:
     if given.resume:
-        run_evaluation(given, given.resume)
+        run_evaluation(given, given.resume, with_backtest=True)
     else:
         backtest_named(resolve(given), given.strategy)
 

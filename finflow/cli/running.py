@@ -78,7 +78,12 @@ def run_training(
     show_outcome(outcome)
 
 
-def run_evaluation(arguments: argparse.Namespace, checkpoint: Path, only: Sequence[str] | None = None) -> None:
+def run_evaluation(
+    arguments: argparse.Namespace,
+    checkpoint: Path,
+    only: Sequence[str] | None = None,
+    with_backtest: bool = False,
+) -> None:
     """Judge a trained agent on the test window, and show the outcome.
 
     The report goes into the run's folder; that of a changed market or environment into a folder of its own there.
@@ -91,12 +96,14 @@ def run_evaluation(arguments: argparse.Namespace, checkpoint: Path, only: Sequen
         A run folder or checkpoint file.
     only
         Strategies to list beside the agent; all of them when left out.
+    with_backtest
+        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
     from finflow.training.held_out import evaluate_checkpoint
 
     folder = _evaluation_folder(checkpoint, overrides, elsewhere=explicit(arguments).get("output.logs_dir"))
-    show_outcome(evaluate_checkpoint(checkpoint, overrides, folder), only)
+    show_outcome(evaluate_checkpoint(checkpoint, overrides, folder, with_backtest), only)
 
 
 def backtest_named(config: Config, names: Sequence[str]) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import shutil
 import weakref
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from finflow.agent.bcell import BCell
-from finflow.config import Config, config_hash, dump_config
+from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
 from finflow.guard.capture import restore
@@ -31,6 +27,7 @@ from finflow.training.datasets import CARD, OfflineData, offline_data
 from finflow.training.finetune import finetune
 from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
 from finflow.training.logging import METRICS, RunLog
+from finflow.training.manifest import MANIFEST, manifest_text
 from finflow.training.materials import choose_device, prepare
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
@@ -38,9 +35,6 @@ from finflow.training.run import TrainingRun, request_stop, stopping_at_once
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
-
-MANIFEST = "manifest.json"
-LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")
 
 
 class FinFlowTrainer:
@@ -177,7 +171,7 @@ class FinFlowTrainer:
             CheckpointFolder(self.run_folder / MODELS).sweep()
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
-            write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
+            write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
             if checkpoint is not None:
                 if checkpoint.warning:
                     log.console(checkpoint.warning)
@@ -281,22 +275,6 @@ class FinFlowTrainer:
         if not self._branches or not (source / METRICS).is_file():
             return RunLog(self.run_folder)
         return RunLog(self.run_folder, resume_at=position, branch_from=source)
-
-    def _manifest(self) -> dict[str, object]:
-        """What made this run: versions, data, configuration, seed, machine."""
-        config = self.config
-        return {
-            "data": self.materials.panel.describe(),
-            "data_sha256": self.materials.panel.sha256,
-            "configuration_sha256": config_hash(config),
-            "seed": config.train.seed,
-            "device": str(self.device),
-            "threads": config.train.threads,
-            "python": platform.python_version(),
-            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
-            "versions": {name: version(name) for name in LIBRARIES},
-            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-        }
 
 
 def new_run_folder(logs: Path) -> Path:

@@ -70,8 +70,11 @@ class Application:
         def request_stop() -> None:
             application.stop_requested = True
 
-        def evaluate(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
+        def evaluate(
+            path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
+        ) -> Outcome:
             application.calls.append(("evaluate", (path, dict(overrides), output)))
+            application.calls.append(("with_backtest", with_backtest))
             return application.outcome
 
         def backtest(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
@@ -265,6 +268,14 @@ def test_an_evaluation_is_checked_against_the_dates_of_its_checkpoint(applicatio
 def test_an_agent_is_evaluated_on_other_tickers(application: Application, run: Path) -> None:
     assert main(["--mode", "evaluate", "--resume", str(run), "--tickers", "TSLA", "KO"]) == 0
     assert application.called("evaluate")[1] == {"market.source": "yfinance", "market.tickers": ("TSLA", "KO")}
+
+
+@pytest.mark.parametrize(("mode", "always"), [("backtest", True), ("evaluate", False)])
+def test_a_backtest_of_an_agent_always_has_the_sweeps(
+    application: Application, run: Path, mode: str, always: bool
+) -> None:
+    assert main(["--mode", mode, "--resume", str(run)]) == 0
+    assert application.called("with_backtest") is always
 
 
 def test_backtest_of_a_named_strategy(application: Application) -> None:

@@ -35,6 +35,7 @@ TINY = {
     "bcell.memory_capacity": 150,
     "evaluation.bootstrap_samples": 100,
     "evaluation.lookback": 60,
+    "evaluation.sweeps": False,
 }
 
 
