@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from finflow.config import CostsConfig
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import EqualWeight
 
@@ -32,6 +32,7 @@ def break_even_bps(
     make: Callable[[], Strategy],
     known: Mapping[float, float] | None = None,
     tolerance: float = BPS_TOLERANCE,
+    score: Callable[[Backtest], float] | None = None,
 ) -> float:
     """The proportional cost at which a strategy earns on average what equal weight earns, both net of it.
 
@@ -44,9 +45,11 @@ def break_even_bps(
     make : callable
         Makes the strategy, fresh.
     known : mapping, optional
-        Costs in basis points at which the mean return a bar over that of equal weight is known already.
+        Costs in basis points at which the score less that of equal weight is known already.
     tolerance : float
         Of the answer, in basis points.
+    score : callable, optional
+        What is compared; the mean return of a bar when left out.
 
     Returns
     -------
@@ -56,12 +59,13 @@ def break_even_bps(
         its sign more than once, about the lowest such cost.
     """
 
-    found = dict(known or {})
+    found, measure = dict(known or {}), score or mean_return
 
     def excess(bps: float) -> float:
         if bps not in found:
             env = process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0})
-            found[bps] = _mean_excess(process.repriced(env), window, make)
+            own, equal = run_backtests(process.repriced(env), window, [make(), EqualWeight()])
+            found[bps] = measure(own) - measure(equal)
         return found[bps]
 
     if excess(0.0) <= 0.0:
@@ -143,7 +147,6 @@ def capacity(
     return low
 
 
-def _mean_excess(process: DecisionProcess, window: range, make: Callable[[], Strategy]) -> float:
-    """Mean net return a bar over that of equal weight."""
-    own, equal = run_backtests(process, window, [make(), EqualWeight()])
-    return float(own.returns.mean() - equal.returns.mean())
+def mean_return(run: Backtest) -> float:
+    """Mean net return of a bar."""
+    return float(run.returns.mean())

@@ -3,12 +3,13 @@
 Two regressions of daily returns in excess of cash, by least squares with the standard errors of Newey and West (1987),
 which allow for changing variance and for correlation over a few days:
 
-- on factors built from the panel: *market* is its index, or the mean of the listed assets where there is none, in
-  excess of cash; *momentum* the best third of the assets by 12-1 return less the worst third; *volatility* the most
-  volatile third, over 252 days, less the calmest. Thirds are chosen from closes up to the day before each return, hold
-  equal weights and pay no costs.
-- on the market and five factor ETFs that skfolio ships (2014 to 2022; MTUM momentum, QUAL quality, SIZE size, USMV
-  minimum volatility, VLUE value), each less the market, because all five hold mostly the same stocks.
+- on factors built from the panel: *market* is the mean of the listed assets, in excess of cash, so that what the
+  choice of the assets itself brought is no one's alpha; *momentum* the best third of the assets by 12-1 return less the
+  worst third; *volatility* the most volatile third, over 252 days, less the calmest. Thirds are chosen from closes up
+  to the day before each return, hold equal weights and pay no costs.
+- on the panel's index (the same mean where it has none) in excess of cash, and five factor ETFs that skfolio ships
+  (2014 to 2022; MTUM momentum, QUAL quality, SIZE size, USMV minimum volatility, VLUE value), each less the index,
+  because all five hold mostly the same stocks.
 
 The intercept is what no factor explains, a year (times 252). Strategies pay costs and factors do not.
 """
@@ -55,7 +56,7 @@ def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
     Returns
     -------
     dict of float64 (bars,)
-        Not a number where fewer than three assets have the history; the market is always there.
+        Not a number where fewer than three assets have the history; the market needs one day of one asset.
     """
     close = panel.close
     with np.errstate(invalid="ignore"):
@@ -63,11 +64,8 @@ def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
     found: dict[str, FloatArray] = {name: np.full(len(bars), np.nan) for name in ("market", "momentum", "volatility")}
     for row, bar in enumerate(bars):
         today = returns[bar - 1]
-        if panel.benchmark is not None:
-            market = panel.benchmark[bar] / panel.benchmark[bar - 1] - 1.0
-        else:
-            market = float(np.nanmean(today)) if np.isfinite(today).any() else np.nan
-        found["market"][row] = market - panel.cash_returns[bar]
+        if np.isfinite(today).any():
+            found["market"][row] = float(np.nanmean(today)) - panel.cash_returns[bar]
         if bar - 1 < LOOKBACK:
             continue
         past = close[bar - 1 - LOOKBACK : bar]  # up to the close before
@@ -155,14 +153,17 @@ def section(
         own = {"market": own["market"]}
     models: dict[str, dict[str, FloatArray]] = {"panel": own}
     if etfs is not None:
-        market = own["market"]
+        cash, market = panel.cash_returns[bars.start : bars.stop], own["market"]
+        if panel.benchmark is not None:
+            market = (
+                panel.benchmark[bars.start : bars.stop] / panel.benchmark[bars.start - 1 : bars.stop - 1] - 1.0 - cash
+            )
         models["etfs"] = {"market": market} | {
-            name: found - panel.cash_returns[bars.start : bars.stop] - market
-            for name, found in _etf_returns(etfs, panel.dates, bars).items()
+            name: found - cash - market for name, found in _etf_returns(etfs, panel.dates, bars).items()
         }
     numbers: dict[str, object] = {}
     tables = []
-    for key, title in (("panel", "Factors of this market"), ("etfs", "Factor ETFs, each less the market")):
+    for key, title in (("panel", "Factors of this market"), ("etfs", "The index, and factor ETFs less the index")):
         found = {
             run.name: exposures(run.returns - run.cash_returns, models[key]) if key in models else None for run in runs
         }
@@ -175,6 +176,8 @@ def section(
     words = (
         "Regressions of daily net returns in excess of cash; ± is a standard error (Newey and West). The intercept, "
         "alpha, is what the factors do not explain, a year. It is evidence only where it is several errors from zero.",
+        "Beside the ETFs and an index, an alpha that equal weight has as well is that of the assets in the data, which "
+        "may have been chosen with hindsight, and of dividends that the index leaves out.",
         *(
             ("The ETFs have prices from 2014 to 2022: no window of this market has enough days of them.",)
             if etfs is not None and not numbers["etfs"]

@@ -12,6 +12,7 @@ from finflow.evaluation.results import ReportData, Results, as_json, judge
 from finflow.evaluation.significance import MINIMUM_BLOCKS
 from finflow.evaluation.training_figure import training
 from finflow.files import write_together
+from finflow.strategies.classical import ONLINE
 
 __all__ = ["ReportData", "write_report"]
 
@@ -60,7 +61,8 @@ def write_report(folder: Path, data: ReportData) -> Path:
 
 def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
     """Draw every figure that the data has something to show for, in the order of the page."""
-    agent, others = data.agent, data.compared
+    # what online selection loses to costs would set the scale of every line; the tables have it
+    agent, others = data.agent, [run for run in data.compared if run.name not in ONLINE]
     sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
     bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
     drawn = [

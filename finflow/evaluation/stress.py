@@ -105,21 +105,21 @@ def section(field: Field, split: Split, own: Sequence[str] = ()) -> Section | No
             for period in periods
         ),
     )
-    figures = (("return", "%", 1), ("max_drawdown", "%", 1), ("sharpe", "", 2))
+    headings = tuple(f"{period.name}, {period.sample}" for period in periods)
     tables = [
         Table(
-            f"{period.name}, {period.sample}",
-            ("Strategy", "Return over the period", "Maximum drawdown", "Sharpe, a year"),
+            title,
+            ("Strategy", *headings),
             tuple(
                 Row(
                     name,
-                    tuple(Cell((period.name, "strategies", name, key), unit, digits) for key, unit, digits in figures),
+                    tuple(Cell((period.name, "strategies", name, key), "%", 1) for period in periods),
                     marked=name == field.judged,
                 )
                 for name in names
             ),
         )
-        for period in periods
+        for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period"))
     ]
     return Section("stress", "Stress periods", numbers, (head, *tables), words=tuple(words))
 

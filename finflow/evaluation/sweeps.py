@@ -14,7 +14,7 @@ import numpy as np
 
 from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.capacity import break_even_bps, capacity
+from finflow.evaluation.capacity import DEAREST_BPS, break_even_bps, capacity, mean_return
 from finflow.evaluation.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
 from finflow.evaluation.field import Field
 from finflow.evaluation.sections import Cell, Row, Section, Table, plain, show
@@ -76,24 +76,34 @@ def _over_lags(field: Field) -> tuple[dict[str, dict[str, Backtest]], list[str]]
 
 
 def _break_even(field: Field, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]) -> list[str]:
-    """The cost at which the judged strategy earns what equal weight earns."""
-    if BASELINE not in field.names or field.judged == BASELINE:
-        numbers["break_even"] = {"bps": None, "beyond_bps": None}
-        return []
-    known = {
-        float(key): float(runs[field.judged].returns.mean() - runs[BASELINE].returns.mean())
-        for key, runs in costs.items()
-    }
-    bps = break_even_bps(
-        field.process, field.window, field.makers[field.judged], known=known, tolerance=BREAK_EVEN_TOLERANCE
-    )
-    endless = not np.isfinite(bps)
-    numbers["break_even"] = {"bps": None if endless else bps, "beyond_bps": 1000.0 if endless else None}
-    if endless:
-        return [f"{field.judged} earned more than equal weight even at 1000 bp: it trades less."]
-    if bps == 0.0:
-        return [f"{field.judged} earned no more than equal weight even where trading is free: there is no break-even."]
-    return [f"Break-even: at {bps:.1f} bp of every trade, {field.judged} earned what equal weight earned."]
+    """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
+    found: dict[str, float | None] = {}
+    words = []
+    for key, score, said in (("return", mean_return, "return"), ("sharpe", _sharpe, "Sharpe ratio")):
+        found |= {f"{key}_bps": None, f"{key}_beyond_bps": None}
+        if BASELINE not in field.names or field.judged == BASELINE:
+            continue
+        known = {float(bps): score(runs[field.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
+        if not np.isfinite(list(known.values())).all():
+            continue
+        bps = break_even_bps(
+            field.process, field.window, field.makers[field.judged], known, BREAK_EVEN_TOLERANCE, score
+        )
+        if not np.isfinite(bps):
+            found[f"{key}_beyond_bps"] = DEAREST_BPS
+            words.append(f"By {said}, {field.judged} is ahead of equal weight at up to {DEAREST_BPS:g} bp a trade.")
+            continue
+        found[f"{key}_bps"] = bps
+        if bps == 0.0:
+            words.append(f"By {said}, {field.judged} is not ahead of equal weight even where trading is free.")
+        else:
+            words.append(f"By {said}, {field.judged} breaks even with equal weight at {bps:.1f} bp a trade.")
+    numbers["break_even"] = found
+    return words
+
+
+def _sharpe(run: Backtest) -> float:
+    return metrics.sharpe(run.returns, run.cash_returns)
 
 
 def _capital(field: Field, numbers: dict[str, object]) -> list[str]:

@@ -65,18 +65,17 @@ def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., Decisi
     found = factors.panel_factors(panel, bars)
     assert np.isnan(found["momentum"][:3]).all()  # a return and a year before it are needed
     assert np.isfinite(found["momentum"][3:]).all()
-    assert panel.benchmark is not None
     bar, row = 300, 50
     returns = panel.close[1:] / panel.close[:-1] - 1.0
     today = returns[bar - 1]
-    assert found["market"][row] == pytest.approx(panel.benchmark[bar] / panel.benchmark[bar - 1] - 1.0 - 5e-5)
+    assert found["market"][row] == pytest.approx(today.mean() - 5e-5)
     rose = np.argsort(panel.close[bar - 22] / panel.close[bar - 253])
     assert found["momentum"][row] == pytest.approx(today[rose[-2:]].mean() - today[rose[:2]].mean())
     moved = np.argsort(returns[bar - 253 : bar - 1].std(axis=0))
     assert found["volatility"][row] == pytest.approx(today[moved[-2:]].mean() - today[moved[:2]].mean())
 
 
-def test_the_index_has_an_exposure_of_one_to_itself(
+def test_equal_weight_is_the_market_less_what_it_costs(
     process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
 ) -> None:
     process, window = process_of(), range(300, 600)
@@ -86,9 +85,11 @@ def test_the_index_has_an_exposure_of_one_to_itself(
     made = factors.section(process.panel, ends, field.runs, None)
     assert made is not None
     assert made.numbers["etfs"] == {}
-    held = made.numbers["panel"]["buy-and-hold"]
-    assert held["beta"]["market"] == pytest.approx(1.0, abs=0.1)
-    assert held["r_squared"] > 0.9
+    equal, held = (made.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
+    assert equal["beta"]["market"] == pytest.approx(1.0, abs=5e-3)
+    assert equal["r_squared"] > 0.999
+    assert -0.01 < equal["alpha"] < 0.0
+    assert held["r_squared"] < equal["r_squared"]
     assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
     assert factors.section(process.panel, ends, field.runs, None, by_close=False) is None
 

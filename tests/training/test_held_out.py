@@ -156,7 +156,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     content = json.loads(as_json(data, judge(data)))
     assert content["stress"]["own"]["sample"] == "out-of-sample"
     assert content["stress"]["learned"]["sample"] == "in-sample"
-    assert content["sweeps"]["break_even"]["bps"] is not None
+    assert content["sweeps"]["break_even"]["return_bps"] == 0.0
     free, dear = (content["sweeps"]["costs_bps"][key]["wavering"]["annual_cost"] for key in ("0", "50"))
     assert free == 0.0
     assert dear == pytest.approx(252 * 2 * 0.005, rel=0.02)  # all of it sold, and all bought, every day
