@@ -38,8 +38,10 @@ from finflow.schema import (
     ObjectivesConfig,
     OfflineConfig,
     OutputConfig,
+    RewardNormalizationConfig,
     Section,
     SyntheticConfig,
+    TargetEntropyScheduleConfig,
     TrainConfig,
 )
 from finflow.yaml_text import parse_file, parse_scalar, to_yaml
@@ -56,7 +58,9 @@ __all__ = [
     "ObjectivesConfig",
     "OfflineConfig",
     "OutputConfig",
+    "RewardNormalizationConfig",
     "SyntheticConfig",
+    "TargetEntropyScheduleConfig",
     "TrainConfig",
     "config_hash",
     "describe_schema",
