@@ -12,9 +12,10 @@ from typing import Any
 
 from finflow.cli.safety import run_safely
 from finflow.config import Config
-from finflow.experiments.evidence import Variant, classical_results, code_hash, run_missing, table
+from finflow.experiments.evidence import Variant, classical_results, run_missing, table
 from finflow.experiments.offline_methods import METHODS, FamilyRule, family_results, offline_table
 from finflow.files import write_atomically
+from finflow.training.code import code_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)

@@ -138,7 +138,7 @@ def test_a_stop_between_two_names_leaves_a_run_that_can_go_on(
         patch.setattr(os, "link", killed)
         with pytest.raises(KeyboardInterrupt):
             fill(folder, 2)
-    path, _, state, warning = read_newest(folder.folder.parent)
+    path, (_, _, state), warning = read_newest(folder.folder.parent)
     assert (path.stem, state["update"], warning) == (LATEST, 2, None)
     fill(folder, 3)
     assert updates_in(folder) == [3, 1]
@@ -172,7 +172,7 @@ def test_what_does_not_exist_is_said_not_to(tmp_path: Path) -> None:
 
 def test_the_latest_is_read_without_a_warning(folder: CheckpointFolder) -> None:
     fill(folder, 1, 2)
-    path, tensors, state, warning = read_newest(folder.folder.parent)
+    path, (_, tensors, state), warning = read_newest(folder.folder.parent)
     assert path == folder.path(LATEST)
     assert state == {"update": 2}
     torch.testing.assert_close(tensors["a"], torch.full((3,), 2.0))
@@ -186,7 +186,7 @@ def test_a_damaged_latest_falls_back_to_the_newest_whole_one_and_says_so(
     fill(folder, 1, 2, 3)
     for name in damaged:
         damage(folder.path(name))
-    path, _, state, warning = read_newest(folder.folder.parent)
+    path, (_, _, state), warning = read_newest(folder.folder.parent)
     assert state["update"] == left
     assert path == folder.path(numbered(left))
     assert warning is not None
@@ -208,7 +208,7 @@ def test_a_file_that_was_named_is_never_replaced_by_another(folder: CheckpointFo
     damage(folder.path(LATEST))
     with pytest.raises(CheckpointError, match="damaged"):
         read_newest(folder.path(LATEST))
-    assert read_newest(folder.path(numbered(1)))[2] == {"update": 1}
+    assert read_newest(folder.path(numbered(1)))[1].state == {"update": 1}
 
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
