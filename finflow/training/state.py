@@ -92,7 +92,7 @@ class OnlineWorld:
         for name, array in fresh.items():
             check_like(tensors[f"env.{name}"], torch.from_numpy(array))
         written = state["written"]
-        if type(written) is not int or written < 0:
+        if type(written) is not int or not 0 <= written <= 10**12:
             raise ValueError("its count of transitions is none")
         kept = min(written, self.replay.capacity)
         for name, column in self.replay.columns.items():

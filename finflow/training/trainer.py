@@ -26,6 +26,7 @@ from finflow.training.checkpoints import (
     check_same_configuration,
     check_same_features,
     read_checkpoint,
+    shape_of,
 )
 from finflow.training.code import changed, runtime
 from finflow.training.datasets import CARD, OfflineData, offline_data
@@ -216,6 +217,8 @@ class FinFlowTrainer:
             state.bcell, state.world = start_online(self.config, self.materials, self.device)
             state.learner = state.behaviour_returns = None
         try:
+            if shape_of(checkpoint.facts) != self.materials.shape:
+                raise CheckpointError("its networks have other sizes")
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
         except CheckpointError as error:
             raise CheckpointError(
