@@ -286,9 +286,16 @@ class BCell:
         own = {name.removeprefix("bcell/"): t for name, t in tensors.items()}
         if "log_alpha" not in own or "bcell" not in state:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
-        lenses = tuple(tuple(lens) for lens in shape["lenses"])
-        sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
-        agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        largest = max(tensor.numel() for tensor in own.values())
+        try:
+            lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
+            sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
+            if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
+                raise ValueError("its sizes are none")
+            agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({reason})") from error
         with torch.no_grad():
             for name, tensor in agent._tensors():
                 if name not in own or own[name].shape != tensor.shape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class CheckpointFolder:
         names = ([LATEST] if self.save_latest else []) + ([numbered(update)] if self.max_checkpoints else [])
         self._write(names, tensors, state)
         for path in self.numbered()[self.max_checkpoints :]:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # one too many harms nobody
+                path.unlink(missing_ok=True)
 
     def save_as(self, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write a checkpoint under a name of its own; the best only where the run keeps one."""
@@ -75,7 +77,8 @@ class CheckpointFolder:
                 os.link(first, temporary)
                 os.replace(temporary, self.path(name))
             except OSError:  # a file system without hard links
-                temporary.unlink(missing_ok=True)
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
                 write_tensors(self.path(name), tensors, state)
 
 

@@ -109,7 +109,7 @@ class OnlineWorld:
         if not all(bool(tensors[f"env.{name}"].isfinite().all()) for name in fresh):
             raise ValueError("an environment holds what is not a number")
         weights, wealth = tensors["env.weights"], tensors["env.wealth"]
-        if bool((weights < 0).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (wealth <= 0).any()):
+        if bool((weights < -1e-9).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (wealth <= 0).any()):
             raise ValueError("an environment holds what is no portfolio")
         self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
         self.replay.written = written

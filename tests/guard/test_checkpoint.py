@@ -17,6 +17,7 @@ from finflow.guard.checkpoint import (
     MODELS,
     PRETRAINED,
     CheckpointFolder,
+    CheckpointWriter,
     find_checkpoint,
     numbered,
     read_newest,
@@ -239,3 +240,43 @@ def test_a_file_in_the_place_of_a_folder_is_an_output_error(tmp_path: Path, use:
         with pytest.raises(OutputError):
             use(place)
     assert (tmp_path / "logs").read_text() == "a file"
+
+
+def test_what_cannot_be_written_is_announced_and_tried_again(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A best that waits is written before the latest, which speaks of it."""
+    said: list[str] = []
+    writer = CheckpointWriter(folder, said.append)
+    writer.save(1, lambda: ({}, {"update": 1}))
+    writer.require_written()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        writer.save_as(BEST, ({}, {"update": 2, "best": True}))
+        writer.save(3, lambda: ({}, {"update": 3}))
+        assert updates_in(folder) == [1]
+        assert not folder.path(BEST).exists()
+        with pytest.raises(OutputError, match=r"the end of this run could not be written: .*No space left.*update 1\)"):
+            writer.require_written()
+    assert len(said) == 2
+    assert all("training goes on, and the next checkpoint tries again" in line and "\n" not in line for line in said)
+    order: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).stem), replace(a, b)))
+    writer.save(4, lambda: ({}, {"update": 4}))
+    assert order == [BEST, LATEST, numbered(4)]
+    assert read_tensors(folder.path(BEST))[1] == {"update": 2, "best": True}
+    assert said[2:] == ["checkpoints can be written again: that of update 4 is on the disk"]
+    writer.require_written()
+
+
+def test_a_newer_best_takes_the_place_of_one_that_waits(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CheckpointWriter(folder, lambda line: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        writer.save_as(BEST, ({}, {"update": 2}))
+    writer.save_as(BEST, ({}, {"update": 3}))
+    writer.save(4, lambda: ({}, {"update": 4}))
+    assert read_tensors(folder.path(BEST))[1] == {"update": 3}
