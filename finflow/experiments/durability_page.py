@@ -63,8 +63,8 @@ def durability_page(result: Mapping[str, Any]) -> str:
         f"{power['identical']} of {power['resumes']} runs resumed after such a cut ended identical.\n",
         "## Files made to mislead\n",
         _table(("change", "cases", "refused", "taken", "harmless", "anything else"), _fuzzed(fuzzed["kinds"])),
-        "Refused: one line, a CheckpointError. Taken: the hash was right, and what was changed decides nothing that "
-        "opening reads. Harmless: the file holds what the original does. Nothing was executed, started, or opened "
+        "Refused: one line, a CheckpointError. Taken: the hash was right, and every value is one that a training "
+        "could hold. Harmless: the file holds what the original does. Nothing was executed, started, or opened "
         f"beside the file; the process grew by {fuzzed['memory']} MB at most.\n",
         f"Code {result['code']}; {seconds['durability']:.0f} s of runs, {seconds['fuzzing']:.0f} s of fuzzing.\n",
     ]
