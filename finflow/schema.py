@@ -304,6 +304,28 @@ class EntropyScheduleConfig(Section):
         return self
 
 
+class TargetEntropyScheduleConfig(Section):
+    """How the target entropy moves where bcell.alpha_mode is auto; shares as bcell.target_entropy has them."""
+
+    enabled: Flag = Field(default=False, description="move the target entropy; otherwise bcell.target_entropy stays")
+    kind: Literal["linear", "cosine", "exponential"] = Field(default="linear", description="shape of the schedule")
+    initial: Number = Field(default=0.4, gt=0, lt=1, description="target entropy at the first online update")
+    final: Number = Field(default=0.1, gt=0, lt=1, description="target entropy after the last step, and from then on")
+    steps: Int = Field(default=15_000, ge=1, description="gradient updates from initial to final")
+
+
+class RewardNormalizationConfig(Section):
+    """Rewards in units of their recent past, on top of the fixed scale; off by default, which keeps the units."""
+
+    enabled: Flag = Field(default=False, description="normalise rewards as they are sampled, in both phases")
+    window_size: Int = Field(default=1000, ge=2, le=1_000_000, description="rewards that mean and deviation are of")
+    warmup: Int = Field(default=100, ge=0, description="rewards seen before any is normalised")
+    clip: Number = Field(default=10.0, gt=0, description="normalised rewards lie between minus this and this")
+    shift: Flag = Field(
+        default=True, description="take the mean off; without, rewards are scaled alone and the objective is unchanged"
+    )
+
+
 class TrainConfig(Section):
     """How long, how often and on what the agent learns."""
 
@@ -352,6 +374,12 @@ class TrainConfig(Section):
     )
     entropy_schedule: EntropyScheduleConfig = Field(
         default=EntropyScheduleConfig(), description="annealing of the entropy coefficient"
+    )
+    target_entropy_schedule: TargetEntropyScheduleConfig = Field(
+        default=TargetEntropyScheduleConfig(), description="annealing of the target entropy"
+    )
+    reward_normalization: RewardNormalizationConfig = Field(
+        default=RewardNormalizationConfig(), description="rewards in units of their recent past"
     )
 
 
@@ -504,3 +532,12 @@ class Config(Section):
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
     output: OutputConfig = Field(default=OutputConfig(), description="files")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.train.target_entropy_schedule.enabled and self.bcell.alpha_mode != "auto":
+            raise ValueError(
+                f"bcell.alpha_mode = {self.bcell.alpha_mode} has no target entropy: "
+                "train.target_entropy_schedule.enabled belongs to bcell.alpha_mode = auto"
+            )
+        return self

@@ -1,6 +1,7 @@
 """Make the evidence that takes long, and the tables in docs: `make evidence`. Resumes where it stopped.
 
-`python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings.
+`python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
+`durability` those about kills, faults of the disk and files made to mislead.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any
 
 from finflow.cli.safety import run_safely
 from finflow.config import Config
-from finflow.experiments.evidence import Variant, classical_results, code_hash, run_missing, table
+from finflow.experiments.durability_page import durability_page, made_once
+from finflow.experiments.evidence import Variant, classical_results, run_missing, table
 from finflow.experiments.offline_methods import METHODS, FamilyRule, family_results, offline_table
 from finflow.files import write_atomically
+from finflow.training.code import code_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)
@@ -52,13 +55,16 @@ this very window and so looks better here than it is. Over several seeds: mean, 
 def main(arguments: Sequence[str]) -> None:
     """Train what is missing, then write the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["all", "runs", "offline"], default="all")
+    parser.add_argument("what", nargs="?", choices=["all", "runs", "offline", "durability"], default="all")
     what = parser.parse_args(arguments).what
-    if what != "runs":
+    if what in ("all", "durability"):
+        result = made_once(ROOT / "docs" / "evidence" / "durability.json", ROOT / "data" / "evidence" / "durability")
+        write_atomically(ROOT / "docs" / "durability-evidence.md", durability_page(result))
+    if what in ("all", "offline"):
         results = run_missing(OFFLINE, ROOT / "docs" / "evidence", ROOT / "data" / "evidence")
         page = OFFLINE_HEAD + offline_table(results, family_results(Config())) + _made(results)
         write_atomically(ROOT / "docs" / "offline-evidence.md", page)
-    if what == "offline":
+    if what not in ("all", "runs"):
         return
     results = run_missing(VARIANTS, ROOT / "docs" / "evidence", ROOT / "data" / "evidence")
     page = HEAD + table(results, classical_results(Config())) + _made(results)

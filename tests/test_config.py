@@ -376,6 +376,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "env.fill": "open",
             "train.device": "cpu",
             "train.entropy_schedule.kind": "cosine",
+            "train.target_entropy_schedule.kind": "cosine",
             "bcell.alpha_mode": "fixed",
             "offline.method": "bc",
             "train.best_by": "sharpe",

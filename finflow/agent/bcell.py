@@ -113,6 +113,7 @@ class BCell:
         update: int,
         actor: bool = True,
         alpha: float | None = None,
+        target: float | None = None,
     ) -> dict[str, Tensor]:
         """One update of critics, policy and temperature.
 
@@ -129,6 +130,8 @@ class BCell:
             Whether the policy learns too: right after the hand-over only the critics do.
         alpha : float, optional
             A scheduled entropy coefficient, in place of the tuned one.
+        target : float, optional
+            A scheduled target entropy, in place of ``bcell.target_entropy``.
 
         Returns
         -------
@@ -144,13 +147,13 @@ class BCell:
         drawn, log_density = decision.distribution.sample(standard_normal(draws, noise, batch.actions))
         next_drawn, next_log_density = next_distribution.sample(standard_normal(draws, noise, batch.actions))
 
-        target, samples = self._targets(batch, next_drawn[:, :1], update)
+        goal, samples = self._targets(batch, next_drawn[:, :1], update)
         encoding = self.critic.encode(states)
         proposals = CoverageProposals(
             torch.cat([coverage.portfolios, drawn[:, 1:].detach(), next_drawn[:, 1:]], dim=1),
             torch.cat([coverage.log_density, log_density[:, 1:].detach(), next_log_density[:, 1:]], dim=1),
         )
-        critic_loss, metrics = self._critic_loss(batch, encoding, proposals, target, samples, dropout_noise)
+        critic_loss, metrics = self._critic_loss(batch, encoding, proposals, goal, samples, dropout_noise)
         temperature = self.log_alpha.detach().exp() if alpha is None else torch.tensor(alpha, device=self.device)
         if actor:
             policy_loss, entropy = self._policy_loss(
@@ -162,7 +165,7 @@ class BCell:
             metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
             metrics["trade_rate"] = decision.trade_rate.mean().detach()
             if alpha is None and config.alpha_mode == "auto":
-                self._update_alpha(log_density[:, 0], dimensions)
+                self._update_alpha(log_density[:, 0], dimensions, config.target_entropy if target is None else target)
         metrics["alpha"] = temperature
         follow(self.target_critic, self.critic, config.tau)
         return metrics
@@ -227,9 +230,9 @@ class BCell:
         dimensions = drawn.shape[-1] - 1
         return actor_loss(log_density, linear, alpha, dimensions), -log_density.mean().detach()
 
-    def _update_alpha(self, log_density: Tensor, dimensions: int) -> None:
+    def _update_alpha(self, log_density: Tensor, dimensions: int, share: float) -> None:
         """Move the temperature so that the policy's entropy comes to its target."""
-        target = target_entropy(self.config.target_entropy, dimensions + 1)
+        target = target_entropy(share, dimensions + 1)
         loss = temperature_loss(self.log_alpha, log_density, target, dimensions)
         self.alpha_optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -283,9 +286,16 @@ class BCell:
         own = {name.removeprefix("bcell/"): t for name, t in tensors.items()}
         if "log_alpha" not in own or "bcell" not in state:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
-        lenses = tuple(tuple(lens) for lens in shape["lenses"])
-        sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
-        agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        largest = max(tensor.numel() for tensor in own.values())
+        try:
+            lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
+            sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
+            if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
+                raise ValueError("its sizes are none")
+            agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({reason})") from error
         with torch.no_grad():
             for name, tensor in agent._tensors():
                 if name not in own or own[name].shape != tensor.shape:

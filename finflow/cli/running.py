@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit, program
 from finflow.cli.output import plain, show_audit, show_outcome
-from finflow.errors import FinflowError, OutputError
+from finflow.errors import CheckpointError, FinflowError, OutputError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -129,6 +129,24 @@ def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None
     show_audit(outcome.findings)
     if outcome.complaint is not None:
         raise FinflowError(outcome.complaint)
+
+
+def run_inspection(path: Path) -> None:
+    """Show what a run's checkpoints hold.
+
+    Raises
+    ------
+    CheckpointError
+        One line that names those that are not whole.
+    """
+    from finflow.training.inspection import inspect_checkpoints
+
+    found = inspect_checkpoints(path)
+    print("\n".join(line for inspection in found for line in inspection.lines()))
+    bad = [inspection.path.name for inspection in found if inspection.complaint is not None]
+    if bad:
+        others = "use another one" if len(bad) < len(found) else "start a new run"
+        raise CheckpointError(f"{len(bad)} of {len(found)} checkpoints cannot be used: {', '.join(bad)}; {others}")
 
 
 def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:

@@ -5,12 +5,10 @@ Only the validation window is read here: the test window is for a run's own repo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from finflow.evaluation.metrics import summarise
 from finflow.experiments.offline_methods import pretrain_and_measure
 from finflow.files import write_atomically
 from finflow.strategies.classical import COMPARED, named_strategy
+from finflow.training.code import code_hash
 from finflow.training.logging import METRICS
 from finflow.training.materials import prepare
 from finflow.training.trainer import FinFlowTrainer
@@ -54,15 +53,6 @@ class Variant:
         """Its configuration with a seed; runs go below ``folder``."""
         places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
         return load_config(None, {**self.overrides, **places, "train.seed": seed}, environ={})
-
-
-@cache
-def code_hash() -> str:
-    """Hash of all code that decides a training's result."""
-    package = Path(__file__).resolve().parent.parent
-    paths = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] != "cli"]
-    content = b"".join(path.relative_to(package).as_posix().encode() + path.read_bytes() for path in paths)
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[dict[str, Any]]:

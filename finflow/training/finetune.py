@@ -15,7 +15,7 @@ from finflow.env.coverage import draw_coverage
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.run import TrainingRun
-from finflow.training.schedules import between, entropy_coefficient
+from finflow.training.schedules import between
 from finflow.training.state import ONLINE, OnlineWorld
 
 COVERAGE_POOL = 65_536
@@ -58,7 +58,7 @@ def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
         store.columns["calibration"][rows] = bcell.behaviour_value.of_behaviour(states)
 
 
-def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors) -> None:
+def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, reward_scale: float) -> None:
     """Every portfolio takes one decision drawn from the policy, and remembers it."""
     env, process = world.env, run.materials.process
     state, before = env.state, process.observed_portfolio(env.state)
@@ -70,6 +70,8 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
     _, reward, terminated, _, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
     world.replay.add_steps(before, state, action, reward, after, terminated, calibration)
+    if run.state.reward_normalizer is not None:
+        run.state.reward_normalizer.update(reward / reward_scale)
     run.state.counters.vector_step += 1
 
 
@@ -87,7 +89,8 @@ def mixed_batch(
     n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
     parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
     rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
-    return make_batch(joined(rows), market, reward_scale, noise, train.observation_noise)
+    normalizer = run.state.reward_normalizer
+    return make_batch(joined(rows), market, reward_scale, noise, train.observation_noise, normalizer=normalizer)
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -118,11 +121,11 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if counters.vector_step == 0:
         run.validate(bcell.policy, {"episode": 0.0})
     while counters.vector_step < warmup:
-        step_world(run, bcell, world, market)
+        step_world(run, bcell, world, market, dataset.reward_scale)
         run.stop_if_asked()
     result: dict[str, float] = {}
     while counters.vector_step < warmup + steps:
-        step_world(run, bcell, world, market)
+        step_world(run, bcell, world, market, dataset.reward_scale)
         episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
         for _ in range(train.updates_per_vector_step):
             done = counters.phase_update
@@ -134,8 +137,11 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
                 run.state.noise,
                 done,
                 actor=done >= train.critic_only_updates,
-                alpha=_scheduled_alpha(config, done),
+                alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
+                target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
             )
+            run.state.entropy_schedule.step()
+            run.state.target_entropy_schedule.step()
             run.count_update(metrics, {"episode": episode})
         result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
         run.stop_if_asked()
@@ -163,10 +169,3 @@ def _between_updates(
 def _crossed(count: int, step: int, interval: int) -> bool:
     """Whether the last ``step`` counts reached a multiple of ``interval``."""
     return count // interval > (count - step) // interval
-
-
-def _scheduled_alpha(config: Config, update: int) -> float | None:
-    """The entropy coefficient of the schedule, where there is one."""
-    if config.bcell.alpha_mode != "annealed":
-        return None
-    return entropy_coefficient(config.train.entropy_schedule, update)

@@ -66,6 +66,7 @@ class RunLog:
         _lock(self._console, self.folder)
         with _writes(self.folder / METRICS):
             self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
+        self._waiting = b""
         self._events = _EventFile(self.folder, purge_from=None if resume_at is None else self._step + 1)
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept.splitlines():
@@ -90,15 +91,15 @@ class RunLog:
         row: dict[str, Value] = {name: _plain(value) for name, value in values.items()}
         row |= {"phase": phase, "update": update}
         text = json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
-        with _writes(self.folder / METRICS):
-            self._metrics.write(text.encode())
-            self._metrics.flush()
+        self._waiting += text.encode()
+        with suppress(OSError):  # a full disk stops no training: the row waits, and position() tells
+            self._write_waiting()
         self._events.add(update, phase, row)
         self._step = update
 
     def console(self, text: str) -> None:
         """Add one line to console.log, with the time of day."""
-        with _writes(self.folder / CONSOLE):
+        with suppress(OSError):
             self._console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {' '.join(text.split())}\n")
             self._console.flush()
 
@@ -111,11 +112,19 @@ class RunLog:
             Bytes of metrics.jsonl and of console.log, and the update of the last row (-1 before the first).
         """
         with _writes(self.folder / METRICS):
+            self._write_waiting()
             os.fsync(self._metrics.fileno())
         return {METRICS: self._metrics.tell(), CONSOLE: self._console.tell(), "step": self._step}
 
+    def _write_waiting(self) -> None:
+        """Write the rows that wait, as far as there is room."""
+        while self._waiting:
+            self._waiting = self._waiting[self._metrics.write(self._waiting) :]
+
     def close(self) -> None:
         """Close the files; safe to call twice."""
+        with suppress(OSError, ValueError):
+            self._write_waiting()
         for file in (self._metrics, self._console, self._events):
             with suppress(OSError):  # every write was flushed and checked when it was made
                 file.close()
@@ -130,21 +139,21 @@ class RunLog:
 
 
 class _EventFile:
-    """A TensorBoard event file, written by the caller's thread so that a failed write is raised where it happened."""
+    """TensorBoard event files, written by the caller's thread.
+
+    After a write that failed, which may have left part of a record, a new file is begun as soon as that is possible;
+    the points between are in metrics.jsonl alone.
+    """
 
     def __init__(self, folder: Path, purge_from: int | None) -> None:
-        stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        number = 0
-        while (path := folder / f"{stem}.{number}").exists():
-            number += 1
-        self._path = path
-        with _writes(path):
-            self._file = path.open("xb")
-        self._records = RecordWriter(self._file)
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if purge_from is not None:  # points of earlier files from this step on are discarded
-            start = SessionLog(status=SessionLog.START)
-            self._write(Event(wall_time=time.time(), step=purge_from, session_log=start))
+        self._stem = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._number = 0
+        self._file: IO[bytes] | None = None
+        with _writes(self._stem):
+            self._open()
+            if purge_from is not None:  # points of earlier files from this step on are discarded
+                start = SessionLog(status=SessionLog.START)
+                self._write(Event(wall_time=time.time(), step=purge_from, session_log=start))
 
     def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
         points = [
@@ -152,16 +161,31 @@ class _EventFile:
             for name, value in row.items()
             if name != "update" and isinstance(value, float | int)
         ]
-        if points:
+        if not points:
+            return
+        try:
+            if self._file is None:
+                self._open()
             self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+        except OSError:
+            self.close()
 
     def close(self) -> None:
-        self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _open(self) -> None:
+        while (path := self._stem.with_name(f"{self._stem.name}.{self._number}")).exists():
+            self._number += 1
+        self._file = path.open("xb")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def _write(self, event: Any) -> None:
-        with _writes(self._path):
-            self._records.write(event.SerializeToString())
-            self._records.flush()
+        self._records.write(event.SerializeToString())
+        self._records.flush()
 
 
 @contextmanager
@@ -211,7 +235,7 @@ def _open_cut(path: Path, kept: bytes, copied: bool) -> IO[bytes]:
     """Open a file for appending after `kept`, which it already starts with unless it is `copied`."""
     if copied:
         path.write_bytes(kept)
-    file = path.open("ab")
+    file = path.open("ab", buffering=0)
     file.truncate(len(kept))
     file.seek(0, os.SEEK_END)
     return file

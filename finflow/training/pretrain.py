@@ -11,6 +11,7 @@ from finflow.agent.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.training.normalization import RewardNormalizer
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.ordering import epoch_order, group_size, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
@@ -89,6 +90,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     store = Transitions.of(dataset, run.device)
     store.columns["behaviour_return"] = state.behaviour_returns
     market = MarketTensors.of(run.materials.process, run.device)
+    fill_window(state.reward_normalizer, dataset)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     metrics: dict[str, Tensor] = {}
@@ -96,10 +98,10 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     while counters.phase_update < epochs.total:
         done = counters.phase_update
         if epochs.returns_due(done):
-            refresh_returns(state.behaviour_returns, learner, store, market, dataset, config)
+            refresh_returns(state.behaviour_returns, learner, store, market, dataset, config, state.reward_normalizer)
         rows = store.rows(epochs.rows(done).to(run.device))
         scale, size = dataset.reward_scale, epochs.group_size
-        batch = make_batch(rows, market, scale, state.noise, train.observation_noise, size)
+        batch = make_batch(rows, market, scale, state.noise, train.observation_noise, size, state.reward_normalizer)
         metrics |= learner.update(batch, done / epochs.total, state.noise)
         run.count_update(metrics, {"epoch": float(done // epochs.updates)})
         last = counters.phase_update == epochs.total
@@ -116,6 +118,17 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     return result
 
 
+def fill_window(normalizer: RewardNormalizer | None, dataset: OfflineDataset) -> None:
+    """Begin the window of reward normalisation with the behaviour's rewards, which the online ones then push out.
+
+    So both phases learn in the same units. The behaviour's are taken evenly from the whole of the data.
+    """
+    if normalizer is None or normalizer.get_statistics()["count"]:
+        return
+    places = np.linspace(0, len(dataset) - 1, min(normalizer.window_size, len(dataset))).astype(np.int64)
+    normalizer.update(dataset.reward[places].astype(np.float64) / dataset.reward_scale)
+
+
 @torch.no_grad()
 def refresh_returns(
     returns: Tensor,
@@ -124,6 +137,7 @@ def refresh_returns(
     market: MarketTensors,
     dataset: OfflineDataset,
     config: Config,
+    normalizer: RewardNormalizer | None = None,
 ) -> None:
     """Write the behaviour's lambda-returns, in scaled rewards, bootstrapped from V_mu as it stands."""
     values = np.empty(len(dataset))
@@ -131,8 +145,9 @@ def refresh_returns(
         rows = slice(start, min(start + VALUE_ROWS, len(dataset)))
         states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows])
         values[rows] = learner.value.of_behaviour(states).cpu().numpy()
+    rewards = dataset.reward.astype(np.float64) / dataset.reward_scale
     found = lambda_returns(
-        dataset.reward.astype(np.float64) / dataset.reward_scale,
+        rewards if normalizer is None else normalizer.normalize(rewards),
         values,
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.training.normalization import RewardNormalizer
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
 
@@ -178,6 +179,7 @@ def make_batch(
     noise: Generator | None = None,
     noise_scale: float = 0.0,
     group_size: int = 1,
+    normalizer: RewardNormalizer | None = None,
 ) -> Batch:
     """Look up the features of both states and scale the rewards.
 
@@ -192,14 +194,17 @@ def make_batch(
         Of the observation noise.
     group_size : int
         Every so many rows are of one bar, and share its market.
+    normalizer : RewardNormalizer, optional
+        Of the scaled rewards: the store keeps them raw.
     """
+    rewards = rows["reward"] / reward_scale
     bars = rows["bar"][::group_size]
     bars = torch.cat([bars, bars + 1])
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
         both=market.states(bars, portfolios, noise, noise_scale),
         actions=rows["action"],
-        rewards=rows["reward"] / reward_scale,
+        rewards=rewards if normalizer is None else normalizer.normalize(rewards),
         terminated=rows["terminated"],
         next_actions=rows["next_action"],
         families=rows["family"],

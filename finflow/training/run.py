@@ -18,9 +18,10 @@ from finflow.config import Config, OutputConfig, config_hash, dump_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder, CheckpointWriter
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import feature_names
+from finflow.training.code import runtime
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.materials import Materials
 from finflow.training.profiling import UpdateProfiler
@@ -81,11 +82,16 @@ class TrainingRun:
         """Writes traces into the run folder."""
         return UpdateProfiler(self.folder)
 
-    @property
+    @cached_property
     def checkpoints(self) -> CheckpointFolder:
         """The run's checkpoints."""
         train = self.config.train
         return CheckpointFolder(self.folder / MODELS, train.max_checkpoints, train.save_best, train.save_latest)
+
+    @cached_property
+    def writer(self) -> CheckpointWriter:
+        """Writes them; learning goes on where that fails."""
+        return CheckpointWriter(self.checkpoints, self.progress.message)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """The state as tensors and JSON, with what is needed to use or resume it."""
@@ -100,12 +106,12 @@ class TrainingRun:
             "features": feature_names(self.materials.features),
             "bcell": self.config.bcell.model_dump(mode="json"),
             "log": position,
-            "torch": torch.__version__,
+            "runtime": runtime(self.device),
         }
 
     def checkpoint(self) -> None:
         """Write the latest and a numbered checkpoint."""
-        self.checkpoints.save(self.state.counters.update, *self.snapshot())
+        self.writer.save(self.state.counters.update, self.snapshot)
 
     def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> None:
         """Count an update; write a row of metrics now and then, and stop here if that was asked for."""
@@ -147,6 +153,6 @@ class TrainingRun:
         score = metrics[self.config.train.best_by]
         if math.isfinite(score) and (counters.best_score is None or score > counters.best_score):
             counters.best_score, counters.best_update = float(score), counters.update
-            self.checkpoints.save_as(BEST, *self.snapshot())
+            self.writer.save_as(BEST, self.snapshot())
         self.progress.advance(0, sharpe=sharpe)
         return metrics

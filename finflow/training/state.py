@@ -16,8 +16,12 @@ from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.td3bc import TD3BC
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.guard.capture import check_like
 from finflow.training.materials import Materials
+from finflow.training.normalization import RewardNormalizer
+from finflow.training.replay import ONLINE as FAMILY
 from finflow.training.replay import Transitions
+from finflow.training.schedules import EntropySchedule
 
 OFFLINE, ONLINE = "offline", "online"
 METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning}
@@ -55,6 +59,8 @@ class Counters:
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """From JSON."""
+        if set(state) != set(asdict(self)):
+            raise ValueError("they are other counters")
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -82,12 +88,33 @@ class OnlineWorld:
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """Put all of it back."""
-        prefix = "env."
-        arrays = {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}
-        self.env.set_state(arrays, state["generator"])
-        self.replay.written = int(state["written"])
+        fresh, _ = self.env.get_state()
+        for name, array in fresh.items():
+            check_like(tensors[f"env.{name}"], torch.from_numpy(array))
+        written = state["written"]
+        if type(written) is not int or not 0 <= written <= 10**12:
+            raise ValueError("its count of transitions is none")
+        kept = min(written, self.replay.capacity)
         for name, column in self.replay.columns.items():
-            column[: len(self.replay)] = tensors[f"replay.{name}"].to(column.device)
+            check_like(tensors[f"replay.{name}"], column[:kept])
+        bars, length = self.env.bars, self.env.episode_length
+        for name, values in (
+            ("env.bar", bars),
+            ("env.age", range(length)),
+            ("replay.bar", bars),
+            ("replay.family", range(FAMILY + 1)),
+        ):
+            if len(tensors[name]) and not {int(tensors[name].min()), int(tensors[name].max())} <= set(values):
+                raise ValueError(f"{name} is out of its range")
+        if not all(bool(tensors[f"env.{name}"].isfinite().all()) for name in fresh):
+            raise ValueError("an environment holds what is not a number")
+        weights, wealth = tensors["env.weights"], tensors["env.wealth"]
+        if bool((weights < -1e-9).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (wealth <= 0).any()):
+            raise ValueError("an environment holds what is no portfolio")
+        self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
+        self.replay.written = written
+        for name, column in self.replay.columns.items():
+            column[:kept] = tensors[f"replay.{name}"].to(column.device)
 
 
 @dataclass
@@ -101,6 +128,10 @@ class TrainingState:
         Draws everything that is random inside an update.
     exploration : Generator
         Draws the actions of the online portfolios.
+    entropy_schedule, target_entropy_schedule : EntropySchedule
+        Step with the online updates.
+    reward_normalizer : RewardNormalizer or None
+        With ``train.reward_normalization``.
     learner : OfflineLearner or None
         While the offline phase runs.
     behaviour_returns : Tensor, (transitions,), or None
@@ -114,6 +145,9 @@ class TrainingState:
     counters: Counters
     noise: Generator
     exploration: Generator
+    entropy_schedule: EntropySchedule
+    target_entropy_schedule: EntropySchedule
+    reward_normalizer: RewardNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
@@ -134,7 +168,17 @@ def start_offline(config: Config, materials: Materials, device: torch.device, tr
     networks = portfolio_networks(materials.shape, config.bcell, seeded(seed, 1))
     learner = METHODS[config.offline.method](networks, config.bcell, device)
     returns = torch.zeros(transitions, device=device)
-    return TrainingState(Counters(), seeded(seed, 2, device), seeded(seed, 3, device), learner, returns)
+    train = config.train
+    return TrainingState(
+        Counters(),
+        seeded(seed, 2, device),
+        seeded(seed, 3, device),
+        EntropySchedule.of(train.entropy_schedule),
+        EntropySchedule.of(train.target_entropy_schedule),
+        RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
+        learner,
+        returns,
+    )
 
 
 def start_online(config: Config, materials: Materials, device: torch.device) -> tuple[BCell, OnlineWorld]:

@@ -289,7 +289,10 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mode", "trian"], "'trian' is not one of train, evaluate, backtest, audit, demo; did you mean train?"),
+        (
+            ["--mode", "trian"],
+            "'trian' is not one of train, evaluate, backtest, audit, inspect, demo; did you mean train",
+        ),
         (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
         (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),
         (["train"], "did you mean --mode train?"),
