@@ -430,6 +430,11 @@ class EvaluationConfig(Section):
     block_length: Int = Field(default=21, ge=1, description="mean block of the stationary bootstrap, in bars")
     rebalance_every: Int = Field(default=21, ge=1, description="decisions between refits of a rolling strategy")
     lookback: Int = Field(default=252, ge=20, description="bars that a rolling strategy is fitted on")
+    configurations_tried: Int = Field(
+        default=1,
+        ge=1,
+        description="configurations that the judged one was chosen among on this panel, itself one",
+    )
 
 
 class OutputConfig(Section):
@@ -437,6 +442,9 @@ class OutputConfig(Section):
 
     logs_dir: FilePath = Field(default=Path("logs"), description="folder that holds the run folders")
     offline_dir: FilePath = Field(default=Path("data/offline"), description="folder of collected offline datasets")
+    readings: FilePath | None = Field(
+        default=None, description="ledger of test readings; left out: readings.jsonl in logs_dir"
+    )
 
 
 class Config(Section):

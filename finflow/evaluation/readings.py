@@ -75,15 +75,12 @@ class Tries:
         Those that the judged one was chosen among, itself included.
     others
         Other strategies or agents whose readings of the same panel's test window are on file.
-    before
-        Readings of that window on file, of whatever strategy, this one not counted.
     sharpes
         Active Sharpe ratios (a bar) of the others, as far as they are known.
     """
 
     configurations: int = 1
     others: int = 0
-    before: int = 0
     sharpes: tuple[float, ...] = ()
 
     @property
@@ -146,7 +143,6 @@ def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> T
     return Tries(
         configurations=configurations,
         others=len(others),
-        before=len(readings),
         sharpes=tuple(value for value in known if value is not None and math.isfinite(value)),
     )
 

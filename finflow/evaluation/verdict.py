@@ -33,6 +33,7 @@ SIZE = 0.05
 Answer = Literal["yes", "no", "not shown"]
 Array = NDArray[np.float64]
 NAN = math.nan
+NOWHERE = Interval(NAN, NAN)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Verdict:
     variance: float = NAN
     expected_maximum: float = NAN
     superiority: Superiority | None = None
-    difference: Interval = Interval(NAN, NAN)  # noqa: RUF009 (frozen)
+    difference: Interval = NOWHERE
 
     @property
     def psr(self) -> float:
@@ -150,9 +151,8 @@ def _deflated(track: Track, luck: float, tries: Tries) -> Reason:
 def _paired(bounds: Interval) -> Reason:
     if not bounds.defined:
         return Reason("The difference of Sharpe ratios has no interval; yes needs one above zero.", False)
-    low, high = (f"{end:+.2f}".replace("-", "\N{MINUS SIGN}") for end in (bounds.low, bounds.high))
     return Reason(
-        f"The difference of Sharpe ratios lies between {low} and {high} (95\N{NARROW NO-BREAK SPACE}%, paired); "
-        "yes needs all of it above zero.",
+        f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); yes "
+        "needs all of it above zero.",
         bounds.low > 0.0,
     )

@@ -20,6 +20,7 @@ from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.optimality import score_runs
+from finflow.evaluation.readings import readings_of
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.files import check_writable
@@ -31,6 +32,7 @@ from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
 from finflow.training.logging import METRICS
 from finflow.training.materials import Materials, choose_device, prepare
@@ -73,7 +75,8 @@ def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.d
     counters = checkpoint.counters
     facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)}
     rows = _training_rows(checkpoint, folder)
-    return _judge(materials, agent, folder, facts, training=rows, experts=experts_alone(policy, device))
+    experts = experts_alone(policy, device)
+    return _judge(materials, agent, policy_identity(policy), folder, facts, training=rows, experts=experts)
 
 
 def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
@@ -128,12 +131,14 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
         for name in names
     ]
     folder = output or config.output.logs_dir / f"backtest_{strategies[0].name}"
-    return _judge(prepare(config), strategies[0], folder, {}, others=strategies[1:])
+    judged = strategies[0]
+    return _judge(prepare(config), judged, strategy_identity(judged), folder, {}, others=strategies[1:])
 
 
 def _judge(
     materials: Materials,
     judged: Strategy,
+    identity: str,
     folder: Path,
     facts: Mapping[str, object],
     training: pd.DataFrame | None = None,
@@ -142,7 +147,9 @@ def _judge(
 ) -> Outcome:
     """Run a strategy and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
-    config, process = materials.config, materials.held_out_process()
+    config = materials.config
+    readings_of(ledger_of(config), materials.panel.sha256)  # a damaged ledger is told before any work is done
+    process = materials.held_out_process()
     taken = {judged.name, *(strategy.name for strategy in others)}
     classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
     best, unknown = _best_policy(config)
@@ -152,6 +159,7 @@ def _judge(
     known = score_runs(process, materials.split.test, played, best) if best is not None else None
     index = index_backtest(process, materials.split.test)
     runs = (*played, index) if index is not None and index.name not in taken else played
+    tries = count_reading(config, materials.panel.sha256, identity, runs, folder)
     data = ReportData(
         title=f"{judged.name} on {_universe(materials)}",
         agent=runs[0],
@@ -166,6 +174,7 @@ def _judge(
         notes=(*_limits(materials, runs), *unknown),
         optimum=known,
         experts=alone,
+        tries=tries,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}

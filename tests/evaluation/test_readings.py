@@ -52,7 +52,7 @@ def test_the_same_policy_judged_again_is_no_other_try() -> None:
         reading("b", active=0.02),
         reading("c", active=None),
     ]
-    assert tries_of(on_file, "a", 1) == Tries(configurations=1, others=2, before=4, sharpes=(0.02,))
+    assert tries_of(on_file, "a", 1) == Tries(configurations=1, others=2, sharpes=(0.02,))
     assert tries_of(on_file, "new", 5).total == 8
     assert tries_of([], "new", 1) == Tries()
     assert Tries().total == 1

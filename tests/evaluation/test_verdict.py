@@ -40,7 +40,7 @@ def test_a_clear_edge_is_a_yes_and_every_witness_says_so() -> None:
 
 
 def test_the_same_edge_after_many_tries_is_not_shown() -> None:
-    verdict = judged(*made(4e-4), Tries(configurations=20, others=180, before=200))
+    verdict = judged(*made(4e-4), Tries(configurations=20, others=180))
     assert verdict.answer == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [False, True, True]
     assert "for 200 tries" in verdict.reasons[0].said
