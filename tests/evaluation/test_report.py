@@ -27,8 +27,8 @@ from finflow.evaluation.sharpe_tests import track_of
 from finflow.evaluation.significance import Interval, SharpeDifference
 from finflow.evaluation.verdict import Reason
 
-FIGURES = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "gate", "experts", "training"]
-ALWAYS = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights"]
+FIGURES = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "gate", "experts", "overfitting", "training"]
+ALWAYS = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "overfitting"]
 
 
 class Page(HTMLParser):
