@@ -8,6 +8,7 @@ from html import escape
 from finflow.evaluation.drawing import MINUS
 from finflow.evaluation.evidence import Evidence, evidence_table
 from finflow.evaluation.readings import Tries
+from finflow.evaluation.results import BASELINE
 from finflow.evaluation.verdict import Verdict
 from finflow.market.panel import BARS_PER_YEAR
 
@@ -52,7 +53,8 @@ def evidence_section(evidence: Evidence) -> str:
     rows = ""
     for name, track in evidence.tracks.items():
         own = (math.nan, math.nan) if track is None else (track.psr(), track.minimum_length())
-        better = DASH if evidence.superior is None else "yes" if name in evidence.superior else "not shown"
+        compared = evidence.superior is not None and name != BASELINE
+        better = DASH if not compared else "yes" if name in (evidence.superior or ()) else "not shown"
         length = _cell(f"strategies/{name}/minimum_track_record", own[1] / BARS_PER_YEAR, 1, own[1])
         rows += (
             f'<tr><th scope="row">{escape(name)}</th>{_cell(f"strategies/{name}/psr", own[0], 3)}{length}'
