@@ -67,6 +67,7 @@ How often the verdict says that a strategy beats equal weight, and how often eac
 the default lag, asset labels permuted independently at each date: nothing can beat equal weight there but by luck. At
 most 4 of 200 may be a yes. Rules refit every 63 days. The agent is the demo's, trained once on the embedded market and
 frozen. "First half" always holds the first ten of the twenty assets.
+The last four columns are against equal weight that is restored every day; a yes takes patient equal weight, too.
 
 """
 

@@ -15,7 +15,7 @@ from finflow.evaluation.data_snooping import Resampling, superior_strategies
 from finflow.evaluation.overfitting import Overfitting, overfitting
 from finflow.evaluation.readings import Tries
 from finflow.evaluation.sharpe_tests import Track, track_of
-from finflow.evaluation.verdict import CONFIDENCE, SIZE, Verdict, reach_verdict
+from finflow.evaluation.verdict import CONFIDENCE, SIZE, Rival, Verdict, reach_verdict
 from finflow.market.panel import BARS_PER_YEAR
 
 Array = NDArray[np.float64]
@@ -54,6 +54,7 @@ def gather_evidence(
     tries: Tries,
     resampling: Resampling,
     candidates: Sequence[Backtest] = (),
+    patient: Backtest | None = None,
 ) -> Evidence:
     """Make every test.
 
@@ -72,17 +73,22 @@ def gather_evidence(
     candidates
         What the judged strategy was chosen among, beside it, where their returns are known; CSCV is then of that
         choice, otherwise of a choice among the strategies of the report.
+    patient
+        Equal weight that is seldom restored; its resamples stand under its name.
     """
     runs = (judged, *others)
     verdict, superior = None, None
     if baseline is not None:
+        own = resampled[judged.name]
+        rival = None if patient is None else Rival(patient.returns, own - resampled[patient.name])
         verdict = reach_verdict(
             judged.returns,
             baseline.returns,
-            resampled[judged.name] - resampled[baseline.name],
+            own - resampled[baseline.name],
             tries,
             resampling,
             {f"candidate {number}": one.returns for number, one in enumerate(candidates, start=1)},
+            rival,
         )
         rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
         try:

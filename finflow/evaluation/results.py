@@ -52,6 +52,8 @@ class ReportData:
         What was tried on the panel before; None where nobody counts, as for a made-up comparison.
     candidates
         What the agent was chosen among, beside it, where their returns are known; over the same days.
+    patient
+        Equal weight that is seldom restored, over the same days: the verdict asks for it.
     """
 
     title: str
@@ -69,6 +71,7 @@ class ReportData:
     experts: tuple[Backtest, ...] = ()
     tries: Tries | None = None
     candidates: tuple[Backtest, ...] = ()
+    patient: Backtest | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
@@ -77,7 +80,7 @@ class ReportData:
         names = [run.name for run in self.strategies]
         if len(set(names)) < len(names):
             raise ValueError(f"two strategies share a name: {', '.join(sorted(names))}")
-        for run in (*self.strategies, *self.candidates):
+        for run in (*self.strategies, *self.candidates, *([self.patient] if self.patient else [])):
             if not np.array_equal(run.dates, self.agent.dates):
                 raise ValueError(f"{run.name} covers other days than {self.agent.name}")
 
@@ -142,14 +145,18 @@ def judge(data: ReportData) -> Results:
         )
     summaries = {run.name: metrics.summarise(run, data.cvar_alpha) for run in runs}
     experts = {run.name: metrics.summarise(run, data.cvar_alpha) for run in data.experts}
+    sharpes = {name: table["sharpe"] for name, table in resampled.items()}
+    if data.patient is not None:
+        sharpes[data.patient.name] = significance.resample(data.patient, draws, data.cvar_alpha)["sharpe"]
     evidence = gather_evidence(
         data.agent,
         data.compared,
         data.baseline,
-        {name: table["sharpe"] for name, table in resampled.items()},
+        sharpes,
         data.tries or Tries(),
         Resampling(data.bootstrap_samples, data.block_length, data.seed),
         data.candidates,
+        data.patient,
     )
     return Results(summaries, intervals, difference, evidence, experts)
 

@@ -6,6 +6,10 @@ Yes takes three witnesses that agree, all on returns net of costs:
 2. Hansen's SPA test finds its mean return superior, p < 0.05, among all that it was chosen among where those are given;
 3. the paired bootstrap interval (95 %) of the difference of Sharpe ratios lies above zero.
 
+And all three must hold against patient equal weight too, which is restored once a month: equal weight that is restored
+every day pays for it, and whoever merely trades less beats it without any skill (measured: inverse volatility did so
+on one null market in eight).
+
 The first counts the tries, the second allows for days that hang together, the third refuses a greater return that was
 only bought with greater risk. No is the reverse shown: the interval lies below zero, or the active return is negative
 with 95 % confidence. Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -91,6 +95,22 @@ class Verdict:
         return NAN if self.track is None else self.track.minimum_length(0.0, CONFIDENCE)
 
 
+@dataclass(frozen=True)
+class Rival:
+    """What a strategy is held against.
+
+    Attributes
+    ----------
+    returns : float64 (days,)
+        Net of costs.
+    differences : float64 (samples,)
+        Paired resamples of the strategy's Sharpe ratio less the rival's; empty where the window is too short.
+    """
+
+    returns: Array
+    differences: Array
+
+
 def reach_verdict(
     judged: Array,
     baseline: Array,
@@ -98,6 +118,7 @@ def reach_verdict(
     tries: Tries,
     resampling: Resampling,
     candidates: Mapping[str, Array] | None = None,
+    patient: Rival | None = None,
 ) -> Verdict:
     """Ask the three witnesses.
 
@@ -113,7 +134,24 @@ def reach_verdict(
         Of the SPA test.
     candidates
         Name -> returns of what the strategy was chosen among, beside it.
+    patient
+        Equal weight that is seldom restored; a yes must hold against it as well. None where it was not played.
     """
+    verdict = _ask(judged, Rival(baseline, differences), tries, resampling, candidates)
+    if verdict.answer != "yes" or patient is None:
+        return verdict
+    again = _ask(judged, patient, tries, resampling, candidates)
+    failed = [reason.said for reason in again.reasons if not reason.enough]
+    said = "Against equal weight that is restored once a month, too: "
+    reason = Reason(said + (" ".join(failed) if failed else "all three hold."), not failed)
+    return replace(verdict, answer="not shown" if failed else "yes", reasons=(*verdict.reasons, reason))
+
+
+def _ask(
+    judged: Array, rival: Rival, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
+) -> Verdict:
+    """The three witnesses against one rival."""
+    baseline, differences = rival.returns, rival.differences
     active = judged - baseline
     try:
         track = track_of(active, "the active return")

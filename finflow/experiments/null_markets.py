@@ -30,7 +30,7 @@ from finflow.evaluation import paths, significance
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.data_snooping import Resampling
 from finflow.evaluation.readings import Tries
-from finflow.evaluation.verdict import CONFIDENCE, SIZE, reach_verdict
+from finflow.evaluation.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
 from finflow.experiments.evidence import code_hash
 from finflow.files import append_line, write_atomically
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
@@ -38,6 +38,7 @@ from finflow.market.features import compute_features
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Information, Strategy, with_cash
 from finflow.strategies.classical import EqualWeight, named_strategy
+from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import policy_of, read_checkpoint
 from finflow.training.held_out import REPORTS
@@ -82,7 +83,7 @@ class NullStudy:
     """
 
     markets: int = 200
-    planted: int = 40
+    planted: int = 25
     sizes: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
     samples: int = 500
 
@@ -130,22 +131,30 @@ def judge_market(
     Returns
     -------
     dict
-        Strategy -> ``answer``, and what the three witnesses said: ``dsr``, ``p``, ``low``.
+        Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and what
+        the three witnesses said against that: ``dsr``, ``p``, ``low``.
     """
     features = compute_features(panel, WARM_UP, ())
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
-    baseline, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [EqualWeight(), *strategies])
+    rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight(Config().evaluation.rebalance_every)]
+    baseline, patient, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
     draws = significance.draw_days(len(baseline.returns), samples, resampling.block_length, resampling.seed)
-    base = _resampled_sharpe(baseline, draws)
+    base, seldom = (_resampled_sharpe(run, draws) for run in (baseline, patient))
     found = {}
     for run in runs:
-        verdict = reach_verdict(
-            run.returns, baseline.returns, _resampled_sharpe(run, draws) - base, Tries(), resampling
-        )
+        own = _resampled_sharpe(run, draws)
+        rival = Rival(patient.returns, own - seldom)
+        verdict = reach_verdict(run.returns, baseline.returns, own - base, Tries(), resampling, patient=rival)
         p = math.nan if verdict.superiority is None else verdict.superiority.consistent
-        found[run.name] = {"answer": verdict.answer, "dsr": verdict.dsr, "p": p, "low": verdict.difference.low}
+        found[run.name] = {
+            "answer": verdict.answer,
+            "daily": all(reason.enough for reason in verdict.reasons[:3]),
+            "dsr": verdict.dsr,
+            "p": p,
+            "low": verdict.difference.low,
+        }
     return found
 
 
@@ -268,6 +277,7 @@ def summarise_study(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
                     "strategy": name,
                     "markets": len(verdicts),
                     **{answer: answers[answer] for answer in ("yes", "not shown", "no")},
+                    "daily": sum(each["daily"] for each in verdicts),
                     "dsr": sum(each["dsr"] >= CONFIDENCE for each in verdicts),
                     "spa": sum(each["p"] < SIZE for each in verdicts),
                     "interval": sum(each["low"] > 0.0 for each in verdicts),
@@ -278,11 +288,11 @@ def summarise_study(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def study_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Markdown tables: the null, and the planted edges with the power and its 95 % interval (Wilson)."""
-    heads = "| strategy | markets | yes | not shown | no | DSR >= 0.95 | SPA p < 0.05 | interval over 0 |"
-    lines = ["## Where nothing can be won", "", heads, "|---|---|---|---|---|---|---|---|"]
+    heads = "| strategy | markets | yes | not shown | no | all three | DSR >= 0.95 | SPA p < 0.05 | interval over 0 |"
+    lines = ["## Where nothing can be won", "", heads, "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         if row["edge"] == 0.0:
-            cells = [row[key] for key in ("markets", "yes", "not shown", "no", "dsr", "spa", "interval")]
+            cells = [row[key] for key in ("markets", "yes", "not shown", "no", "daily", "dsr", "spa", "interval")]
             lines.append(f"| {row['strategy']} | {' | '.join(str(cell) for cell in cells)} |")
     lines += ["", "## Where something can", "", "| edge, annual Sharpe ratio | strategy | markets | yes | power | no |"]
     lines.append("|---|---|---|---|---|---|")

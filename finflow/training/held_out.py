@@ -30,6 +30,7 @@ from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
+from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
@@ -154,8 +155,11 @@ def _judge(
     classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
     best, unknown = _best_policy(config)
     optimal = [best.policy] if best is not None and best.policy.name not in taken else []
-    both = run_backtests(process, materials.split.test, [judged, *others, *optimal, *classical, *experts])
-    played, alone = both[: len(both) - len(experts)], both[len(both) - len(experts) :]
+    patient = PatientEqualWeight(config.evaluation.rebalance_every)
+    *both, seldom = run_backtests(
+        process, materials.split.test, [judged, *others, *optimal, *classical, *experts, patient]
+    )
+    played, alone = tuple(both[: len(both) - len(experts)]), tuple(both[len(both) - len(experts) :])
     known = score_runs(process, materials.split.test, played, best) if best is not None else None
     index = index_backtest(process, materials.split.test)
     runs = (*played, index) if index is not None and index.name not in taken else played
@@ -175,6 +179,7 @@ def _judge(
         optimum=known,
         experts=alone,
         tries=tries,
+        patient=seldom,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}

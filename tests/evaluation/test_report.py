@@ -238,6 +238,21 @@ def test_metrics_json_has_the_evidence_under_its_keys(folder: Path, report_data:
     assert set(content["overfitting"]["among"]) == set(content["strategies"])
 
 
+def test_patient_equal_weight_is_asked_before_a_yes(
+    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
+) -> None:
+    baseline = report_data().baseline
+    better = dataclasses.replace(baseline, name="agent", returns=baseline.returns + 1e-3 + 1e-5 * baseline.turnover)
+    yes = judge(report_data(agent=better)).evidence.verdict
+    assert yes.answer == "yes"
+    patient = dataclasses.replace(better, name="patient", returns=better.returns + 1e-5)
+    held = judge(report_data(agent=better, patient=patient)).evidence.verdict
+    assert held.answer == "not shown"
+    assert not held.reasons[-1].enough
+    with pytest.raises(ValueError, match="covers other days"):
+        report_data(patient=backtest("patient", steps=10))
+
+
 def test_what_the_agent_was_chosen_among_is_tested_with_it(
     report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
 ) -> None:

@@ -11,7 +11,7 @@ from finflow.evaluation import paths, significance
 from finflow.evaluation.data_snooping import Resampling
 from finflow.evaluation.readings import Tries
 from finflow.evaluation.sharpe_tests import track_of
-from finflow.evaluation.verdict import Verdict, reach_verdict
+from finflow.evaluation.verdict import Rival, Verdict, reach_verdict
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
 
@@ -57,6 +57,23 @@ def test_an_edge_among_many_candidates_needs_more() -> None:
     assert alone.superiority.consistent < 0.05 < among.superiority.consistent
     assert among.superiority.strategies == 300
     assert among.answer == "not shown"
+
+
+def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
+    """All three witnesses agree against equal weight restored every day, and none does against a patient one."""
+    own, baseline = made(4e-4)
+    rng = np.random.default_rng(8)
+    cheap = own + rng.normal(0.0, 0.002, 1000) - 1e-5
+    draws = significance.draw_days(1000, SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
+    rival = Rival(cheap, paths.sharpe(own[draws]) - paths.sharpe(cheap[draws]))
+    verdict = judged(own, baseline, patient=rival)
+    assert verdict.answer == "not shown"
+    assert [reason.enough for reason in verdict.reasons] == [True, True, True, False]
+    assert "Against equal weight that is restored once a month, too: Deflated" in verdict.reasons[3].said
+    assert verdict.dsr == judged(own, baseline).dsr
+    poor = Rival(baseline, paths.sharpe(own[draws]) - paths.sharpe(baseline[draws]))
+    assert judged(own, baseline, patient=poor).answer == "yes"
+    assert "all three hold" in judged(own, baseline, patient=poor).reasons[3].said
 
 
 def test_a_greater_return_for_greater_risk_is_no_yes() -> None:

@@ -89,7 +89,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         judged.append(panel.sha256)
         assert panel.n_bars == WARM_UP + 1760
         assert settings[-1] == 100
-        return {"first half": {"answer": "yes", "dsr": 0.96, "p": 0.2, "low": float("nan")}}
+        return {"first half": {"answer": "yes", "daily": True, "dsr": 0.96, "p": 0.2, "low": float("nan")}}
 
     monkeypatch.setattr(null_markets, "judge_market", once)
     study = NullStudy(markets=2, planted=1, sizes=(1.0,), samples=100)
@@ -104,7 +104,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         (1.0, 1, 1, 0, 0),
     ]
     table = null_markets.study_table(rows)
-    assert "| first half | 2 | 2 | 0 | 0 | 2 | 0 | 0 |" in table
+    assert "| first half | 2 | 2 | 0 | 0 | 2 | 2 | 0 | 0 |" in table
     assert "| 1 | first half | 1 | 1 | 100% (21% to 100%) | 0 |" in table
 
 

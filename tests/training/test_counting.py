@@ -42,6 +42,9 @@ def test_every_strategy_that_is_judged_counts_once(
         held_out.backtest_strategies(config, [name])
     held_out.backtest_strategies(tiny(output__readings=str(ledger), env__commission_bps=40), ["momentum"])
     assert [data.tries.others for data in reports] == [0, 1, 1, 1]
+    assert reports[0].patient.name == "equal-weight-patient"
+    assert 0.0 < reports[0].patient.turnover[1:].sum() < reports[0].baseline.turnover[1:].sum()
+    assert "equal-weight-patient" not in [run.name for run in reports[0].strategies]
     held_out.backtest_strategies(
         tiny(output__readings=str(ledger), evaluation__rebalance_every=5, evaluation__configurations_tried=7),
         ["momentum"],
