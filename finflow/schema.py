@@ -503,6 +503,11 @@ class EvaluationConfig(Section):
     )
     top: Int = Field(default=5, ge=1, description="K of the ranking view, in assets")
     tax: TaxConfig = Field(default=TaxConfig(), description="tax on capital gains and interest")
+    configurations_tried: Int = Field(
+        default=1,
+        ge=1,
+        description="configurations that the judged one was chosen among on this panel, itself one",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -518,6 +523,9 @@ class OutputConfig(Section):
 
     logs_dir: FilePath = Field(default=Path("logs"), description="folder that holds the run folders")
     offline_dir: FilePath = Field(default=Path("data/offline"), description="folder of collected offline datasets")
+    readings: FilePath | None = Field(
+        default=None, description="ledger of test readings; left out: readings.jsonl in logs_dir"
+    )
 
 
 class Config(Section):

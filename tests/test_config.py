@@ -337,6 +337,7 @@ def test_the_hash_is_the_same_in_another_process() -> None:
 NOT_DECIDING = {
     "output.logs_dir": "elsewhere",
     "output.offline_dir": "elsewhere",
+    "output.readings": "elsewhere.jsonl",
     "market.cache_dir": "elsewhere",
     "market.use_cache": False,
     "train.save_latest": False,

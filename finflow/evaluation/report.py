@@ -8,6 +8,7 @@ import pandas as pd
 
 from finflow.evaluation import agent_figures, figures, page, tearsheet
 from finflow.evaluation.drawing import Rendered
+from finflow.evaluation.overfitting_figure import overfitting_histogram
 from finflow.evaluation.results import ReportData, Results, as_json, judge
 from finflow.evaluation.significance import MINIMUM_BLOCKS
 from finflow.evaluation.training_figure import training
@@ -74,6 +75,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
+        overfitting_histogram(results.evidence),
         training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]

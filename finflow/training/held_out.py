@@ -22,6 +22,7 @@ from finflow.evaluation.field import Field, Make, sharing_fits
 from finflow.evaluation.further import sections_of, tables_of
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.optimality import score_runs
+from finflow.evaluation.readings import readings_of
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.files import check_writable
@@ -31,8 +32,10 @@ from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
+from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
 from finflow.training.logging import METRICS
 from finflow.training.manifest import write_manifest
@@ -80,9 +83,10 @@ def evaluate_agent(
     counters = checkpoint.counters
     facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)}
     rows = _training_rows(checkpoint, folder)
+    experts = experts_alone(policy, device)
     makers: dict[str, Make] = {AGENT: lambda: AgentStrategy(policy, device, AGENT)}
     sweeps = with_backtest or materials.config.evaluation.sweeps
-    return _judge(materials, makers, folder, facts, sweeps, training=rows, experts=experts_alone(policy, device))
+    return _judge(materials, makers, policy_identity(policy), folder, facts, sweeps, training=rows, experts=experts)
 
 
 def evaluate_checkpoint(
@@ -148,7 +152,8 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
         makers[name] = make
     folder = output or config.output.logs_dir / f"backtest_{next(iter(makers))}"
     materials = prepare(config)
-    outcome = _judge(materials, makers, folder, {}, sweeps=True)
+    identity = strategy_identity(next(iter(makers.values()))())
+    outcome = _judge(materials, makers, identity, folder, {}, sweeps=True)
     write_manifest(folder, materials, torch.device("cpu"), strategies=list(names))
     return outcome
 
@@ -164,6 +169,7 @@ def _maker(path: str, config: Config) -> Make:
 def _judge(
     materials: Materials,
     makers: Mapping[str, Make],
+    identity: str,
     folder: Path,
     facts: Mapping[str, object],
     sweeps: bool,
@@ -173,15 +179,20 @@ def _judge(
     """Run a strategy, the first, and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
     config, process, window = materials.config, materials.held_out_process(), materials.split.test
+    readings_of(ledger_of(config), materials.panel.sha256)  # a damaged ledger is told before any work is done
     playing = sharing_fits({**makers, **{name: _maker(name, config) for name in COMPARED if name not in makers}})
     best, unknown = _best_policy(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
-    both = run_backtests(process, window, [*(make() for make in playing.values()), *optimal, *experts])
-    played, alone = both[: len(both) - len(experts)], both[len(both) - len(experts) :]
+    patient = PatientEqualWeight(config.evaluation.rebalance_every)
+    *both, seldom = run_backtests(
+        process, window, [*(make() for make in playing.values()), *optimal, *experts, patient]
+    )
+    played, alone = tuple(both[: len(both) - len(experts)]), tuple(both[len(both) - len(experts) :])
     known = score_runs(process, window, played, best) if best is not None else None
     index = index_backtest(process, window)
     runs = (*played, index) if index is not None and index.name not in makers else played
     field = Field(process, window, playing, played[: len(playing)])
+    tries = count_reading(config, materials.panel.sha256, identity, runs, folder)
     data = ReportData(
         title=f"{field.judged} on {_universe(materials)}",
         agent=runs[0],
@@ -198,6 +209,8 @@ def _judge(
         experts=alone,
         sections=sections_of(field, materials.split, config, sweeps),
         files=tables_of(field, tuple(makers)),
+        tries=tries,
+        patient=seldom,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}
