@@ -8,7 +8,7 @@ Yes takes three witnesses that agree, all on returns net of costs:
 
 And all three must hold against patient equal weight too, which is restored once a month: equal weight that is restored
 every day pays for it, and whoever merely trades less beats it without any skill (measured: inverse volatility did so
-on one null market in eight).
+on one null market in six).
 
 The first counts the tries, the second allows for days that hang together, the third refuses a greater return that was
 only bought with greater risk. No is the reverse shown: the interval lies below zero, or the active return is negative
