@@ -25,3 +25,7 @@ class CheckpointError(FinflowError):
 
 class OutputError(FinflowError):
     """A folder or file that cannot be written."""
+
+
+class TrainingError(FinflowError):
+    """A training that cannot go on, and what to try."""
