@@ -21,6 +21,8 @@ LEAST_LOOKS = 5  # before losses and rewards are compared with their own past
 USUAL_SPREAD = 6.0  # deviations that are usual
 LEAST_LOSS = 0.5  # a loss is never said to have risen that is not over a multiple of it
 LOOKS_IN_A_ROW = 2
+KL_RISE = 10.0  # times its usual: a policy that learns does move
+UNKNOWN_KL = 100.0  # times the threshold, while it is not known how fast this training moves the policy
 REWARD_WINDOWS = 10  # rewards are noise for the most part: their usual spread is known from more looks
 
 
@@ -58,10 +60,10 @@ class RollbackManager:
     >>> manager = RollbackManager.preset("conservative")
     >>> manager.config.save_interval
     50
-    >>> manager.should_rollback(kl=0.3)
+    >>> manager.should_rollback(kl=8.0)
     (False, '')
-    >>> manager.should_rollback(kl=0.3)
-    (True, 'the policy moved 0.3 nats per free dimension from the last healthy one, the limit is 0.05')
+    >>> manager.should_rollback(kl=8.0)
+    (True, 'the policy moved 8 nats per free dimension from the last healthy one, the limit is 5')
     """
 
     def __init__(self, config: RollbackConfig | Config | None = None) -> None:
@@ -72,6 +74,7 @@ class RollbackManager:
         self.best: Snapshot | None = None
         size = self.config.metric_window_size
         self.windows = {name: RobustWindow(size, min(LEAST_LOOKS, size), renew=1) for name in ("critic", "actor")}
+        self.windows["kl"] = RobustWindow(size, size, renew=1)
         self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
         self.suspects: dict[str, int] = {}
         self.rollback_count = 0
@@ -95,6 +98,11 @@ class RollbackManager:
             window.clear()
         self.phase_rollbacks = self.retries = 0
         self.share, self.lowered, self.last_alarm = 1.0, False, update
+
+    def settle(self) -> None:
+        """The policy begins to move, or does so in another way: how fast is to be seen."""
+        self.windows["kl"].clear()
+        self.windows["actor"].clear()
 
     def due(self, phase_update: int) -> bool:
         """Whether a snapshot is to be taken after so many updates of a phase."""
@@ -151,7 +159,8 @@ class RollbackManager:
         reward : float, optional
             Mean reward of the agent's decisions since the last look.
         kl : float, optional
-            From the last healthy policy, in nats per free dimension.
+            From the last healthy policy, in nats per free dimension. Held against the threshold, or against ten times
+            what is usual in this training where that is more.
 
         Returns
         -------
@@ -165,7 +174,7 @@ class RollbackManager:
             self._suspect("reward", self._dropped(reward)),
             self._suspect("kl", self._far(kl)),
         ]
-        for name, value in (("critic", loss), ("actor", actor_loss), ("reward", reward)):
+        for name, value in (("critic", loss), ("actor", actor_loss), ("reward", reward), ("kl", kl)):
             if value is not None:
                 self.windows[name].add(value)
         said = "; ".join(reason for reason in reasons if reason)
@@ -200,10 +209,12 @@ class RollbackManager:
     def _far(self, kl: float | None) -> str | None:
         if kl is None:
             return None
-        limit = self.config.kl_threshold
+        window = self.windows["kl"]
+        usual = KL_RISE * window.centre if window.ready else UNKNOWN_KL * self.config.kl_threshold
+        limit = max(self.config.kl_threshold, usual)
         if kl <= limit:
             return ""
-        return f"the policy moved {kl:.3g} nats per free dimension from the last healthy one, the limit is {limit:g}"
+        return f"the policy moved {kl:.3g} nats per free dimension from the last healthy one, the limit is {limit:.3g}"
 
     def respond(self, step: int, gently: bool) -> str:
         """The next rung of the ladder after an alarm.

@@ -118,6 +118,7 @@ class RunGuard:
         if self.enabled:
             self.watch.monitor.update = self.run.state.counters.update
             self.watch.monitor.settle()
+            self.watch.manager.settle()
 
     def accepts(self, batch: Batch) -> bool:
         """Whether a batch may be learned from: all of it finite, no reward beyond reason."""
