@@ -21,7 +21,7 @@ LEAST_LOOKS = 5  # before losses and rewards are compared with their own past
 USUAL_SPREAD = 6.0  # deviations that are usual
 LEAST_LOSS = 0.5  # a loss is never said to have risen that is not over a multiple of it
 LOOKS_IN_A_ROW = 2
-KL_RISE = 10.0  # times its usual: a policy that learns does move
+KL_RISE = 6.0  # times its usual: a policy that learns does move
 UNKNOWN_KL = 100.0  # times the threshold, while it is not known how fast this training moves the policy
 REWARD_WINDOWS = 10  # rewards are noise for the most part: their usual spread is known from more looks
 
@@ -159,7 +159,7 @@ class RollbackManager:
         reward : float, optional
             Mean reward of the agent's decisions since the last look.
         kl : float, optional
-            From the last healthy policy, in nats per free dimension. Held against the threshold, or against ten times
+            From the last healthy policy, in nats per free dimension. Held against the threshold, or against six times
             what is usual in this training where that is more.
 
         Returns

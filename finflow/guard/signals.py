@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -182,7 +182,12 @@ def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, floa
     return dict(zip(("concentration", "policy_entropy", "gate", "turnover", "kl"), figures, strict=True))
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no tensor holds NaN or an infinity, with one read from the device."""
-    held = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return not held or bool(torch.stack(torch._foreach_norm(held, float("inf"))).isfinite().all())
+def lengths(groups: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
+    """Length of all parameters of each group together, with one read from the device; not finite where one is not."""
+    parts = [tensor.detach() for tensors in groups.values() for tensor in tensors]
+    squares = torch.stack(torch._foreach_norm(parts)).square().tolist()
+    found, place = {}, 0
+    for name, tensors in groups.items():
+        found[name] = math.sqrt(sum(squares[place : place + len(tensors)]))
+        place += len(tensors)
+    return found

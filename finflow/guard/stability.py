@@ -19,7 +19,7 @@ from torch import Tensor
 from finflow.config import Config, StabilityConfig
 from finflow.guard.signals import ALARM, INFO, LEVELS, WARNING, Event, RobustWindow
 
-CRITIC = frozenset({"q", "critic_loss", "critic_gradient"})
+CRITIC = frozenset({"q", "critic_loss", "critic_gradient", "critic_parameters", "target_critic_parameters"})
 """Signals of the critic alone: where nothing else is at fault, what the agent did meanwhile is worth keeping."""
 
 NAMES = {"q_largest": "q", "q_loss": "critic_loss"}
@@ -29,6 +29,9 @@ HEALTHY_SHARE = 10.0  # a collapse is sudden where the last healthy policy was t
 GRADIENT_RISE = 30.0  # times its usual length: gradients are shortened, so that only a great rise says something
 LEAST_TURNOVER = 0.2  # of the portfolio a day: below it no turnover explodes
 LEAST_SHARPES = 3
+LEAST_LENGTH = 1.0  # of parameters: shorter ones may grow without harm
+FROZEN = 1e-3  # of its healthy turnover: such a policy has no slope to learn by any more
+LOOKS = 2  # in a row, of what is looked at now and then
 
 
 class StabilityMonitor:
@@ -125,9 +128,20 @@ class StabilityMonitor:
             ]
         return []
 
-    def check_parameters(self, finite: bool) -> list[Event]:
-        """NaN or infinity in a parameter: nothing that is learned from here is worth anything."""
-        return [] if finite else [self._event(ALARM, "parameters", "a parameter is not finite")]
+    def check_parameters(self, lengths: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
+        """Lengths of the networks' parameters, against those of the last healthy snapshot.
+
+        A learning rate that is far too high, or a network that was overwritten, shows here first, whatever it leads to.
+        NaN or infinity is an alarm at once: nothing that is learned from here is worth anything.
+        """
+        broken = sorted(name for name, length in lengths.items() if not math.isfinite(length))
+        if broken:
+            return [self._event(ALARM, "parameters", f"parameters are not finite: {', '.join(broken)}")]
+        events: list[Event] = []
+        for name, length in lengths.items():
+            limit = self.config.growth_limit * max(reference.get(name, math.inf), LEAST_LENGTH)
+            events += self._judge(f"{name}_parameters", length > limit, True, length, limit, hits=1)
+        return events
 
     def check_q_values(self, values: Tensor | ArrayLike) -> list[Event]:
         """The largest magnitude among Q-values, in scaled rewards."""
@@ -154,7 +168,7 @@ class StabilityMonitor:
         limit, events = self.config.entropy_limit, []
         if concentration is not None:
             sudden = reference is not None and reference > HEALTHY_SHARE * limit
-            events += self._judge("concentration", concentration < limit, sudden, concentration, limit)
+            events += self._judge("concentration", concentration < limit, sudden, concentration, limit, hits=LOOKS)
         if policy is not None:
             events += self._judge("policy_entropy", policy < limit, False, policy, limit)
         return events
@@ -197,9 +211,11 @@ class StabilityMonitor:
         )
         gate, before = figures["gate"], reference.get("gate", 1.0)
         sudden = 1.0 - before > HEALTHY_SHARE * (1.0 - config.gate_limit)
-        events += self._judge("gate", gate > config.gate_limit, sudden, gate, config.gate_limit)
-        limit = max(config.turnover_ratio * reference.get("turnover", math.inf), LEAST_TURNOVER)
-        events += self._judge("turnover", figures["turnover"] > limit, True, figures["turnover"], limit)
+        events += self._judge("gate", gate > config.gate_limit, sudden, gate, config.gate_limit, hits=LOOKS)
+        usual, turnover = reference.get("turnover", math.nan), figures["turnover"]
+        limit = max(config.turnover_ratio * usual, LEAST_TURNOVER)
+        events += self._judge("turnover", turnover > limit, True, turnover, limit, hits=LOOKS)
+        events += self._judge("frozen", turnover < FROZEN * usual, True, turnover, FROZEN * usual, hits=LOOKS)
         return events
 
     def check_sharpe(self, sharpe: float) -> list[Event]:

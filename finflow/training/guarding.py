@@ -22,7 +22,7 @@ from finflow.errors import TrainingError
 from finflow.files import write_atomically
 from finflow.guard.capture import capture, restore
 from finflow.guard.rollback import LOWER, STOP, Snapshot
-from finflow.guard.signals import ALARM, WARNING, Event, PolicyProbe, all_finite, measure
+from finflow.guard.signals import ALARM, WARNING, Event, PolicyProbe, lengths, measure
 from finflow.guard.stability import CRITIC
 from finflow.guard.watch import Watch
 from finflow.training.state import TrainingState, WorldPosition, reseed
@@ -40,7 +40,6 @@ STATE = "state/"
 REPORT = "guard-report.md"
 ADVICE = {
     "non_finite": "look for prices or rewards that are no numbers, or absurd ones, in the data",
-    "parameters": "lower bcell.actor_lr and bcell.critic_lr",
     "q": "lower bcell.critic_lr or bcell.gamma, or raise bcell.cql_alpha",
     "critic_loss": "lower bcell.critic_lr, or raise train.online_batch_size",
     "critic_gradient": "lower bcell.critic_lr or bcell.gradient_norm",
@@ -53,6 +52,7 @@ ADVICE = {
     "reward": "raise train.offline_share_end or bcell.cql_alpha",
     "sharpe": "raise train.offline_share_end or bcell.cql_alpha",
     "policy": "lower bcell.actor_lr",
+    "frozen": "lower bcell.actor_lr, or objectives.lambda_turn",
 }
 
 
@@ -100,7 +100,7 @@ class RunGuard:
             Of the rewards that environments give.
         """
         self._learner, self._policy, self._states, self._scale = learner, policy, states, reward_scale
-        for optimiser in self._parts(torch.optim.Optimizer):
+        for optimiser in [part for part in vars(learner).values() if isinstance(part, torch.optim.Optimizer)]:
             if isinstance(optimiser, CarefulAdam):
                 optimiser.careful = self.enabled
             if self.enabled:
@@ -194,14 +194,13 @@ class RunGuard:
         """The parameters, the policy on fixed states, and what was measured since the last look."""
         watch = self.watch
         monitor, manager = watch.monitor, watch.manager
-        parameters = [tensor for module in self._parts(nn.Module) for tensor in module.parameters()]
-        parameters += self._parts(Tensor)
-        events = monitor.check_parameters(all_finite(parameters))
-        if events:
-            return events
         healthy = manager.last_healthy
+        before = healthy.state["figures"] if healthy is not None else {}
+        events = monitor.check_parameters(self._lengths(), before)
+        if any(event.level == ALARM for event in events):
+            return events
         figures = measure(self._probe(), self._reference_probe(healthy))
-        events = monitor.check_policy(figures, healthy.state["figures"] if healthy is not None else {})
+        events += monitor.check_policy(figures, before)
         block = watch.collect()
         should, reason = manager.should_rollback(
             loss=block.get("critic"), actor_loss=block.get("actor"), reward=block.get("reward"), kl=figures["kl"]
@@ -263,7 +262,9 @@ class RunGuard:
             self._restore(healthy, quarantine=True)
         signals = sorted({event.signal for event in alarms})
         tried = watch.manager.phase_rollbacks
-        advice = list(dict.fromkeys(ADVICE.get(signal, "lower the learning rates") for signal in signals))
+        advice = list(
+            dict.fromkeys(ADVICE.get(signal, "lower bcell.actor_lr and bcell.critic_lr") for signal in signals)
+        )
         said = f"training stopped at update {run.state.counters.update} of the {run.state.counters.phase} phase: "
         said += f"{'; '.join(event.message for event in alarms)}, after {tried} rollback(s)"
         self._tell([self._event(ALARM, "stop", said)])
@@ -283,7 +284,7 @@ class RunGuard:
         probe = self._probe()
         held = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
         held |= {f"{PROBE}{name}": getattr(probe, name) for name in ("location", "log_scale", "centre", "held", "gate")}
-        figures = measure(probe, None)
+        figures = measure(probe, None) | self._lengths()
         state = {"training": training, "figures": figures, "monitor": watch.monitor.state()}
         watch.manager.save(self.run.state.counters.update, held, state, watch.score)
 
@@ -314,9 +315,14 @@ class RunGuard:
             self._reference = healthy.update, PolicyProbe(**parts)
         return self._reference[1]
 
-    def _parts(self, kind: type[Any]) -> list[Any]:
-        """The learner's networks, optimisers or tensors."""
-        return [part for _, part in sorted(vars(self._learner).items()) if isinstance(part, kind)]
+    def _lengths(self) -> dict[str, float]:
+        """Of the parameters of each network, and of the learner's other tensors."""
+        groups = {
+            name: list(part.parameters()) for name, part in vars(self._learner).items() if isinstance(part, nn.Module)
+        }
+        return lengths(
+            groups | {name: [part] for name, part in vars(self._learner).items() if isinstance(part, Tensor)}
+        )
 
     def _lower(self, optimiser: torch.optim.Optimizer, *_: Any) -> None:
         """Before a step: the learning rate's share that the guard allows."""
