@@ -45,6 +45,9 @@ class ReportData:
         In a made-up market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
+    events
+        What the guard saw and did in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        nothing is known of a training.
     """
 
     title: str
@@ -60,6 +63,7 @@ class ReportData:
     notes: tuple[str, ...] = ()
     optimum: KnownOptimum | None = None
     experts: tuple[Backtest, ...] = ()
+    events: tuple[Mapping[str, object], ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
