@@ -441,7 +441,7 @@ class StabilityConfig(Section):
         default=5.0, gt=1, description="turnover that explodes, as a multiple of the last healthy policy's"
     )
     growth_limit: Number = Field(
-        default=2.0, gt=1, description="growth of a network's parameters since the last healthy snapshot, as a multiple"
+        default=3.0, gt=1, description="growth of a network's parameters since the last healthy snapshot, as a multiple"
     )
     reward_outlier: Number = Field(
         default=50.0, gt=0, description="robust deviations from the median at which a reward is an outlier"
