@@ -160,7 +160,7 @@ def train_with(fault: Fault | None, config: Config) -> dict[str, Any]:
         "detected": seen[0]["update"] - struck[0] if seen else None,
         "signal": seen[0]["signal"] if seen else None,
         "alarms": sum(event["level"] == "alarm" for event in events),
-        "lowered": sum(event["signal"] == "learning rate" for event in events),
+        "lowered": sum(event["signal"] == "learning rate" and event["level"] == "warning" for event in events),
         "rollbacks": sum(event["signal"] == "rollback" for event in events),
     }
 

@@ -122,21 +122,21 @@ class RollbackManager:
         Returns
         -------
         bool
-            Whether a snapshot has become the last healthy one.
+            Whether learning rates grew back a step.
         """
         if alarmed:
             self.last_alarm = step
             self.snapshots = [one for one in self.snapshots if one.healthy]
             return False
-        before = self.last_healthy
         for one in self.snapshots:
             if not one.healthy and step - one.update >= self.config.probation:
                 one.healthy = True
                 self.best = max((two for two in (self.best, one) if two is not None), key=_score)
         if step - self.last_alarm >= self.config.recovery:
             self.last_alarm, self.retries, self.lowered = step, 0, False
-            self.share = min(1.0, self.share / self.config.lr_factor)
-        return self.last_healthy is not before
+            lowered, self.share = self.share < 1.0, min(1.0, self.share / self.config.lr_factor)
+            return lowered
+        return False
 
     @property
     def last_healthy(self) -> Snapshot | None:

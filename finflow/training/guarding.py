@@ -22,7 +22,7 @@ from finflow.errors import TrainingError
 from finflow.files import write_atomically
 from finflow.guard.capture import capture, restore
 from finflow.guard.rollback import LOWER, STOP, Snapshot
-from finflow.guard.signals import ALARM, WARNING, Event, PolicyProbe, lengths, measure
+from finflow.guard.signals import ALARM, INFO, WARNING, Event, PolicyProbe, lengths, measure
 from finflow.guard.stability import CRITIC
 from finflow.guard.watch import Watch
 from finflow.training.state import TrainingState, WorldPosition, reseed
@@ -174,7 +174,8 @@ class RunGuard:
         self._tell(events)
         alarms = [*(Event(**row) for row in watch.pending), *(event for event in events if event.level == ALARM)]
         watch.pending = []
-        manager.advance(counters.update, bool(alarms))
+        if manager.advance(counters.update, bool(alarms)):
+            self._tell([self._event(INFO, "learning rate", f"back at {manager.share:g} of its schedule")])
         if alarms:
             return self._respond(alarms)
         if manager.due(counters.phase_update):

@@ -80,8 +80,8 @@ def test_learning_rates_grow_back_after_a_clean_stretch() -> None:
     manager = filled()
     manager.take(501)
     assert manager.share == 0.5
-    for step in range(502, 502 + 200):
-        manager.advance(step, alarmed=False)
+    grew = [manager.advance(step, alarmed=False) for step in range(502, 502 + 200)]
+    assert grew.index(True) == 199
     assert manager.share == 1.0
     assert manager.retries == 0
 

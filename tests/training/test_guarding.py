@@ -19,6 +19,7 @@ from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
 from finflow.experiments.guard_faults import FAULTS, Fault, injected
 from finflow.tensor_file import read_tensors
+from finflow.training.guarding import RunGuard
 from finflow.training.logging import RunLog
 from finflow.training.replay import Transitions
 from finflow.training.run import TrainingRun, request_stop
@@ -110,16 +111,6 @@ def test_a_fault_is_seen_and_taken_back(tiny: Make, undisturbed: FinFlowTrainer,
     lengths = [float(one.agent.critic.mean.weight.detach().norm()) for one in (trainer, undisturbed)]
     assert lengths[0] == pytest.approx(lengths[1], rel=0.2)
     assert (trainer.run_folder / "models" / "checkpoint_best.safetensors").is_file()
-
-
-def test_transitions_since_the_snapshot_are_forgotten_unless_the_critic_alone_was_at_fault(tiny: Make) -> None:
-    told = {}
-    for name in ("critic explodes", "gate dies"):
-        with injected(BY_NAME[name], AT):
-            trainer = train_through(tiny(**QUICK, guard__stability__growth_limit=1e9))
-        (told[name],) = [row["message"] for row in events_of(trainer) if row["signal"] == "rollback"]
-    assert "forgotten" in told["gate dies"]
-    assert ("forgotten" in told["critic explodes"]) == ("policy" in told["critic explodes"])
 
 
 def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
@@ -257,3 +248,28 @@ def test_rewards_beyond_reason_are_not_remembered(undisturbed: FinFlowTrainer) -
     assert kept is not None
     assert kept.tolist() == [True, False, False, True]
     assert guard.learnable(np.full(4, 0.001)) is None
+
+
+def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFlowTrainer) -> None:
+    run = undisturbed._begin()
+    world, healthy = run.state.world, run.state.watch.manager.last_healthy
+    assert world is not None
+    assert healthy is not None
+    written, then = world.replay.written, healthy.state["training"]["world"]["written"]
+    assert run.guard._restore(healthy, quarantine=False) == 0
+    assert world.replay.written == written
+    assert run.guard._restore(healthy, quarantine=True) == written - then > 0
+    assert world.replay.written == then
+    assert run.state.counters.vector_step == healthy.state["training"]["counters"]["vector_step"]
+
+
+@pytest.mark.parametrize(("signals", "quarantined"), [({"q", "critic_loss"}, False), ({"q", "kl"}, True)])
+def test_only_where_the_critic_alone_is_at_fault_are_transitions_kept(
+    undisturbed: FinFlowTrainer, monkeypatch: pytest.MonkeyPatch, signals: set[str], quarantined: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(RunGuard, "_restore", lambda guard, snapshot, quarantine: asked.append(quarantine) or 0)
+    guard = undisturbed._begin().guard
+    guard.watch.manager.retries = 0
+    assert guard._respond([guard._event("alarm", signal, "words") for signal in sorted(signals)])
+    assert asked == [quarantined]
