@@ -25,7 +25,7 @@ class CarefulAdam(torch.optim.Adam):
 
     def beware(self, length: Tensor) -> None:
         """Tell the next step how long its gradient is."""
-        self.found_inf = (~length.isfinite()).float() if self.careful else None
+        self.found_inf = (length - length).ne(0.0).float() if self.careful else None  # 1 where it is not finite
 
 
 def make_optimiser(modules: nn.Module | Iterable[nn.Module], learning_rate: float) -> CarefulAdam:
