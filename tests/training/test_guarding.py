@@ -252,6 +252,7 @@ def test_rewards_beyond_reason_are_not_remembered(undisturbed: FinFlowTrainer) -
 
 def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFlowTrainer) -> None:
     run = undisturbed._begin()
+    run.progress.start_phase("online", 60, done=60)
     world, healthy = run.state.world, run.state.watch.manager.last_healthy
     assert world is not None
     assert healthy is not None
