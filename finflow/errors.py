@@ -29,3 +29,7 @@ class OutputError(FinflowError):
 
 class EvidenceError(FinflowError):
     """Numbers that cannot carry the statistic asked of them: gaps, too few returns, too few seeds."""
+
+
+class TrainingError(FinflowError):
+    """A training that cannot go on, and what to try."""

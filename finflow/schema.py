@@ -486,6 +486,92 @@ class TaxConfig(Section):
     )
 
 
+class StabilityConfig(Section):
+    """What the stability monitor calls healthy; values are in scaled rewards."""
+
+    q_limit: Number = Field(
+        default=100.0, gt=0, description="magnitude of Q that is too large at gamma 0.99; scales with 1 / (1 - gamma)"
+    )
+    entropy_limit: Number = Field(
+        default=0.01, ge=0, lt=1, description="too concentrated: H(w) / ln K, or exp((H - H_max) / (K - 1)), below it"
+    )
+    actor_loss_limit: Number = Field(default=50.0, gt=0, description="actor loss that is too large")
+    critic_loss_limit: Number = Field(default=20.0, gt=0, description="critic loss that is too large")
+    sharpe_limit: Number = Field(default=-0.5, description="validation Sharpe ratio that is too low")
+    gate_limit: Number = Field(
+        default=0.99, gt=0, le=1, description="weight of one expert, on average, over which the gate has collapsed"
+    )
+    turnover_ratio: Number = Field(
+        default=5.0, gt=1, description="turnover that explodes, as a multiple of the last healthy policy's"
+    )
+    growth_limit: Number = Field(
+        default=3.0, gt=1, description="growth of a network's parameters since the last healthy snapshot, as a multiple"
+    )
+    reward_outlier: Number = Field(
+        default=50.0, gt=0, description="robust deviations from the median at which a reward is an outlier"
+    )
+    reward_limit: Number = Field(
+        default=1000.0, gt=0, description="magnitude of a reward that no market makes: it is not learned from"
+    )
+    deviations: Number = Field(
+        default=10.0, gt=0, description="robust deviations from its own recent values at which a signal is unusual"
+    )
+    window: Int = Field(default=100, ge=20, description="updates that a signal is compared with")
+    warmup: Int = Field(default=30, ge=5, description="updates of a phase before a signal is compared with itself")
+    hits: Int = Field(default=5, ge=1, description="updates in a row beyond a limit before there is an alarm")
+    quiet: Int = Field(default=30, ge=0, description="updates without alarms after a phase begins or is restored")
+    check_interval: Int = Field(default=10, ge=1, description="updates between looks at the policy and the parameters")
+    probe_states: Int = Field(default=64, ge=2, description="recorded states on which the policy is looked at")
+    skip_limit: Int = Field(default=5, ge=1, description="updates skipped in a row before there is an alarm")
+
+
+#: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
+_ROLLBACK_PRESETS = {"conservative": (50, 10, 0.05, 2.0, 0.7), "aggressive": (200, 3, 0.15, 5.0, 0.3)}
+
+
+class RollbackConfig(Section):
+    """When a training goes back to an earlier state, and how far; intervals are in gradient updates."""
+
+    preset: Literal["default", "conservative", "aggressive"] = Field(
+        default="default",
+        description="conservative or aggressive values of the five keys that follow, where they are not given",
+    )
+    save_interval: Int = Field(default=100, ge=1, description="updates between snapshots in memory")
+    max_checkpoints: Int = Field(default=5, ge=1, description="snapshots kept, the newest; the best is kept beside")
+    kl_threshold: Number = Field(
+        default=0.1, gt=0, description="KL to the last healthy policy that is too far, nats per free dimension"
+    )
+    loss_spike: Number = Field(default=3.0, gt=1, description="rise of a loss that is too much, in multiples of usual")
+    reward_drop: Number = Field(
+        default=0.5, gt=0, lt=1, description="share of the usual mean reward under which it has dropped"
+    )
+    metric_window_size: Int = Field(default=10, ge=3, description="looks that losses and rewards are compared with")
+    probation: Int = Field(default=100, ge=0, description="updates without an alarm after which a snapshot is healthy")
+    lr_factor: Number = Field(default=0.5, gt=0, lt=1, description="learning rates are lowered by it")
+    recovery: Int = Field(
+        default=200, ge=1, description="updates without an alarm after which learning rates grow back a step"
+    )
+    max_retries: Int = Field(default=3, ge=0, description="rollbacks in a row, without a recovery, before a stop")
+    max_rollbacks: Int = Field(default=10, ge=0, description="rollbacks of a phase before a stop")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, given: Any) -> Any:
+        """The preset's values where a key was not given."""
+        if not isinstance(given, dict) or given.get("preset") not in _ROLLBACK_PRESETS:
+            return given
+        names = ("save_interval", "max_checkpoints", "kl_threshold", "loss_spike", "reward_drop")
+        return dict(zip(names, _ROLLBACK_PRESETS[given["preset"]], strict=True)) | given
+
+
+class GuardConfig(Section):
+    """What keeps learning safe."""
+
+    enabled: Flag = Field(default=True, description="watch every update, and go back to a healthy state where needed")
+    stability: StabilityConfig = Field(default=StabilityConfig(), description="what is healthy")
+    rollback: RollbackConfig = Field(default=RollbackConfig(), description="going back")
+
+
 class EvaluationConfig(Section):
     """How results are judged, and how the classical strategies are fitted."""
 
@@ -538,6 +624,7 @@ class Config(Section):
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
     offline: OfflineConfig = Field(default=OfflineConfig(), description="the offline phase")
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
+    guard: GuardConfig = Field(default=GuardConfig(), description="safety of learning")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
     output: OutputConfig = Field(default=OutputConfig(), description="files")
 

@@ -381,6 +381,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "bcell.alpha_mode": "fixed",
             "offline.method": "bc",
             "train.best_by": "sharpe",
+            "guard.rollback.preset": "aggressive",
             "market.synthetic.kind": "regime",
             **dict.fromkeys(("market.synthetic.drift", "market.synthetic.edge"), 0.01),
             **dict.fromkeys(("market.synthetic.volatility", "market.synthetic.correlation"), 0.2),

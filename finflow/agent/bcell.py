@@ -33,7 +33,7 @@ from finflow.agent.losses import (
 )
 from finflow.agent.networks import Encoding
 from finflow.agent.offline_learner import OfflineLearner
-from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
+from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser
 from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.simplex import standard_normal, target_entropy
 from finflow.config import BCellConfig
@@ -80,7 +80,7 @@ class BCell:
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr)
+        self.alpha_optimiser = CarefulAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
         self.action_noise = Generator(device=device).manual_seed(0)
 
     def seed_from(self, learner: OfflineLearner) -> None:
@@ -215,6 +215,7 @@ class BCell:
             "quantile_loss": quantile_loss.detach(),
             "cql_loss": penalty.detach(),
             "q": data.mean().detach(),
+            "q_largest": data.detach().abs().max(),
         }
         return q_loss + quantile_loss + self.config.cql_alpha * penalty, metrics
 
@@ -236,6 +237,7 @@ class BCell:
         loss = temperature_loss(self.log_alpha, log_density, target, dimensions)
         self.alpha_optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.alpha_optimiser.beware(loss)
         self.alpha_optimiser.step()
 
     def act(self, observation: Mapping[str, Any], deterministic: bool = True) -> NDArray[np.float32]:

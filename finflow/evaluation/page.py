@@ -22,6 +22,7 @@ _MEANING = {
     "no": "The reverse is shown on this window.",
     "not shown": "A yes needs every test below to agree; this window does not show that it is better.",
 }
+MOST_EVENTS = 50  # of the guard, on the page
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def build_page(
         *(_figure(figure) for figure in figures),
         *([_section("experts-alone", "Each expert alone", _experts(data, results))] if results.experts else []),
         *(section_html(section) for section in data.sections),
+        *([_section("guard", "Guard events", _events(data.events))] if data.events is not None else []),
         _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
         _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
@@ -233,6 +235,24 @@ def _experts(data: ReportData, results: Results) -> str:
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
     return _table("Experts", f"<tr><th>Decides</th>{head}</tr>", rows) + f'<p class="caption">{caption}</p>'
+
+
+def _events(events: Sequence[Mapping[str, object]]) -> str:
+    """What the guard of the training saw and did, the worst and the latest of it."""
+    if not events:
+        return "<p>The guard saw nothing unusual in training, and did nothing.</p>"
+    counts = {level: sum(event.get("level") == level for event in events) for level in ("alarm", "warning", "info")}
+    rollbacks = sum(event.get("signal") == "rollback" for event in events)
+    shown = list(events)[-MOST_EVENTS:]
+    rows = "".join(
+        f'<tr><th scope="row">{escape(str(event.get("update")))}</th>'
+        f"{''.join(f'<td>{escape(str(event.get(name)))}</td>' for name in ('phase', 'level', 'message'))}</tr>"
+        for event in shown
+    )
+    head = "<tr><th>Update</th><th scope='col'>Phase</th><th scope='col'>Level</th><th scope='col'>Event</th></tr>"
+    said = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
+    last = f" The last {len(shown)} of {len(events)} are shown." if len(shown) < len(events) else ""
+    return f"<p>{said}{last}</p>" + _table("Guard events", head, rows)
 
 
 def _interval_table(data: ReportData, results: Results) -> str:

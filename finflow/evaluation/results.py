@@ -59,6 +59,9 @@ class ReportData:
         What the agent was chosen among, beside it, where their returns are known; over the same days.
     patient
         Equal weight that is seldom restored, over the same days: the verdict asks for it.
+    events
+        What the guard saw and did in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        nothing is known of a training.
     """
 
     title: str
@@ -79,6 +82,7 @@ class ReportData:
     tries: Tries | None = None
     candidates: tuple[Backtest, ...] = ()
     patient: Backtest | None = None
+    events: tuple[Mapping[str, object], ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,15 @@ class Variant:
         Keys that differ from the defaults.
     offline_only : bool
         Stop before the online phase.
+    measure : callable, optional
+        Trains and measures in another way than whole trainings are.
     """
 
     name: str
     seeds: tuple[int, ...]
     overrides: Mapping[str, object] = field(default_factory=dict)
     offline_only: bool = False
+    measure: Callable[[Config], dict[str, Any]] | None = None
 
     def config(self, seed: int, folder: Path) -> Config:
         """Its configuration with a seed; runs go below ``folder``."""
@@ -79,7 +82,8 @@ def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[d
             stamp = {"configuration": config_hash(config), "code": code_hash()}
             found = json.loads(path.read_text()) if path.is_file() else {}
             if {name: found.get(name) for name in stamp} != stamp:
-                measure = pretrain_and_measure if variant.offline_only else train_and_measure
+                whole = pretrain_and_measure if variant.offline_only else train_and_measure
+                measure = variant.measure or whole
                 found = {"variant": variant.name, "seed": seed, **stamp, **measure(config)}
                 write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
             results.append(found)

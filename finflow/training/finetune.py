@@ -13,6 +13,7 @@ from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.offline.dataset import OfflineDataset
+from finflow.training.pretrain import probe_states
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.run import TrainingRun
 from finflow.training.schedules import between
@@ -69,9 +70,10 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
         calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
     _, reward, terminated, _, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
-    world.replay.add_steps(before, state, action, reward, after, terminated, calibration)
+    kept = run.guard.learnable(reward)
+    world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
     if run.state.reward_normalizer is not None:
-        run.state.reward_normalizer.update(reward / reward_scale)
+        run.state.reward_normalizer.update((reward if kept is None else reward[kept]) / reward_scale)
     run.state.counters.vector_step += 1
 
 
@@ -114,35 +116,48 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     market = MarketTensors.of(run.materials.process, run.device)
     offline = Transitions.of(dataset, run.device)
     calibrate(offline, bcell, market)
+    run.guard.begin(bcell, bcell.policy, probe_states(run, offline, market), dataset.reward_scale)
     pool = CoveragePool(train.seed, run.materials.process.n_weights, run.device)
     warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
     total = steps * train.updates_per_vector_step
     run.progress.start_phase(f"{ONLINE} (B-Cell)", total, done=counters.phase_update)
     if counters.vector_step == 0:
         run.validate(bcell.policy, {"episode": 0.0})
-    while counters.vector_step < warmup:
-        step_world(run, bcell, world, market, dataset.reward_scale)
-        run.stop_if_asked()
     result: dict[str, float] = {}
+    metrics: dict[str, Tensor] = {}
     while counters.vector_step < warmup + steps:
         step_world(run, bcell, world, market, dataset.reward_scale)
+        if counters.vector_step <= warmup:
+            run.stop_if_asked()
+            continue
         episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
+        rewound = False
         for _ in range(train.updates_per_vector_step):
             done = counters.phase_update
+            if done == train.critic_only_updates:
+                run.guard.settle()
             batch = mixed_batch(run, offline, world.replay, market, dataset.reward_scale, done / total)
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
-            metrics = bcell.update_sac(
-                batch,
-                coverage,
-                run.state.noise,
-                done,
-                actor=done >= train.critic_only_updates,
-                alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
-                target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
-            )
+            found: dict[str, Tensor] = {}
+            if run.guard.accepts(batch):
+                found = bcell.update_sac(
+                    batch,
+                    coverage,
+                    run.state.noise,
+                    done,
+                    actor=done >= train.critic_only_updates,
+                    alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
+                    target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
+                )
             run.state.entropy_schedule.step()
             run.state.target_entropy_schedule.step()
-            run.count_update(metrics, {"episode": episode})
+            metrics = found or metrics
+            rewound = run.count_update(found, {"episode": episode})
+            if rewound:
+                break
+        if rewound:
+            run.stop_if_asked()
+            continue
         result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
         run.stop_if_asked()
     run.progress.end_phase()

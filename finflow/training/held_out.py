@@ -37,7 +37,7 @@ from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
-from finflow.training.logging import METRICS
+from finflow.training.logging import EVENTS, METRICS
 from finflow.training.manifest import write_manifest
 from finflow.training.materials import Materials, choose_device, prepare
 
@@ -82,11 +82,23 @@ def evaluate_agent(
     policy = policy_of(checkpoint, device)
     counters = checkpoint.counters
     facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)}
-    rows = _training_rows(checkpoint, folder)
-    experts = experts_alone(policy, device)
+    lines = _logged(checkpoint, folder, METRICS)
+    rows = pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame()
+    told = _logged(checkpoint, folder, EVENTS)
+    events = None if told is None else tuple(json.loads(line) for line in told)
     makers: dict[str, Make] = {AGENT: lambda: AgentStrategy(policy, device, AGENT)}
     sweeps = with_backtest or materials.config.evaluation.sweeps
-    return _judge(materials, makers, policy_identity(policy), folder, facts, sweeps, training=rows, experts=experts)
+    return _judge(
+        materials,
+        makers,
+        policy_identity(policy),
+        folder,
+        facts,
+        sweeps,
+        training=rows,
+        experts=experts_alone(policy, device),
+        events=events,
+    )
 
 
 def evaluate_checkpoint(
@@ -175,6 +187,7 @@ def _judge(
     sweeps: bool,
     training: pd.DataFrame | None = None,
     experts: Sequence[Strategy] = (),
+    events: tuple[dict[str, Any], ...] | None = None,
 ) -> Outcome:
     """Run a strategy, the first, and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
@@ -211,6 +224,7 @@ def _judge(
         files=tables_of(field, tuple(makers)),
         tries=tries,
         patient=seldom,
+        events=events,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}
@@ -229,14 +243,13 @@ def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
         return None, (f"There is no score against the optimum: {error}.",)
 
 
-def _training_rows(checkpoint: Checkpoint, folder: Path) -> pd.DataFrame:
-    """What training logged, where the run's log is still beside the checkpoint."""
+def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:
+    """The whole lines of a log of the training, where it is still beside the checkpoint; None where it is not."""
     for candidate in (folder, run_folder_of(checkpoint.path)):
-        path = candidate / METRICS
+        path = candidate / name
         if path.is_file():
-            whole = [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
-            return pd.read_json(io.StringIO("\n".join(whole)), lines=True) if whole else pd.DataFrame()
-    return pd.DataFrame()
+            return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
+    return None
 
 
 def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:

@@ -23,10 +23,17 @@ Text = Annotated[str, Field(max_length=200)]
 
 def _from_1(facts: Facts) -> Facts:
     """Format 1 knew no schedules of their own (the entropy coefficient followed the online updates), no reward
-    normalisation, and of the runtime only torch's version."""
+    normalisation, no guard, and of the runtime only torch's version; its replay had no room beside the ring."""
     counters = facts["training"]["counters"]
     taken = {"taken": counters["phase_update"] if counters["phase"] == "online" else 0}
-    added = {"entropy_schedule": taken, "target_entropy_schedule": dict(taken), "reward_normalizer": None}
+    added = {
+        "entropy_schedule": taken,
+        "target_entropy_schedule": dict(taken),
+        "reward_normalizer": None,
+        "watch": None,
+    }
+    if isinstance(world := facts["training"].get("world"), dict):
+        added["world"] = {**world, "first": 0}
     older = {name: value for name, value in facts.items() if name != "torch"}
     return {**older, "training": {**facts["training"], **added}, "runtime": {"torch": str(facts.get("torch"))}}
 
@@ -80,6 +87,7 @@ class _Features(_Checked):
 
 class _Log(_Checked):
     metrics: Count = Field(alias="metrics.jsonl", default=0)
+    events: Count = Field(alias="events.jsonl", default=0)
     step: Annotated[int, Field(ge=-1, le=10**12)] = -1
 
 

@@ -22,7 +22,8 @@ from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder, CheckpointW
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import feature_names
 from finflow.training.code import runtime
-from finflow.training.logging import METRICS, RunLog
+from finflow.training.guarding import RunGuard
+from finflow.training.logging import EVENTS, METRICS, RunLog
 from finflow.training.materials import Materials
 from finflow.training.profiling import UpdateProfiler
 from finflow.training.progress import ProgressDisplay
@@ -83,6 +84,11 @@ class TrainingRun:
         return UpdateProfiler(self.folder)
 
     @cached_property
+    def guard(self) -> RunGuard:
+        """Watches every update, and takes the state back where it must."""
+        return RunGuard(self)
+
+    @cached_property
     def checkpoints(self) -> CheckpointFolder:
         """The run's checkpoints."""
         train = self.config.train
@@ -96,7 +102,7 @@ class TrainingRun:
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """The state as tensors and JSON, with what is needed to use or resume it."""
         tensors, state = capture(self.state)
-        position = {name: place for name, place in self.log.position().items() if name in (METRICS, "step")}
+        position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
         return tensors, {
             "training": state,
             "config": dump_config(self.config.model_copy(update={"output": OutputConfig()})),
@@ -113,17 +119,29 @@ class TrainingRun:
         """Write the latest and a numbered checkpoint."""
         self.writer.save(self.state.counters.update, self.snapshot)
 
-    def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> None:
-        """Count an update; write a row of metrics now and then, and stop here if that was asked for."""
+    def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> bool:
+        """Count an update; write a row of metrics now and then, and have the guard look at it.
+
+        Parameters
+        ----------
+        metrics : mapping of Tensor
+            Empty for an update that was skipped.
+
+        Returns
+        -------
+        bool
+            Whether the guard took the state back to an earlier one.
+        """
         counters = self.state.counters
         counters.update += 1
         counters.phase_update += 1
-        if counters.phase_update % LOG_EVERY == 0:
+        if metrics and counters.phase_update % LOG_EVERY == 0:
             row = {name: float(value) for name, value in metrics.items()}
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(1)
         if self.config.train.profile:
             self.profiler.after_update(counters.phase, counters.phase_update)
+        return self.guard.after_update(metrics)
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
@@ -155,4 +173,5 @@ class TrainingRun:
             counters.best_score, counters.best_update = float(score), counters.update
             self.writer.save_as(BEST, self.snapshot())
         self.progress.advance(0, sharpe=sharpe)
+        self.guard.after_validation(sharpe, score)
         return metrics

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -17,6 +18,7 @@ from finflow.agent.td3bc import TD3BC
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.capture import check_like
+from finflow.guard.watch import Watch
 from finflow.training.materials import Materials
 from finflow.training.normalization import RewardNormalizer
 from finflow.training.replay import ONLINE as FAMILY
@@ -24,6 +26,7 @@ from finflow.training.replay import Transitions
 from finflow.training.schedules import EntropySchedule
 
 OFFLINE, ONLINE = "offline", "online"
+REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
 METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning}
 
 
@@ -35,9 +38,9 @@ class Counters:
     ----------
     phase : str
     update : int
-        Gradient updates over both phases.
+        Gradient updates over both phases; never goes back.
     phase_update : int
-        Gradient updates of this phase.
+        Gradient updates of this phase; a rollback takes it back.
     vector_step : int
         Vector steps of the online phase, warm-up included.
     best_score : float or None
@@ -82,19 +85,19 @@ class OnlineWorld:
         """Environments in mid-episode, their generator, and what was written to the replay."""
         arrays, generator = self.env.get_state()
         tensors = {f"env.{name}": torch.from_numpy(array) for name, array in arrays.items()}
-        kept = len(self.replay)
+        kept = self.replay.occupied
         tensors |= {f"replay.{name}": column[:kept].clone() for name, column in self.replay.columns.items()}
-        return tensors, {"generator": generator, "written": self.replay.written}
+        return tensors, {"generator": generator, "written": self.replay.written, "first": self.replay.first}
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """Put all of it back."""
         fresh, _ = self.env.get_state()
         for name, array in fresh.items():
             check_like(tensors[f"env.{name}"], torch.from_numpy(array))
-        written = state["written"]
-        if type(written) is not int or not 0 <= written <= 10**12:
+        written, first = state["written"], state["first"]
+        if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
             raise ValueError("its count of transitions is none")
-        kept = min(written, self.replay.capacity)
+        kept = self.replay.places if first > 0 else written
         for name, column in self.replay.columns.items():
             check_like(tensors[f"replay.{name}"], column[:kept])
         bars, length = self.env.bars, self.env.episode_length
@@ -112,9 +115,31 @@ class OnlineWorld:
         if bool((weights < -1e-9).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (wealth <= 0).any()):
             raise ValueError("an environment holds what is no portfolio")
         self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
-        self.replay.written = written
+        self.replay.written, self.replay.first = written, first
         for name, column in self.replay.columns.items():
             column[:kept] = tensors[f"replay.{name}"].to(column.device)
+
+
+class WorldPosition:
+    """Where a world is, without what its replay holds: all that a snapshot in memory needs of it.
+
+    Parameters
+    ----------
+    world : OnlineWorld
+    """
+
+    def __init__(self, world: OnlineWorld) -> None:
+        self.world = world
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Environments in mid-episode, their generator, and how much was written to the replay."""
+        arrays, generator = self.world.env.get_state()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return tensors, {"generator": generator, "written": self.world.replay.written}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
+        """Put the environments back; what the replay forgets is decided by the guard."""
+        self.world.env.set_state({name: t.numpy() for name, t in tensors.items()}, state["generator"])
 
 
 @dataclass
@@ -132,6 +157,8 @@ class TrainingState:
         Step with the online updates.
     reward_normalizer : RewardNormalizer or None
         With ``train.reward_normalization``.
+    watch : Watch
+        What the guard knows: windows of its signals, snapshots, rollbacks so far.
     learner : OfflineLearner or None
         While the offline phase runs.
     behaviour_returns : Tensor, (transitions,), or None
@@ -147,6 +174,7 @@ class TrainingState:
     exploration: Generator
     entropy_schedule: EntropySchedule
     target_entropy_schedule: EntropySchedule
+    watch: Watch
     reward_normalizer: RewardNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
@@ -175,6 +203,7 @@ def start_offline(config: Config, materials: Materials, device: torch.device, tr
         seeded(seed, 3, device),
         EntropySchedule.of(train.entropy_schedule),
         EntropySchedule.of(train.target_entropy_schedule),
+        Watch(config.guard, config.bcell.gamma),
         RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
         returns,
@@ -195,6 +224,31 @@ def start_online(config: Config, materials: Materials, device: torch.device) -> 
     )
     env.reset(seed=seed + 5)
     replay = Transitions(
-        config.bcell.memory_capacity, materials.process.n_weights, materials.process.portfolio_size, device
+        config.bcell.memory_capacity,
+        materials.process.n_weights,
+        materials.process.portfolio_size,
+        device,
+        slack=replay_slack(config),
     )
     return bcell, OnlineWorld(env, replay)
+
+
+def replay_slack(config: Config) -> int:
+    """Transitions kept beyond those learned from, so that a rollback finds what a full replay has dropped since."""
+    if not config.guard.enabled:
+        return 0
+    rollback, train = config.guard.rollback, config.train
+    updates = rollback.save_interval * rollback.max_checkpoints + rollback.probation
+    return min(-(-updates // train.updates_per_vector_step) * train.n_envs, config.bcell.memory_capacity)
+
+
+def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
+    """Other random numbers from here on, decided by the seed and the number of rollbacks."""
+    purpose = REWOUND_PURPOSE + 10 * rollbacks
+    for number, generator in enumerate((state.noise, state.exploration)):
+        fresh = seeded(seed, purpose + number, generator.device)
+        generator.set_state(fresh.get_state())
+    if state.world is not None:
+        arrays, _ = state.world.env.get_state()
+        drawn = np.random.default_rng(np.random.SeedSequence([seed, purpose]))
+        state.world.env.set_state(arrays, dict(drawn.bit_generator.state))
