@@ -89,7 +89,7 @@ end within one standard deviation (over the undisturbed seeds) of the same seed 
 
 def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
-    pages = {"durability": _durability, "nulls": _nulls, "offline": _offline, "runs": _runs}
+    pages = {"durability": _durability, "guard": _guard, "nulls": _nulls, "offline": _offline, "runs": _runs}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
     parser.add_argument("--retrain", type=int, default=0, metavar="N", help="nulls: demo trainings on N null markets")
