@@ -52,6 +52,8 @@ class FinFlowTrainer:
         A checkpoint of the offline phase's end, to start the online phase from.
     materials : Materials, optional
         The market to learn in, such as a fold's; that of the configuration when left out.
+    progress : ProgressDisplay, optional
+        Shows how far it is; one on standard output when left out.
 
     Attributes
     ----------
@@ -75,6 +77,7 @@ class FinFlowTrainer:
         resume: Path | None = None,
         pretrained: Path | None = None,
         materials: Materials | None = None,
+        progress: ProgressDisplay | None = None,
     ) -> None:
         self.config = config
         torch.set_num_threads(config.train.threads)
@@ -90,6 +93,7 @@ class FinFlowTrainer:
         self._branches = resume is not None
         self._run: TrainingRun | None = None
         self._log: RunLog | None = None
+        self._progress = progress
         self._made: list[Path] = []
         if resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path):
             self.run_folder, self._in_place = run_folder_of(checkpoint.path), True
@@ -185,7 +189,7 @@ class FinFlowTrainer:
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
             write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
-            progress = ProgressDisplay(console_log=log.console)
+            progress = self._progress or ProgressDisplay(console_log=log.console)
             for line in self._warnings:
                 log.console(line)
             if checkpoint is not None:
