@@ -86,7 +86,7 @@ def prepare_pieces(panel: MarketPanel, config: Config, pieces: Sequence[range], 
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 
     What is held out is not in the panel at all, so that neither features, nor what is fitted, nor a reward can depend
-    on it. After each join nothing is learned until every feature is made of bars after it alone.
+    on it. After each join nothing is learned until every window of a feature lies after it.
 
     Parameters
     ----------
