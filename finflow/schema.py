@@ -572,6 +572,39 @@ class GuardConfig(Section):
     rollback: RollbackConfig = Field(default=RollbackConfig(), description="going back")
 
 
+class ProtocolConfig(Section):
+    """How an evaluation that trains anew for every fold (`--protocol walk-forward` or `cpcv`) cuts the bars.
+
+    All of it within training and validation windows; the test window stays unread.
+    """
+
+    folds: Int = Field(default=5, ge=2, description="walk-forward: windows that are judged one after another")
+    first_share: Number = Field(
+        default=0.5, gt=0, lt=1, description="walk-forward: share of the bars that the first fold may learn from"
+    )
+    groups: Int = Field(default=6, ge=3, description="cpcv: groups that the bars are cut into")
+    test_groups: Int = Field(default=2, ge=2, description="cpcv: groups that each fold is judged on")
+    purge: Int | None = Field(
+        default=None,
+        ge=0,
+        description="bars beside a judged window that are not learned from; left out: as many as the longest feature",
+    )
+    embargo: Int = Field(default=21, ge=0, description="cpcv: bars after a judged window that are held out as well")
+    validation_share: Number = Field(
+        default=0.2, gt=0, lt=1, description="share of a fold's bars, the last of them, to choose its checkpoint by"
+    )
+    seeds: Int = Field(default=1, ge=1, description="trainings of each fold, with the seeds from train.seed on")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.test_groups >= self.groups:
+            raise ValueError(
+                f"evaluation.protocol.test_groups = {self.test_groups} must be below evaluation.protocol.groups = "
+                f"{self.groups}: something has to be left to learn from"
+            )
+        return self
+
+
 class EvaluationConfig(Section):
     """How results are judged, and how the classical strategies are fitted."""
 
@@ -589,6 +622,7 @@ class EvaluationConfig(Section):
     )
     top: Int = Field(default=5, ge=1, description="K of the ranking view, in assets")
     tax: TaxConfig = Field(default=TaxConfig(), description="tax on capital gains and interest")
+    protocol: ProtocolConfig = Field(default=ProtocolConfig(), description="evaluations that train for every fold")
     configurations_tried: Int = Field(
         default=1,
         ge=1,

@@ -1,4 +1,4 @@
-"""Evaluate a trained agent on the test window, and write its report.
+"""Evaluate a trained agent on the test window, or by a protocol that trains anew, and write the report.
 
 Example: python scripts/evaluate.py --checkpoint logs/20260131_120000/models/checkpoint_best.safetensors --with-backtest
 """
@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.options import Parser, add_configuration_options
-from finflow.cli.running import run_evaluation
+from finflow.cli.options import Parser, add_configuration_options, add_protocol, check_protocol
+from finflow.cli.running import run_evaluation, run_protocol
 from finflow.cli.safety import run_safely
 
 
@@ -22,8 +22,15 @@ def main(arguments: Sequence[str]) -> None:
         help="run at other costs, lags and capital and over stress periods, whatever evaluation.sweeps says, and list "
         "every classical strategy beside the agent, not equal weight alone (the report has them all in any case)",
     )
+    add_protocol(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)
+    check_protocol(parser, given.protocol, given.dry_run)
+    if given.protocol not in (None, "holdout"):
+        if given.with_backtest:
+            parser.error(f"--with-backtest belongs to a holdout evaluation, not to --protocol {given.protocol}")
+        run_protocol(given, given.protocol, given.checkpoint, given.dry_run)
+        return
     if given.checkpoint is None:
         parser.error("--checkpoint is missing: the checkpoint file or run folder of the agent")
     only = None if given.with_backtest else ["equal-weight"]

@@ -332,6 +332,38 @@ def test_a_checkpoint_that_cannot_be_resumed(case: str, run: Path, capsys: pytes
     assert all(word in said for word in words), said
 
 
+PROTOCOL = ("--mode", "evaluate", "--protocol")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["walk-forward", "--config", "tiny.yaml"],
+            ["fold 1 of 5 cannot be trained", "use more data"],
+        ),
+        (
+            ["cpcv", "--config", "tiny.yaml"],
+            ["6 groups of the", "bars before the test window", "evaluation.protocol.groups", "more data"],
+        ),
+        (["cpcv", "--set", "evaluation.protocol.test_groups=6"], ["test_groups = 6 must be below", "groups = 6"]),
+        (["walk-forward", "--seeds", "0"], ["evaluation.protocol.seeds", "at least 1"]),
+        (["crossvalidation", "--config", "tiny.yaml"], ["holdout, walk-forward, cpcv"]),
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_protocol_that_cannot_be_run(
+    arguments: list[str], words: list[str], dry: list[str], desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, *PROTOCOL, *arguments, *dry)
+    assert [word for word in words if word not in said] == []
+
+
+def test_a_protocol_by_a_run_without_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "models")
+    assert "run has no checkpoint" in refused(capsys, *PROTOCOL, "cpcv", "--resume", str(run))
+
+
 def test_a_checkpoint_that_cannot_be_evaluated(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     truncate(run)
     assert "damaged" in refused(capsys, "--mode", "evaluate", "--resume", "run")

@@ -373,6 +373,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "features.extra": ["mine:value@growth"],
             "evaluation.periods": ["crash:1987-10-01:1987-12-31"],
             "evaluation.tax.method": "hifo",
+            "evaluation.protocol.purge": 10,
             "offline.decisions": ["mine.csv"],
             "env.fill": "open",
             "train.device": "cpu",

@@ -112,6 +112,33 @@ def test_evaluate_lists_equal_weight_or_every_strategy_beside_the_agent(evaluati
     assert [named for _, named in evaluations] == [{"with_backtest": False}, {"with_backtest": True}]
 
 
+def test_evaluate_takes_a_protocol_with_a_checkpoint_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    monkeypatch.setattr(running, "run_protocol", calls)
+    assert called("evaluate.py", "--protocol", "cpcv", "--dry-run") == 0
+    assert called("evaluate.py", "--protocol", "walk-forward", "--checkpoint", "a.safetensors") == 0
+    assert [values[1:] for values, _ in calls] == [
+        ("cpcv", None, True),
+        ("walk-forward", Path("a.safetensors"), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--protocol", "walk-foward"], "did you mean walk-forward?"),
+        (["--protocol", "cpcv", "--with-backtest"], "--with-backtest belongs to a holdout evaluation"),
+        (["--dry-run", "--checkpoint", "a.safetensors"], "--dry-run belongs to --protocol"),
+    ],
+)
+def test_evaluate_refuses_what_does_not_fit_a_protocol(
+    arguments: list[str], words: str, evaluations: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("evaluate.py", *arguments) == 2
+    assert words in capsys.readouterr().err
+    assert evaluations == []
+
+
 def test_evaluate_needs_a_checkpoint(evaluations: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     assert called("evaluate.py") == 2
     assert "--checkpoint is missing" in capsys.readouterr().err

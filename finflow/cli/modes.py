@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve, resume_configuration
-from finflow.cli.options import MODES, Parser, add_configuration_options, add_recollect, one_of
+from finflow.cli.options import (
+    MODES,
+    Parser,
+    add_configuration_options,
+    add_protocol,
+    add_recollect,
+    check_protocol,
+    one_of,
+)
 from finflow.cli.output import describe_configuration
-from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_training
+from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_protocol, run_training
 from finflow.cli.safety import run_safely
 
 DESCRIPTION = """\
@@ -19,7 +27,8 @@ costs, on dates it never saw, beside strong classical portfolios."""
 MORE = """\
 modes:
   train      prices, behaviour data, offline learning, online fine-tuning, evaluation, report
-  evaluate   judge a trained agent (--resume) on the test window, and write its report
+  evaluate   judge a trained agent (--resume) on the test window, and write its report; with
+             --protocol walk-forward or cpcv: train anew for every fold before that window
   backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
              other costs, lags and capital, stress periods, and tables of trades and holdings
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
@@ -34,6 +43,7 @@ examples:
   python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   python main.py --mode train --resume logs/20260131_120000
   python main.py --mode evaluate --resume logs/20260131_120000
+  python main.py --mode evaluate --protocol cpcv --config configs/default.yaml --dry-run
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
   python main.py --mode inspect logs/20260131_120000
@@ -83,6 +93,7 @@ def _parser() -> Parser:
         "optimal, the best policy of a synthetic market",
     )
     add_recollect(parser)
+    add_protocol(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -106,7 +117,11 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     if mode == "demo" and given.config:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
-    if mode == "evaluate" and not given.resume:
+    if mode != "evaluate" and (given.protocol or given.dry_run):
+        option = "--protocol" if given.protocol else "--dry-run"
+        parser.error(f"{option} belongs to --mode evaluate, not to --mode {mode}")
+    check_protocol(parser, given.protocol, given.dry_run)
+    if mode == "evaluate" and not given.resume and given.protocol in (None, "holdout"):
         parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
     if mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
@@ -118,7 +133,10 @@ def _train(given: argparse.Namespace) -> None:
 
 
 def _evaluate(given: argparse.Namespace) -> None:
-    run_evaluation(given, given.resume)
+    if given.protocol in (None, "holdout"):
+        run_evaluation(given, given.resume)
+    else:
+        run_protocol(given, given.protocol, given.resume, given.dry_run)
 
 
 def _backtest(given: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from finflow.errors import FinflowError
 
+PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 MODES = ("train", "evaluate", "backtest", "audit", "inspect", "demo")
 
 #: Option, name of its value, the keys it stands for, help.
@@ -20,6 +21,7 @@ _SHORT = (
     ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
     ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
     ("--seed", "N", ("train.seed",), "of every random number"),
+    ("--seeds", "N", ("evaluation.protocol.seeds",), "trainings of each fold of a --protocol, seed by seed"),
     ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
 )
 
@@ -127,6 +129,29 @@ def add_recollect(parser: Parser) -> None:
     parser.add_argument(
         "--recollect", action="store_true", help="collect the behaviour data anew, even where a saved file would do"
     )
+
+
+def add_protocol(parser: Parser) -> None:
+    """Add --protocol and --dry-run."""
+    parser.add_argument(
+        "--protocol",
+        type=one_of(*PROTOCOLS),
+        metavar="NAME",
+        help="evaluate: holdout (the default: the agent on the test window), or walk-forward or cpcv (combinatorial "
+        "purged): train anew for every fold, before the test window, by the configuration given or that "
+        "of the agent",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="with --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop",
+    )
+
+
+def check_protocol(parser: Parser, protocol: str | None, dry_run: bool) -> None:
+    """Refuse --dry-run where nothing would be trained."""
+    if dry_run and protocol in (None, "holdout"):
+        parser.error("--dry-run belongs to --protocol walk-forward or cpcv, which train; a holdout evaluation does not")
 
 
 def one_of(*names: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,8 +26,17 @@ _OPTIMALITY = ("of optimum", "optimality", "{:.3f}")
 """In made-up markets: 1 is the best policy there is, 0 the better of equal weight and holding."""
 
 
-def show_outcome(outcome: Outcome, only: Sequence[str] | None = None) -> None:
-    """Print the summary table and where the report is; `only` these strategies are listed beside the judged one."""
+def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str = "the test window") -> None:
+    """Print the summary table, the verdict and where the report is.
+
+    Parameters
+    ----------
+    outcome
+    only
+        Strategies to list beside the judged one; all of them when left out.
+    where
+        What the figures are over.
+    """
     rows = summary_rows(outcome.summary, only)
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         _print_styled(rows)
@@ -33,9 +44,23 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None) -> None:
         print()
         print("\n".join(aligned(rows)))
         print()
-    print("over the test window, net of costs; return, volatility, Sharpe and turnover are annual")
+    print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
+    for line in verdict_lines(outcome.report.with_name("metrics.json")):
+        print(line)
     print("the report has the intervals, and what these figures cannot show")
     print(f"report: {outcome.report}")
+
+
+def verdict_lines(metrics: Path) -> list[str]:
+    """The verdict in a report's numbers, and what speaks against a yes; nothing where nothing was compared."""
+    try:
+        verdict = json.loads(metrics.read_text("utf-8"))["verdict"]
+    except (OSError, ValueError, KeyError):
+        return []
+    if verdict is None:
+        return []
+    against = [f"  {reason['said']}" for reason in verdict["reasons"] if not reason["enough"]]
+    return [f"beats equal weight: {verdict['beats_equal_weight']}", *against]
 
 
 def show_audit(findings: Sequence[Finding]) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finflow.cli.configuration import evaluation_overrides
+from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, resolve
 from finflow.cli.options import explicit, program
 from finflow.cli.output import plain, show_audit, show_outcome
 from finflow.errors import CheckpointError, FinflowError, OutputError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from finflow.config import Config
+    from finflow.experiments.folds import Protocol
 
 #: What an evaluation may change without changing its figures.
 _NOT_DECIDING = ("output.", "train.", "market.cache_dir", "market.use_cache", "env.episode_length")
@@ -106,6 +107,42 @@ def run_evaluation(
     show_outcome(evaluate_checkpoint(checkpoint, overrides, folder, with_backtest), only)
 
 
+def run_protocol(arguments: argparse.Namespace, protocol: Protocol, checkpoint: Path | None, dry_run: bool) -> None:
+    """Train anew for every fold of a protocol, and show the outcome. The same command goes on where one was stopped.
+
+    Parameters
+    ----------
+    arguments
+        With the options of `add_configuration_options`.
+    protocol
+        `walk-forward` or `cpcv`.
+    checkpoint
+        A run folder or checkpoint file whose configuration stands in for the defaults; its run's folder takes the
+        protocol's.
+    dry_run
+        Only say how many trainings there are and how long they will take.
+    """
+    config = resolve(arguments, None if checkpoint is None else checkpoint_configuration(checkpoint))
+    parent = None
+    if checkpoint is not None:
+        elsewhere = explicit(arguments).get("output.logs_dir")
+        run = _run_of(checkpoint)
+        parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
+    from finflow.experiments import protocols
+    from finflow.training.run import request_stop
+
+    plan = protocols.plan_of(config, protocol, parent)
+    if dry_run:
+        print("\n".join(protocols.estimate(plan).lines()))
+        return
+    with stopping_between_updates(request_stop):
+        try:
+            outcome = protocols.run_protocol(plan)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; the same command goes on from there") from None
+    show_outcome(outcome, where="the judged windows, in the path of median Sharpe ratio")
+
+
 def backtest_named(config: Config, names: Sequence[str]) -> None:
     """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
@@ -151,14 +188,21 @@ def run_inspection(path: Path) -> None:
 
 def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
     """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
-    given = checkpoint.resolve()
-    run = given if given.is_dir() else given.parent.parent if given.parent.name == "models" else given.parent
+    run = _run_of(checkpoint)
     folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
     deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
     if not deciding:
         return folder
     name = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
     return (folder or run) / "evaluations" / name
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """The run folder that a checkpoint lies in, or that was named itself."""
+    given = checkpoint.resolve()
+    if given.is_dir():
+        return given
+    return given.parent.parent if given.parent.name == "models" else given.parent
 
 
 @contextmanager

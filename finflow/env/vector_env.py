@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -69,8 +70,8 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     Parameters
     ----------
     process : DecisionProcess
-    window : range
-        Bars that episodes stay within.
+    window : range, or several
+        Bars that episodes stay within; of several ranges, each episode within one.
     num_envs : int
     episode_length : int or None
         Decisions of an episode; None plays the whole window, from its beginning.
@@ -95,7 +96,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def __init__(
         self,
         process: DecisionProcess,
-        window: range,
+        window: range | Sequence[range],
         num_envs: int,
         episode_length: int | None = None,
         random_portfolios: bool = False,
@@ -108,20 +109,27 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.copy = copy
         self._written: dict[str, Any] | None = None
         self.compiled = compile_process(process) if compiled else None
-        self.bars = process.decision_bars(window)
-        self.episode_length = len(self.bars) if episode_length is None else episode_length
-        if len(self.bars) < max(self.episode_length, 1):
+        stretches = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
+        longest = max(len(bars) for bars in stretches)
+        self.episode_length = longest if episode_length is None else episode_length
+        if longest < max(self.episode_length, 1):
             raise MarketError(
-                f"the window has {len(self.bars)} bars to decide at, fewer than env.episode_length "
+                f"the window has {longest} bars to decide at, fewer than env.episode_length "
                 f"({self.episode_length}); move its dates or shorten the episodes"
             )
+        self.bars = np.concatenate([np.arange(bars.start, bars.stop) for bars in stretches])
+        # the last bar of a window has no decision, so that two windows never touch
+        self._inside = np.isin(np.arange(len(process.growth) + 1), self.bars)
+        self._starts = np.concatenate(
+            [np.arange(bars.start, bars.stop - self.episode_length + 1) for bars in stretches]
+        )
         self.random_portfolios = random_portfolios
         self.num_envs = num_envs
         self.single_observation_space = observation_space(process)
         self.single_action_space = action_space(process)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
-        self.state = process.start(np.full(num_envs, self.bars.start, dtype=np.int64))
+        self.state = process.start(np.full(num_envs, self.bars[0], dtype=np.int64))
         self.age = np.zeros(num_envs, dtype=np.int64)
         self.running_sharpe = RunningSharpe(num_envs)
 
@@ -141,8 +149,8 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         bars, weights = options.get("bars"), options.get("weights")
         if bars is not None and np.shape(bars) != (self.num_envs,):
             raise ValueError(f"bars have the shape {np.shape(bars)}, not {(self.num_envs,)}")
-        if bars is not None and not np.isin(bars, np.asarray(self.bars)).all():
-            first, last = self.bars.start, self.bars.stop - 1
+        if bars is not None and not np.isin(bars, self.bars).all():
+            first, last = self.bars[0], self.bars[-1]
             raise ValueError(f"an episode can start at the bars {first} to {last}, not at {bars}")
         if weights is not None:
             weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights, "weights"))
@@ -169,7 +177,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         outcome, sharpe, observation = self._fill(checked_actions(actions, self.num_envs, self.process.n_weights))
         self.state = outcome.state
         self.age += 1
-        over = (self.age >= self.episode_length) | (self.state.bar >= self.bars.stop)
+        over = (self.age >= self.episode_length) | ~self._inside[self.state.bar]
         truncated = np.greater(over, outcome.terminated)
         info = step_info(outcome, sharpe)
         ended = over | outcome.terminated
@@ -203,8 +211,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """Start new episodes for some of the portfolios."""
         count = int(which.sum())
         if bars is None:
-            last_start = self.bars.stop - self.episode_length
-            bars = self.np_random.integers(self.bars.start, last_start + 1, size=count)
+            bars = self._starts[self.np_random.integers(len(self._starts), size=count)]
         if weights is None and self.random_portfolios:
             weights, _ = draw_coverage(self.np_random, count, self.process.n_weights)
         fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights)

@@ -122,6 +122,21 @@ def percent_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{round(share * 100, 6):g}%".replace("-", MINUS)))
 
 
+def log_axis(axes: Axes, values: NDArray[np.float64]) -> None:
+    """Log scale with round numbers on it, also where everything lies within a few percent."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    positive = values[np.isfinite(values) & (values > 0.0)]
+    axes.set_yscale("log")
+    if positive.size:
+        axes.set_ylim(float(positive.min()) * 0.97, float(positive.max()) * 1.03)
+    spread = float(positive.max() / positive.min()) if positive.size else 1.0
+    steps = (1.0, 2.0, 5.0) if spread > 12.0 else (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=steps) if spread > 2.5 else MaxNLocator(6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{TIMES}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def date_axis(axes: Axes, dates: Dates) -> None:
     """Label the x axis with dates, from the first to the last."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter

@@ -20,15 +20,14 @@ from finflow.evaluation.drawing import (
     date_axis,
     legend_of_figure,
     line_look,
+    log_axis,
     percent_axis,
     render,
 )
-from finflow.evaluation.paths import Array
 from finflow.evaluation.results import BASELINE
 from finflow.evaluation.significance import Interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -43,7 +42,7 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
         for run in sorted((agent, *strategies), key=lambda run: -final[run.name]):
             path = np.where(wealth[run.name] > 0.0, wealth[run.name], np.nan)
             axes.plot(agent.dates, path, label=f"{run.name}  {final[run.name]:.2f}{TIMES}", **looks[run.name])
-        _log_axis(axes, np.concatenate(list(wealth.values())))
+        log_axis(axes, np.concatenate(list(wealth.values())))
         date_axis(axes, agent.dates)
         axes.set_ylabel("value of 1 invested, log scale")
         legend_of_figure(figure, axes)
@@ -219,21 +218,6 @@ def _looks(agent: Backtest, strategies: Sequence[Backtest]) -> dict[str, dict[st
     if agent.name != BASELINE:
         looks[BASELINE] = {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}
     return looks
-
-
-def _log_axis(axes: Axes, values: Array) -> None:
-    """Log scale with round numbers on it, also where everything lies within a few percent."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    positive = values[np.isfinite(values) & (values > 0.0)]
-    axes.set_yscale("log")
-    if positive.size:
-        axes.set_ylim(float(positive.min()) * 0.97, float(positive.max()) * 1.03)
-    spread = float(positive.max() / positive.min()) if positive.size else 1.0
-    steps = (1.0, 2.0, 5.0) if spread > 12.0 else (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-    axes.yaxis.set_major_locator(LogLocator(subs=steps) if spread > 2.5 else MaxNLocator(6))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{TIMES}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _value_and_interval(value: float, bounds: Interval) -> str:

@@ -46,14 +46,15 @@ class TwoStates(NamedTuple):
     stay: FloatArray
 
 
-def crisis(view: View, fit_until: int) -> FloatArray:
+def crisis(view: View, fit: int | TwoStates) -> FloatArray:
     """P(bad state at t | m up to t), 0 to 1: a filter of two states fitted on training (Hamilton 1989), shape (bars,).
 
     Two states in which m is normal, each with a mean, a variance and a persistence; bad is the one of larger variance.
-    The horizon is what the persistence makes it, some weeks. Parameters come from the rows before `fit_until` alone.
+    The horizon is what the persistence makes it, some weeks. Parameters come from the rows before `fit` alone, or
+    are those given.
     """
     market = view.market[:, 0]
-    return filtered(market, fit_states(market[:fit_until]))
+    return filtered(market, fit_states(market[:fit]) if isinstance(fit, int) else fit)
 
 
 def fit_states(returns: FloatArray) -> TwoStates:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,15 +13,23 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError
 from finflow.market import rolling
 from finflow.market.asset_features import ASSET_FEATURES, LENSES, AssetFeature, View
-from finflow.market.crisis import crisis
+from finflow.market.crisis import TwoStates, crisis, fit_states
 from finflow.market.extra import own_feature
-from finflow.market.market_features import MARKET_FEATURES, turbulence
+from finflow.market.market_features import MARKET_FEATURES, TurbulenceFit, fit_turbulence, turbulence
 from finflow.market.panel import MarketPanel
 from finflow.market.trading_features import TRADING_FEATURES
 
 FloatArray = NDArray[np.float64]
 
-__all__ = ["LENSES", "LONGEST_LOOKBACK", "Features", "compute_features", "features_of"]
+__all__ = [
+    "LENSES",
+    "LONGEST_LOOKBACK",
+    "Features",
+    "Fitted",
+    "apply_features",
+    "compute_features",
+    "features_of",
+]
 
 LONGEST_LOOKBACK = 253
 """Bars that the longest feature needs: 252 returns."""
@@ -28,6 +37,25 @@ LONGEST_LOOKBACK = 253
 _FEWEST_ROWS = 63
 """Rows that the scaling is fitted on, at least."""
 _CLIP = 5.0
+
+
+class Fitted(NamedTuple):
+    """All that features take from a training window.
+
+    Attributes
+    ----------
+    turbulence : TurbulenceFit
+    crisis : TwoStates
+    assets : float64 (F, 2)
+        Mean and deviation of each asset feature.
+    market : float64 (M, 2)
+        Of each market feature.
+    """
+
+    turbulence: TurbulenceFit
+    crisis: TwoStates
+    assets: FloatArray
+    market: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +75,8 @@ class Features:
         Expert -> indices into the F features.
     first_bar : int
         First row at which every feature is defined (for two assets at least); all rows before it are zero.
+    fitted : Fitted or None
+        What was fitted on the training window, to make the same features of other bars with; None where nothing was.
     """
 
     assets: NDArray[np.float32]
@@ -55,6 +85,7 @@ class Features:
     market_names: tuple[str, ...]
     lenses: dict[str, tuple[int, ...]]
     first_bar: int
+    fitted: Fitted | None = None
 
 
 def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = ()) -> Features:
@@ -89,6 +120,50 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
             f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
             f"{needed} at least; move market.train_end or use more data"
         )
+    raw = _raw(panel, extra, lambda view: (fit_turbulence(view, fit_until), _states(view, fit_until)))
+    if raw.first_bar + _FEWEST_ROWS > fit_until:
+        raise MarketError(
+            f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
+            f"only from bar {raw.first_bar}, and {_FEWEST_ROWS} more are needed; move market.train_end or use more data"
+        )
+    scales = [
+        _fits(values, defined, raw.first_bar, fit_until)
+        for values, defined in ((raw.assets, raw.defined), (raw.market, raw.market_defined))
+    ]
+    return _scaled(raw, Fitted(*raw.models, *scales))
+
+
+def apply_features(panel: MarketPanel, fitted: Fitted, extra: Sequence[str] = ()) -> Features:
+    """The features of a panel with everything that is fitted taken from another: nothing is learned from this one.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        With the same assets and fields as the one that `fitted` comes from.
+    fitted : Fitted
+    extra : sequence of str
+        As it was there.
+    """
+    return _scaled(_raw(panel, extra, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
+
+
+class _Raw(NamedTuple):
+    """Features before scaling, (F, bars, assets) and (M, bars), where they are defined, and what they are called."""
+
+    assets: FloatArray
+    market: FloatArray
+    defined: NDArray[np.bool_]
+    market_defined: NDArray[np.bool_]
+    listing: list[tuple[str, tuple[str, ...]]]
+    market_names: tuple[str, ...]
+    first_bar: int
+    models: tuple[TurbulenceFit, TwoStates]
+
+
+def _raw(
+    panel: MarketPanel, extra: Sequence[str], models_of: Callable[[View], tuple[TurbulenceFit, TwoStates]]
+) -> _Raw:
+    """Every feature of every bar, unscaled."""
     view = View(panel)
     added = [own_feature(path) for path in extra]
     own = features_of(panel)
@@ -102,28 +177,31 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
     _of_assets(view, own, raw)
     for column, (_, values) in zip(raw[len(own) :], of_assets, strict=True):
         column[:] = values
-    fitted = [turbulence(view, fit_until), crisis(view, fit_until)]
+    models = models_of(view)
+    fitted = [turbulence(view, models[0]), crisis(view, models[1])]
     known = [compute(view) for compute in MARKET_FEATURES.values()]
     market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
     defined = _all_finite(raw) & view.listed
     market_defined = _all_finite(market_raw)
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
     first_bar = int(ready[0]) if ready.size else panel.n_bars
-    if first_bar + _FEWEST_ROWS > fit_until:
-        raise MarketError(
-            f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
-            f"only from bar {first_bar}, and {_FEWEST_ROWS} more are needed; move market.train_end or use more data"
-        )
-    assets = _scale(raw, defined, first_bar, fit_until)
-    market = _scale(market_raw, market_defined, first_bar, fit_until)
-    lenses = {lens: tuple(index for index, (_, lenses) in enumerate(listing) if lens in lenses) for lens in LENSES}
+    return _Raw(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
+
+
+def _states(view: View, fit_until: int) -> TwoStates:
+    return fit_states(view.market[:fit_until, 0])
+
+
+def _scaled(raw: _Raw, fitted: Fitted) -> Features:
+    lenses = {lens: tuple(index for index, (_, lenses) in enumerate(raw.listing) if lens in lenses) for lens in LENSES}
     return Features(
-        assets=assets,
-        market=market,
-        asset_names=tuple(name for name, _ in listing),
-        market_names=market_names,
+        assets=_scale(raw.assets, raw.defined, raw.first_bar, fitted.assets),
+        market=_scale(raw.market, raw.market_defined, raw.first_bar, fitted.market),
+        asset_names=tuple(name for name, _ in raw.listing),
+        market_names=raw.market_names,
         lenses=lenses,
-        first_bar=first_bar,
+        first_bar=raw.first_bar,
+        fitted=fitted,
     )
 
 
@@ -161,11 +239,17 @@ def _of_assets(view: View, features: Sequence[AssetFeature], raw: FloatArray) ->
             column[:] = rolling.percentile_rank(column)
 
 
-def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fit_until: int) -> NDArray[np.float32]:
+def _fits(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fit_until: int) -> FloatArray:
+    """Training mean and deviation of each feature, (features, 2)."""
+    usable = defined[:fit_until].copy()
+    usable[:first_bar] = False
+    return np.array([_fit(column[:fit_until][usable]) for column in raw])
+
+
+def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fits: FloatArray) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
     usable = defined.copy()
     usable[:first_bar] = False
-    fits = np.array([_fit(column[:fit_until][usable[:fit_until]]) for column in raw])
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
     bars = len(defined)
     _fill(raw.reshape(len(raw), bars, -1), usable.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from finflow.market import rolling
 from finflow.market.asset_features import View
 from finflow.market.panel import BARS_PER_YEAR
 
-__all__ = ["MARKET_FEATURES", "turbulence"]
+__all__ = ["MARKET_FEATURES", "TurbulenceFit", "fit_turbulence", "turbulence"]
 
 FloatArray = NDArray[np.float64]
 
@@ -123,13 +124,47 @@ def breadth(view: View) -> FloatArray:
     return np.where(count > 0, share, np.nan)
 
 
-def turbulence(view: View, fit_until: int) -> FloatArray:
+class TurbulenceFit(NamedTuple):
+    """What turbulence takes from the training window.
+
+    Attributes
+    ----------
+    used : bool (assets,)
+        Those with enough returns there.
+    center, scale : float64 (assets,)
+        Of the returns.
+    inverse : float64 (assets, assets)
+        Of their shrunk correlations.
+    """
+
+    used: NDArray[np.bool_]
+    center: FloatArray
+    scale: FloatArray
+    inverse: FloatArray
+
+
+def turbulence(view: View, fit: int | TurbulenceFit) -> FloatArray:
     """ln of the mean over 10 bars of z' C^-1 z / n, a log ratio: how unusual moves are (Kritzman and Li 2010).
 
     z are returns standardised by each asset's training mean and deviation, C their training correlations shrunk a tenth
     towards the identity, n the number of assets that have a return. Mean, deviation and C come from the rows before
-    `fit_until` alone. An asset with under 60 training returns is left out; one that is not listed adds nothing.
+    `fit` alone, or are those given. An asset with under 60 training returns is left out; one that is not listed adds
+    nothing.
     """
+    fitted = fit_turbulence(view, fit) if isinstance(fit, int) else fit
+    known = np.isfinite(view.returns) & fitted.used
+    padded = _standardised(view, known, fitted.center, fitted.scale)
+    distance = np.empty(len(padded))
+    for start in range(0, len(padded), _BLOCK):
+        block = padded[start : start + _BLOCK]
+        distance[start : start + _BLOCK] = ((block @ fitted.inverse) * block).sum(axis=1)
+    n_known = known.sum(axis=1)
+    per_asset = np.where(n_known > 0, distance[: len(known)] / np.maximum(n_known, 1), np.nan)
+    return np.log(np.maximum(rolling.mean(per_asset[:, None], 10)[:, 0], _FLOOR))
+
+
+def fit_turbulence(view: View, fit_until: int) -> TurbulenceFit:
+    """What `turbulence` needs of the rows before `fit_until`."""
     training = view.returns[1:fit_until]
     counts = np.isfinite(training).sum(axis=0)
     used = counts >= _FEWEST
@@ -138,20 +173,20 @@ def turbulence(view: View, fit_until: int) -> FloatArray:
     center = fitted.sum(axis=0) / np.maximum(counts, 1)
     apart = np.where(known[1:fit_until], training - center, 0.0)
     scale = np.maximum(np.sqrt((apart * apart).sum(axis=0) / np.maximum(counts - 1, 1)), _FLOOR)
-    # Blocks of one size, so that a row's bits do not depend on how many rows come after it.
-    bars, n_assets = known.shape
-    padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
-    standard = padded[:bars]
-    np.divide(view.returns - center, scale, out=standard, where=known)
+    standard = _standardised(view, known, center, scale)
     together = standard[1:fit_until].T @ standard[1:fit_until] / max(fit_until - 1, 1)
     deviation = np.sqrt(np.maximum(np.diag(together), 1e-12))
     correlation = (1.0 - _SHRINKAGE) * together / np.outer(deviation, deviation)
     np.fill_diagonal(correlation, 1.0)
-    inverse = np.linalg.inv(correlation)
-    distance = np.empty(len(padded))
-    for start in range(0, len(padded), _BLOCK):
-        block = padded[start : start + _BLOCK]
-        distance[start : start + _BLOCK] = ((block @ inverse) * block).sum(axis=1)
-    n_known = known.sum(axis=1)
-    per_asset = np.where(n_known > 0, distance[:bars] / np.maximum(n_known, 1), np.nan)
-    return np.log(np.maximum(rolling.mean(per_asset[:, None], 10)[:, 0], _FLOOR))
+    return TurbulenceFit(used, center, scale, np.linalg.inv(correlation))
+
+
+def _standardised(view: View, known: NDArray[np.bool_], center: FloatArray, scale: FloatArray) -> FloatArray:
+    """Standardised returns, zero where not known, and zeros below up to a whole number of blocks.
+
+    Blocks of one size, so that a row's bits do not depend on how many rows come after it.
+    """
+    bars, n_assets = known.shape
+    padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
+    np.divide(view.returns - center, scale, out=padded[:bars], where=known)
+    return padded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -174,6 +174,57 @@ class MarketPanel:
         if not 0 <= start < stop <= self.n_bars:
             raise MarketError(f"a panel of {self.n_bars} bars has none from {start} to {stop}")
         return self._rows(slice(start, stop))
+
+    def spliced(self, pieces: Sequence[range]) -> MarketPanel:
+        """Some stretches of bars joined to one panel, as if what lies between them had never been.
+
+        From each join on, an asset's prices are scaled so that it did not move over the join (its volume too, so that
+        the money traded stays what it was): no return of a bar that was left out can be read off the prices that are
+        kept. Cash earns nothing over a join.
+
+        Parameters
+        ----------
+        pieces : sequence of range
+            One after another, apart, none empty.
+
+        Raises
+        ------
+        MarketError
+            If they overlap, or the panel does not have them.
+        """
+        ends = [0, *(edge for piece in pieces for edge in (piece.start, piece.stop)), self.n_bars]
+        if not pieces or any(not len(piece) for piece in pieces) or ends != sorted(ends):
+            said = ", ".join(f"{piece.start} to {piece.stop}" for piece in pieces)
+            raise MarketError(f"a panel of {self.n_bars} bars cannot be joined from the bars {said or 'none'}")
+        rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
+        joins = np.cumsum([len(piece) for piece in pieces])[:-1]
+        scale = np.ones((len(rows), self.n_assets))
+        level = np.ones(len(rows))
+        for join in joins:
+            before, after = rows[join - 1], rows[join]
+            ratio = scale[join - 1] * self.close[before] / self.close[after]
+            scale[join:] = np.where(np.isfinite(ratio), ratio, 1.0)
+            if self.benchmark is not None:
+                level[join:] = level[join - 1] * self.benchmark[before] / self.benchmark[after]
+        cash = self.cash_returns[rows].copy()
+        cash[[0, *joins]] = 0.0
+
+        def joined(array: FloatArray | None, by: FloatArray) -> FloatArray | None:
+            return None if array is None else array[rows] * by
+
+        return MarketPanel(
+            dates=self.dates[rows],
+            assets=self.assets,
+            close=self.close[rows] * scale,
+            cash_returns=cash,
+            open=joined(self.open, scale),
+            high=joined(self.high, scale),
+            low=joined(self.low, scale),
+            volume=joined(self.volume, 1.0 / scale),
+            benchmark=joined(self.benchmark, level),
+            benchmark_name=self.benchmark_name,
+            provenance=self.provenance,
+        )
 
     def bars_until(self, date: str | dt.date | np.datetime64) -> int:
         """Number of bars up to and including a date."""

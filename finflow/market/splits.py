@@ -20,6 +20,7 @@ class Split:
     ----------
     train_end, validation_end, test_end : int
         Bars up to the end of each window, so that `panel.close[split.test.start:split.test.stop]` is the test window.
+        The market of a fold has none: there `test_end` is `validation_end`.
     """
 
     train_end: int
@@ -27,9 +28,9 @@ class Split:
     test_end: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.train_end < self.validation_end < self.test_end:
+        if not 0 < self.train_end < self.validation_end <= self.test_end:
             raise MarketError(
-                "the windows must follow one another and hold at least one bar each, not end at bars "
+                "the windows to learn and to choose by must follow one another and hold a bar each, not end at bars "
                 f"{self.train_end}, {self.validation_end} and {self.test_end}"
             )
 

@@ -6,6 +6,7 @@ episodes step together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.errors import MarketError
+from finflow.errors import ConfigError, MarketError
 from finflow.offline.card import data_card
 from finflow.offline.dataset import OfflineDataset, made_by
 from finflow.offline.decisions import Decisions, price_decisions, read_decisions
@@ -116,15 +117,15 @@ class Behaviour:
         return np.where(covering[:, None], aims, named)
 
 
-def collect(config: Config, process: DecisionProcess, window: range) -> OfflineDataset:
+def collect(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> OfflineDataset:
     """Collect ``train.offline_episodes`` episodes in the training window, and price the user's own decisions there.
 
     Parameters
     ----------
     config : Config
     process : DecisionProcess
-    window : range
-        Bars that episodes stay within.
+    window : range, or several
+        Bars that episodes stay within; of several ranges, each episode within one.
 
     Returns
     -------
@@ -137,10 +138,16 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
         If prices do not move, or a file of decisions cannot be used.
     """
     parts, told = [play_behaviour(config, process, window)], []
-    for path in config.offline.decisions:
-        decisions = read_decisions(path, process.panel, window.stop)
-        parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
-        told.append(account_of(decisions, parts[-1]))
+    if isinstance(window, range):
+        for path in config.offline.decisions:
+            decisions = read_decisions(path, process.panel, window.stop)
+            parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
+            told.append(account_of(decisions, parts[-1]))
+    elif config.offline.decisions:
+        raise ConfigError(
+            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
+            "day know its prices; leave offline.decisions out"
+        )
     rows = joined(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
@@ -155,7 +162,7 @@ def collect(config: Config, process: DecisionProcess, window: range) -> OfflineD
     return OfflineDataset(**columns, meta=meta)
 
 
-def play_behaviour(config: Config, process: DecisionProcess, window: range) -> Rows:
+def play_behaviour(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> Rows:
     """Play the families and the coverage mixture; what each decision was and what came of it."""
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -88,17 +88,17 @@ class OfflineDataset:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != META}
 
 
-def made_by(config: Config, process: DecisionProcess, window: range) -> dict[str, str]:
+def made_by(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> dict[str, str]:
     """Hashes of all that decides a dataset, by name: a mismatch can then say what differs."""
-    panel = process.panel.until(window.stop)
+    windows = [window] if isinstance(window, range) else list(window)
+    stop = windows[-1].stop
+    panel = process.panel.until(stop)
     train = config.train
     return {
         "version": str(VERSION),
         "prices": panel.sha256,
-        "training window": f"{panel.dates[window.start]} to {panel.dates[-1]}",
-        "features": _hash(
-            process.asset_features[: window.stop].tobytes() + process.market_features[: window.stop].tobytes()
-        ),
+        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in windows),
+        "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
         "costs and execution": _hash(config.env.model_dump_json().encode()),
         "objectives": _hash(config.objectives.model_dump_json().encode()),
         "episodes": str(train.offline_episodes),

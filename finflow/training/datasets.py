@@ -65,7 +65,7 @@ def offline_data(
     FinflowError
         If the file was made by something else; it is never overwritten then.
     """
-    window = materials.split.train
+    window = materials.train
     expected = made_by(config, materials.process, window)
     given = path
     if path is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from finflow.agent.critic import NetworkShape
@@ -11,7 +13,7 @@ from finflow.config import Config
 from finflow.env.decision import DecisionProcess, equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError, MarketError
-from finflow.market.features import Features, compute_features
+from finflow.market.features import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
 from finflow.market.splits import Split, split_panel, visible
@@ -33,6 +35,9 @@ class Materials:
         Of the process.
     moments : Moments
         Of equal weight on the training window.
+    stretches : tuple of range
+        Where the bars to learn from are parted by what was held out: the parts, in each of which episodes stay. Empty
+        where they are all of the training window.
     """
 
     config: Config
@@ -41,6 +46,12 @@ class Materials:
     process: DecisionProcess
     features: Features
     moments: Moments
+    stretches: tuple[range, ...] = ()
+
+    @property
+    def train(self) -> range | tuple[range, ...]:
+        """Bars that episodes stay within; of several ranges, each within one."""
+        return self.stretches or self.split.train
 
     @property
     def shape(self) -> NetworkShape:
@@ -54,6 +65,8 @@ class Materials:
 
     def held_out_process(self) -> DecisionProcess:
         """A process over the test window as well: for the final evaluation alone."""
+        if not self.split.test:
+            raise ValueError("the market of a fold has no test window")
         features = compute_features(self.panel, self.split.train_end, self.config.features.extra)
         return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
 
@@ -69,6 +82,66 @@ def prepare(config: Config) -> Materials:
     return prepare_from(load_panel(config.market), config)
 
 
+def prepare_pieces(panel: MarketPanel, config: Config, pieces: Sequence[range], validation: int) -> Materials:
+    """The market of a training that may not see some of the bars: the pieces that are left, joined.
+
+    What is held out is not in the panel at all, so that neither features, nor what is fitted, nor a reward can depend
+    on it. After each join nothing is learned until every window of a feature lies after it.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Cut before the test window.
+    config : Config
+    pieces : sequence of range
+        Bars of ``panel`` that may be seen, one after another and apart.
+    validation : int
+        How many of the last bars are for choosing a checkpoint.
+
+    Raises
+    ------
+    MarketError
+        If what is left is too short to learn in.
+    """
+    joined = panel.spliced(pieces)
+    train_end = joined.n_bars - validation
+    features = compute_features(joined, train_end, config.features.extra)
+    moments = _moments(joined, config, range(features.first_bar, train_end))
+    process = DecisionProcess(joined, features, config.env, config.objectives, moments)
+    listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
+    stretches, first = [], 0
+    for number, piece in enumerate(pieces):
+        stop = min(first + len(piece), train_end)
+        stretch = range(first + (process.first_bar - listed if number else 0), stop)
+        if len(process.decision_bars(stretch)) >= config.env.episode_length:
+            stretches.append(stretch)
+        first += len(piece)
+    if not stretches:
+        raise MarketError(
+            f"no stretch of the {train_end} bars to learn from has room for an episode of {config.env.episode_length} "
+            "decisions (env.episode_length) after the longest feature; use more data, shorter episodes or fewer folds"
+        )
+    split = Split(train_end, joined.n_bars, joined.n_bars)
+    return Materials(config, joined, split, process, features, moments, tuple(stretches))
+
+
+def process_on(materials: Materials, panel: MarketPanel) -> DecisionProcess:
+    """The decision process of a trained agent on other bars: everything that is fitted comes from its training."""
+    config, fitted = materials.config, materials.features.fitted
+    if fitted is None:
+        raise ValueError("nothing was fitted with these features")
+    features = apply_features(panel, fitted, config.features.extra)
+    return DecisionProcess(panel, features, config.env, config.objectives, materials.moments)
+
+
+def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
+    """Moments of equal weight on the training window."""
+    moments = equal_weight_moments(panel, config.env.fill, train)
+    if not moments.second > 0.0:
+        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    return moments
+
+
 def prepare_from(panel: MarketPanel, config: Config) -> Materials:
     """Split prices that were loaded, and compute features.
 
@@ -82,10 +155,7 @@ def prepare_from(panel: MarketPanel, config: Config) -> Materials:
     panel = panel.until(split.test_end)
     seen = visible(panel, split)
     features = compute_features(seen, split.train_end, config.features.extra)
-    train = range(features.first_bar, split.train_end)
-    moments = equal_weight_moments(seen, config.env.fill, train)
-    if not moments.second > 0.0:
-        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    moments = _moments(seen, config, range(features.first_bar, split.train_end))
     process = DecisionProcess(seen, features, config.env, config.objectives, moments)
     decisions = len(process.decision_bars(split.train))
     if decisions < config.env.episode_length:

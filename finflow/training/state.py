@@ -100,7 +100,7 @@ class OnlineWorld:
         kept = self.replay.places if first > 0 else written
         for name, column in self.replay.columns.items():
             check_like(tensors[f"replay.{name}"], column[:kept])
-        bars, length = self.env.bars, self.env.episode_length
+        bars, length = self.env.bars.tolist(), self.env.episode_length
         for name, values in (
             ("env.bar", bars),
             ("env.age", range(length)),
@@ -216,7 +216,7 @@ def start_online(config: Config, materials: Materials, device: torch.device) -> 
     bcell = BCell(materials.shape, config.bcell, seeded(seed, 4), device)
     env = PortfolioVectorEnv(
         materials.process,
-        materials.split.train,
+        materials.train,
         config.train.n_envs,
         config.env.episode_length,
         random_portfolios=True,

@@ -30,7 +30,7 @@ from finflow.training.finetune import finetune
 from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.manifest import MANIFEST, manifest_text
-from finflow.training.materials import choose_device, prepare
+from finflow.training.materials import Materials, choose_device, prepare
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
 from finflow.training.run import TrainingRun, request_stop, stopping_at_once
@@ -50,6 +50,10 @@ class FinFlowTrainer:
         checkpoint file branches into a new run folder.
     pretrained : Path, optional
         A checkpoint of the offline phase's end, to start the online phase from.
+    materials : Materials, optional
+        The market to learn in, such as a fold's; that of the configuration when left out.
+    progress : ProgressDisplay, optional
+        Shows how far it is; one on standard output when left out.
 
     Attributes
     ----------
@@ -67,12 +71,19 @@ class FinFlowTrainer:
     was found to fit.
     """
 
-    def __init__(self, config: Config, resume: Path | None = None, pretrained: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        resume: Path | None = None,
+        pretrained: Path | None = None,
+        materials: Materials | None = None,
+        progress: ProgressDisplay | None = None,
+    ) -> None:
         self.config = config
         torch.set_num_threads(config.train.threads)
         self.device = choose_device(config.train.device)
         checkpoint = self._read(resume or pretrained, exact=pretrained is None)
-        self.materials = prepare(config)
+        self.materials = prepare(config) if materials is None else materials
         if checkpoint is not None and checkpoint.facts["market"] != self.materials.process.panel.sha256:
             raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
         if checkpoint is not None:
@@ -82,6 +93,7 @@ class FinFlowTrainer:
         self._branches = resume is not None
         self._run: TrainingRun | None = None
         self._log: RunLog | None = None
+        self._progress = progress
         self._made: list[Path] = []
         if resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path):
             self.run_folder, self._in_place = run_folder_of(checkpoint.path), True
@@ -177,7 +189,7 @@ class FinFlowTrainer:
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
             write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
-            progress = ProgressDisplay(console_log=log.console)
+            progress = self._progress or ProgressDisplay(console_log=log.console)
             for line in self._warnings:
                 log.console(line)
             if checkpoint is not None:

@@ -283,6 +283,70 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
     assert application.called("backtest") == (load_config(None, {"env.slippage_bps": 9}, {}), ["momentum", "mine:Own"])
 
 
+class Protocols:
+    """Stands in for the trainings of a protocol."""
+
+    def __init__(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.application = application
+        self.planned: list[tuple[Config, str, Path | None]] = []
+        self.during: Callable[[], None] = lambda: None
+        made = {"plan_of": self.plan_of, "run_protocol": self.run, "estimate": lambda plan: self}
+        monkeypatch.setitem(sys.modules, "finflow.experiments.protocols", SimpleNamespace(**made))
+        monkeypatch.setattr("finflow.experiments.protocols", SimpleNamespace(**made), raising=False)
+        monkeypatch.setitem(sys.modules, "finflow.training.run", SimpleNamespace(request_stop=lambda: None))
+
+    def plan_of(self, config: Config, protocol: str, parent: Path | None) -> None:
+        self.planned.append((config, protocol, parent))
+
+    def run(self, plan: None) -> Outcome:
+        self.during()
+        return self.application.outcome
+
+    def lines(self) -> list[str]:
+        return ["12 trainings"]
+
+
+@pytest.fixture
+def protocols(application: Application, monkeypatch: pytest.MonkeyPatch) -> Protocols:
+    return Protocols(application, monkeypatch)
+
+
+def test_a_protocol_trains_by_the_configuration_that_is_given(
+    protocols: Protocols, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode", "evaluate", "--protocol", "walk-forward", "--seed", "4", "--seeds", "3"]) == 0
+    given = {"train.seed": 4, "evaluation.protocol.seeds": 3}
+    assert protocols.planned == [(load_config(None, given, {}), "walk-forward", None)]
+    assert "over the judged windows, in the path of median Sharpe ratio, net of costs" in capsys.readouterr().out
+
+
+def test_a_protocol_trains_as_an_agent_was_trained_and_may_change_that(protocols: Protocols, run: Path) -> None:
+    protocols.application.stored = load_config(None, {"bcell.gamma": 0.9}, {})
+    assert main(["--mode", "evaluate", "--protocol", "cpcv", "--resume", str(run), "--sac-episodes", "7"]) == 0
+    given = {"bcell.gamma": 0.9, "train.online_episodes": 7}
+    assert protocols.planned == [(load_config(None, given, {}), "cpcv", run / "protocols")]
+
+
+def test_a_dry_run_only_counts(protocols: Protocols, capsys: pytest.CaptureFixture[str]) -> None:
+    protocols.during = lambda: pytest.fail("trained")
+    assert main(["--mode", "evaluate", "--protocol", "cpcv", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "12 trainings\n"
+
+
+def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Protocols, capsys: pytest.CaptureFixture[str]) -> None:
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    protocols.during = press
+    said = complaint(capsys, "--mode", "evaluate", "--protocol", "cpcv", status=130)
+    assert said == "stopped; the same command goes on from there"
+
+
+def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Path) -> None:
+    assert main(["--mode", "evaluate", "--protocol", "holdout", "--resume", str(run)]) == 0
+    assert application.called("evaluate") == (run, {}, None)
+
+
 # --- mistakes
 
 
@@ -317,6 +381,15 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
         (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),
+        (
+            ["--mode", "evaluate", "--protocol", "walkforward"],
+            "not one of holdout, walk-forward, cpcv; did you mean walk",
+        ),
+        (["--mode", "evaluate", "--protocol", "holdout"], "--mode evaluate needs --resume"),
+        (["--mode", "evaluate", "--resume", "r", "--dry-run"], "--dry-run belongs to --protocol walk-forward or cpcv"),
+        (["--mode", "evaluate", "--protocol", "cpcv", "--resume", "none"], "none does not exist: name a run folder"),
+        (["--mode", "train", "--protocol", "cpcv"], "--protocol belongs to --mode evaluate, not to --mode train"),
+        (["--mode", "backtest", "--strategy", "s", "--dry-run"], "--dry-run belongs to --mode evaluate"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import sys
 from pathlib import Path
@@ -75,3 +76,27 @@ def test_help_names_every_key_with_its_default() -> None:
     assert "\nmarket.path = null\n" in text
     assert "\nmarket.use_cache = true\n" in text
     assert max(map(len, text.splitlines())) <= 110
+
+
+def verdict_file(folder: Path, verdict: object) -> Path:
+    (folder / "metrics.json").write_text(json.dumps({"verdict": verdict}))
+    return folder / "report.html"
+
+
+def test_the_verdict_is_shown_with_what_speaks_against_a_yes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reasons = [{"said": "The first agrees.", "enough": True}, {"said": "p = 0.4.", "enough": False}]
+    report = verdict_file(tmp_path, {"beats_equal_weight": "not shown", "reasons": reasons})
+    outcome: Any = Outcome(tmp_path, report, SUMMARY)
+    show_outcome(outcome)
+    shown = capsys.readouterr().out
+    assert "beats equal weight: not shown\n  p = 0.4.\n" in shown
+    assert "The first agrees" not in shown
+
+
+def test_there_is_no_verdict_where_nothing_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for report in (verdict_file(tmp_path, None), tmp_path / "none" / "report.html"):
+        outcome: Any = Outcome(tmp_path, report, SUMMARY)
+        show_outcome(outcome)
+        assert "beats equal weight" not in capsys.readouterr().out

@@ -235,3 +235,28 @@ def test_a_list_of_seeds_is_refused(process: DecisionProcess) -> None:
     with pytest.raises(ConfigError, match="one seed"):
         make(process).reset(seed=[1, 2, 3, 4, 5])
     assert issubclass(ConfigError, FinflowError)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_episode_stays_within_one_of_several_windows(process: DecisionProcess, compiled: bool) -> None:
+    """What lies between two windows is held out: neither a decision nor what it earns may touch it."""
+    windows = [range(0, 40), range(70, 90)]
+    env = PortfolioVectorEnv(process, windows, 50, LENGTH, random_portfolios=True, compiled=compiled)
+    env.reset(seed=3)
+    seen: set[int] = set()
+    for _ in range(5 * LENGTH):
+        bars, before = env.state.bar.copy(), env.age.copy()
+        seen |= set(bars.tolist())
+        _, _, _, truncated, _ = env.step(np.full((50, K), 1.0 / K))
+        np.testing.assert_array_equal(truncated, before + 1 == LENGTH)
+    assert seen <= {*range(1, 39), *range(70, 89)}
+    assert {1, 38, 70, 88} <= seen
+
+
+def test_an_episode_that_begins_too_late_ends_with_its_window(process: DecisionProcess) -> None:
+    env = PortfolioVectorEnv(process, [range(0, 40), range(70, 90)], 1, LENGTH)
+    env.reset(options={"bars": np.array([36])})
+    ends = [bool(env.step(np.full((1, K), 1.0 / K))[3][0]) for _ in range(3)]
+    assert ends == [False, False, True]
+    with pytest.raises(ValueError, match="not at"):
+        env.reset(options={"bars": np.array([50])})

@@ -13,7 +13,7 @@ from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.asset_features import ASSET_FEATURES, View
 from finflow.market.crisis import crisis
-from finflow.market.features import LENSES, Features, compute_features
+from finflow.market.features import LENSES, Features, apply_features, compute_features
 from finflow.market.market_features import MARKET_FEATURES, turbulence
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
@@ -280,3 +280,18 @@ def test_a_third_of_a_century_takes_under_a_second() -> None:
 def test_five_hundred_assets_take_under_ten_seconds() -> None:
     """A quarter of the bars in a quarter of the time: 8313 would need a gigabyte in a test."""
     assert least_seconds(market(assets=500, bars=2078), 1400) < 2.5
+
+
+@RAGGED
+def test_the_fit_of_one_market_makes_the_features_of_another(ragged: bool) -> None:
+    """An agent meets bars that it was not fitted on: nothing of them may move the scale."""
+    panel = market(ragged=ragged)
+    whole = compute_features(panel, FIT)
+    short = compute_features(panel.until(FIT), FIT)
+    assert whole.fitted is not None
+    assert short.fitted is not None
+    assert_equal(apply_features(panel, short.fitted), whole, BARS)
+    elsewhere = apply_features(market(seed=1), whole.fitted)
+    own = compute_features(market(seed=1), FIT)
+    assert not np.array_equal(elsewhere.assets, own.assets)
+    assert elsewhere.fitted is whole.fitted

@@ -137,3 +137,34 @@ def test_facts_for_a_manifest_are_json_and_complete() -> None:
     assert facts["source"] == "test"
     assert facts["panel_sha256"] == panel().sha256
     assert (facts["first_date"], facts["last_date"], facts["bars"]) == ("2020-01-01", "2020-01-05", 5)
+
+
+def test_joined_pieces_move_as_they_did_and_do_not_move_over_the_join() -> None:
+    volume = np.array(panel().close) * 100.0
+    whole = panel(volume=volume, benchmark=np.arange(1.0, 6.0), cash_returns=np.array([0.0, 0.1, 0.1, 0.1, 0.1]))
+    joined = whole.spliced([range(0, 2), range(3, 5)])
+    np.testing.assert_array_equal(joined.dates, DATES[[0, 1, 3, 4]])
+    moves = joined.close[1:] / joined.close[:-1]
+    np.testing.assert_allclose(moves, [whole.close[1] / whole.close[0], [1.0, 1.0], whole.close[4] / whole.close[3]])
+    np.testing.assert_allclose(joined.close * joined.volume, (whole.close * volume)[[0, 1, 3, 4]])
+    np.testing.assert_allclose(joined.benchmark, [1.0, 2.0, 2.0, 2.5])
+    np.testing.assert_array_equal(joined.cash_returns, [0.0, 0.1, 0.0, 0.1])
+
+
+def test_nothing_in_joined_pieces_tells_of_what_was_left_out() -> None:
+    other = panel(close=with_price(2, 0, 99.0)).spliced([range(0, 2), range(3, 5)])
+    assert other.sha256 == panel().spliced([range(0, 2), range(3, 5)]).sha256
+
+
+def test_an_asset_that_ended_in_what_was_left_out_is_not_there_after_it() -> None:
+    close = np.array(panel().close)
+    close[2:, 0] = np.nan
+    joined = panel(close=close).spliced([range(0, 2), range(3, 5)])
+    np.testing.assert_array_equal(joined.listed[:, 0], [True, True, False, False])
+    np.testing.assert_allclose(joined.close[:, 1], [20.0, 19.0, 19.0, 19.0 * 22.0 / 21.0])
+
+
+@pytest.mark.parametrize("pieces", [[], [range(0, 3), range(2, 5)], [range(0, 6)], [range(3, 5), range(0, 2)]])
+def test_pieces_that_cannot_be_joined_are_refused(pieces: list[range]) -> None:
+    with pytest.raises(MarketError, match="cannot be joined"):
+        panel().spliced(pieces)

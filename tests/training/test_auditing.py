@@ -295,8 +295,8 @@ def test_it_would_be_caught_if_there_were_anything(
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     from finflow.market import features
 
-    real = features._scale
-    monkeypatch.setattr(features, "_scale", lambda raw, known, first, fit: real(raw, known, first, len(known)))
+    real = features._fits
+    monkeypatch.setattr(features, "_fits", lambda raw, known, first, fit: real(raw, known, first, len(known)))
 
 
 def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:

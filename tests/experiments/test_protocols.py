@@ -1,0 +1,239 @@
+"""A protocol trains once for every fold, sees nothing that it judges on, and leaves the test window alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from finflow.cli import main
+from finflow.config import Config, dump_config, load_config
+from finflow.errors import FinflowError
+from finflow.evaluation.sections import look_up
+from finflow.experiments import protocols
+from finflow.experiments.folds import Fold
+from finflow.experiments.protocols import Plan, estimate, plan_of, train_fold
+from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
+from finflow.training.checkpoints import Checkpoint, read_checkpoint
+from finflow.training.datasets import offline_data
+from finflow.training.materials import prepare
+from finflow.training.run import request_stop
+
+SMALL = {
+    "market.source": "csv",
+    "market.train_end": "2014-06-30",
+    "market.validation_end": "2016-06-30",
+    "env.episode_length": 20,
+    "train.offline_episodes": 6,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 4,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 2,
+    "train.n_envs": 4,
+    "train.offline_batch_size": 16,
+    "train.online_batch_size": 8,
+    "train.validation_updates": 9,
+    "bcell.hidden_dim": 8,
+    "bcell.n_quantiles": 4,
+    "bcell.cql_samples": 1,
+    "evaluation.bootstrap_samples": 100,
+    "evaluation.lookback": 60,
+    "evaluation.rebalance_every": 150,
+    "evaluation.protocol.folds": 2,
+    "evaluation.protocol.groups": 4,
+    "evaluation.protocol.purge": 30,
+    "evaluation.protocol.embargo": 5,
+}
+BARS = 2000  # 1849 of them before the test window
+
+
+def write_prices(path: Path, changed: np.ndarray | None = None) -> Path:
+    """Prices of three assets; those of the bars ``changed`` are others."""
+    rng = np.random.default_rng(1)
+    close = 100.0 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (BARS, 3)), axis=0))
+    if changed is not None:
+        close[changed] *= rng.uniform(0.3, 3.0, (len(changed), 3))
+    dates = pd.bdate_range("2009-06-01", periods=BARS, name="Date")
+    pd.DataFrame(close, dates, list("ABC")).to_csv(path)
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Callable[..., Config]:
+    """Makes configurations of trainings of a second; keys in keyword form."""
+    write_prices(tmp_path / "prices.csv")
+
+    def make(**changes: object) -> Config:
+        places = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}
+        given = {name.replace("__", "."): value for name, value in changes.items()}
+        paths = {"market.path": str(tmp_path / "prices.csv"), **places}
+        return load_config(None, {**SMALL, **paths, **given}, environ={})
+
+    return make
+
+
+def with_a_hole(plan: Plan) -> Fold:
+    """The fold that learns from bars before and after those that it is judged on."""
+    (fold,) = (one for one in plan.folds if len(one.pieces) == 2 and one.tests[0].stop == one.tests[1].start)
+    return fold
+
+
+def trained(config: Config) -> Checkpoint:
+    plan = plan_of(config, "cpcv")
+    return read_checkpoint(train_fold(plan, with_a_hole(plan), config.train.seed))
+
+
+def same_bits(first: Checkpoint, second: Checkpoint) -> bool:
+    return first.tensors.keys() == second.tensors.keys() and all(
+        torch.equal(tensor.view(-1).view(torch.uint8), second.tensors[name].view(-1).view(torch.uint8))
+        for name, tensor in first.tensors.items()
+    )
+
+
+def test_no_held_out_bar_moves_a_bit_of_what_was_learned(small: Callable[..., Config], tmp_path: Path) -> None:
+    """Judged windows, the purge before them, the embargo after them, and the test window, all with other prices."""
+    config = small()
+    plan = plan_of(config, "cpcv")
+    fold = with_a_hole(plan)
+    seen = {bar for piece in fold.pieces for bar in piece}
+    hidden = np.array([bar for bar in range(BARS) if bar not in seen])
+    assert {bar for test in fold.tests for bar in test} < set(hidden.tolist())
+    first = trained(config)
+    other = write_prices(tmp_path / "other.csv", hidden)
+    assert same_bits(first, trained(small(market__path=str(other), output__logs_dir=str(tmp_path / "more"))))
+    told = write_prices(tmp_path / "told.csv", np.array([fold.pieces[1].stop - 60]))
+    assert not same_bits(first, trained(small(market__path=str(told), output__logs_dir=str(tmp_path / "told"))))
+
+
+def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Callable[..., Config]) -> None:
+    config = small()
+    plan = plan_of(config, "cpcv")
+    fold = with_a_hole(plan)
+    materials = plan.materials(fold, config)
+    data = offline_data(config, materials).dataset
+    first, second = fold.pieces
+    join = len(first)
+    at = data.bar
+    assert ((at < join - 1) | (at > join + 252)).all()  # 252 bars of history, and a lag of one, after the join
+    assert (at < join).any()
+    assert (at > join).any()
+    episodes = pd.Series(at).groupby(data.episode)
+    assert ((episodes.max() < join) | (episodes.min() > join)).all()
+    assert materials.panel.n_bars == len(first) + len(second)
+    assert materials.split.validation == range(materials.panel.n_bars - fold.validation, materials.panel.n_bars)
+
+
+def test_the_test_window_is_not_even_loaded(small: Callable[..., Config]) -> None:
+    config = small()
+    plan = plan_of(config, "walk-forward")
+    assert plan.panel.n_bars == prepare(config).split.validation_end
+    assert plan.windows[-1].stop == plan.panel.n_bars
+
+
+def test_a_finished_training_is_kept_until_configuration_or_code_change(
+    small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(small(), "walk-forward")
+    fold = plan.folds[0]
+    path = train_fold(plan, fold, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(protocols, "FinFlowTrainer", lambda *given, **named: pytest.fail("trained again"))
+        assert train_fold(plan, fold, 0) == path
+        judged_otherwise = plan_of(small(evaluation__confidence=0.9), "walk-forward")
+        assert train_fold(judged_otherwise, fold, 0) == path
+    monkeypatch.setattr(protocols, "code_hash", lambda: "other")
+    assert train_fold(plan, fold, 0) != path
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_bits(small: Callable[..., Config], tmp_path: Path) -> None:
+    whole, cut = (plan_of(small(output__logs_dir=str(tmp_path / name)), "walk-forward") for name in ("a", "b"))
+    fold = whole.folds[0]
+    request_stop()
+    with pytest.raises(KeyboardInterrupt):
+        train_fold(cut, fold, 0)
+    note = json.loads((cut.place(fold, 0) / "training.json").read_text())
+    assert not note["finished"]
+    went_on = train_fold(cut, fold, 0)
+    assert went_on.parent.parent.name == note["run"]
+    latest = (
+        read_checkpoint(CheckpointFolder(path.parent.parent / MODELS).path(LATEST))
+        for path in (went_on, train_fold(whole, fold, 0))
+    )
+    assert same_bits(*latest)
+
+
+def test_a_dry_run_counts_and_estimates_and_leaves_nothing(
+    small: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(dump_config(small()))
+    before = sorted(tmp_path.rglob("*"))
+    command = ["--mode", "evaluate", "--protocol", "cpcv", "--config", str(config), "--seeds", "3", "--dry-run"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("18 trainings; about 7 offline and 20 online updates each\n")  # 6 choices of 2 of 4 groups
+    assert re.search(r"about \d+ (seconds|minutes) for those that are missing, by a probe of 20 updates", said)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_estimate_is_for_what_is_not_there_yet(small: Callable[..., Config]) -> None:
+    plan = plan_of(small(), "walk-forward")
+    told = estimate(plan)
+    assert (told.trainings, told.finished) == (2, 0)
+    assert 0.02 < told.seconds < 60.0
+    train_fold(plan, plan.folds[0], 0)
+    half = estimate(plan)
+    assert half.finished == 1
+    train_fold(plan, plan.folds[1], 0)
+    assert estimate(plan).lines() == ["2 trainings, all of them there already; only judging them is left"]
+
+
+def test_a_protocol_reports_windows_paths_and_their_spread(
+    small: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(dump_config(small(evaluation__protocol__groups=3)))
+    command = ["--mode", "evaluate", "--protocol", "cpcv", "--config", str(config), "--seeds", "2"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "training 6 of 6: fold 3, seed 1" in said
+    assert re.search(r"^beats equal weight: (yes|no|not shown)$", said, re.MULTILINE)
+    (folder,) = (tmp_path / "logs" / "protocols").iterdir()
+    content = json.loads((folder / "reports" / "metrics.json").read_text())
+    found = content["protocol"]
+    assert len(found["windows"]) == 12  # 3 folds of 2 windows, 2 seeds
+    assert len(found["paths"]) == 4  # 2 ways through the folds for each seed
+    assert found["improvement"]["trainings_of_a_window"] == 4
+    spread = found["of_paths"]["sharpe"]
+    assert spread["low"] <= spread["interval_low"] <= spread["interquartile_mean"] <= spread["interval_high"]
+    shown = found["paths"][str(found["shown_path"])]
+    assert shown["sharpe"] == content["strategies"]["finflow"]["sharpe"]
+    page = (folder / "reports" / "report.html").read_text()
+    cells = re.findall(r'data-path="protocol/([^"]+)" data-value="([^"]+)"', page)
+    assert len(cells) > 100
+    for path, value in cells:
+        number = look_up(found, tuple(path.split("/")))
+        assert value == ("null" if np.isnan(number) else repr(number))
+    assert 'id="fan"' in page
+    paths = pd.read_csv(folder / "reports" / "paths.csv", index_col="date")
+    growth = (1.0 + paths["path 1"]).prod() ** (252 / len(paths)) - 1.0
+    assert growth == pytest.approx(found["paths"]["1"]["annual_return"], rel=1e-9)
+    assert not list(tmp_path.rglob("readings.jsonl"))  # nobody read the test window
+    assert max(paths.index) <= "2016-06-30"
+
+
+def test_decisions_of_a_users_own_are_refused(small: Callable[..., Config], tmp_path: Path) -> None:
+    config = small(offline__decisions=[str(tmp_path / "mine.csv")])
+    with pytest.raises(FinflowError, match=r"leave offline\.decisions out"):
+        plan_of(config, "walk-forward")
+
+
+def test_episodes_that_no_stretch_has_room_for_are_told(small: Callable[..., Config]) -> None:
+    with pytest.raises(FinflowError, match=r"fold \d of 6 cannot be trained: no stretch of the \d+ bars"):
+        plan_of(small(env__episode_length=500), "cpcv")
