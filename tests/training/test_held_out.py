@@ -152,7 +152,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     )
     outcome = held_out.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
-    assert [section.key for section in data.sections] == ["tax", "sweeps", "stress", "ranking"]
+    assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
     content = json.loads(as_json(data, judge(data)))
     assert content["stress"]["own"]["sample"] == "out-of-sample"
     assert content["stress"]["learned"]["sample"] == "in-sample"
@@ -185,9 +185,9 @@ def test_a_report_without_sweeps_runs_nothing_again(
     monkeypatch.setattr(held_out, "run_backtests", lambda *given: (played.append(1), play(*given))[1])
     monkeypatch.setattr(Field, "play", lambda *given, **named: pytest.fail("run again"))
     materials = prepare(tiny())
-    held_out._judge(materials, {"equal-weight": EqualWeight}, tmp_path, {}, sweeps=False)
+    held_out._judge(materials, {"equal-weight": EqualWeight}, "equal weight", tmp_path, {}, sweeps=False)
     assert played == [1]
-    assert [section.key for section in reports[0].sections] == ["ranking"]
+    assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
 def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Callable[..., Config]) -> None:
