@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -143,7 +143,12 @@ def wavering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
-    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData], wavering: str
+    tmp_path: Path,
+    tiny: Callable[..., Config],
+    reports: list[ReportData],
+    wavering: str,
+    read_page: Callable[[str], Any],
+    numbers_hold: Callable[[Any, Any], int],
 ) -> None:
     config = tiny(
         evaluation__tax__enabled=True,
@@ -163,6 +168,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     after, before = (content["tax"]["strategies"]["wavering"][key] for key in ("after", "before"))
     assert after != before
     assert set(COMPARED) <= set(content["sweeps"]["lags"]["2"])
+    assert numbers_hold(read_page(build_page(data, judge(data), [], [], [])), content) > 500
 
     traded = pd.read_parquet(io.BytesIO(data.files["trades.parquet"]))
     assert set(traded["strategy"]) == {"wavering", "equal-weight"}
