@@ -66,10 +66,12 @@ class Page(HTMLParser):
         if "data-path" in found:
             scale = float(found.get("data-scale") or 1.0)
             self.numbers.append(Shown(str(found["data-path"]), str(found["data-value"]), scale, text))
-        elif re.search(r"\d", re.sub(r"\d{4}-\d\d-\d\d", "a date", text)) and any(
-            opened[0] == "td" for opened in (*self._open, (name, found, texts))
-        ):
+        elif re.search(r"\d", re.sub(r"\d{4}-\d\d-\d\d", "a date", text)) and "td" in (tag, *self._around):
             self.bare.append(text)
+
+    @property
+    def _around(self) -> list[str]:
+        return [name for name, _, _ in self._open]
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [found for name, found in self.tags if name == tag]

@@ -268,7 +268,7 @@ def _interval_table(data: ReportData, results: Results) -> str:
     head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
     rows = ""
     for name, bounds in results.intervals.items():
-        cells = "".join(f"<td>{_interval(column, name, bounds[column.key])}</td>" for column in shown)
+        cells = "".join(f'<td class="range">{_interval(column, name, bounds[column.key])}</td>' for column in shown)
         marked = ' class="agent"' if name == data.agent.name else ""
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     caption = (

@@ -36,6 +36,7 @@ nav a:hover{text-decoration:underline}
 table{border-collapse:collapse;width:100%;font-size:.86rem;font-variant-numeric:tabular-nums}
 th,td{padding:.5rem .6rem;text-align:right;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:normal}
 td{white-space:nowrap}
+td.range{white-space:normal;min-width:5.2rem}
 thead th{color:var(--soft);font-weight:600;vertical-align:bottom}
 th:first-child{text-align:left;position:sticky;left:0;background:var(--card);font-weight:500;white-space:nowrap}
 tbody tr:last-child>*{border-bottom:0}
@@ -59,6 +60,6 @@ dl div{grid-template-columns:1fr}}
 @media print{:root{--ink:#000;--soft:#444;--paper:#fff;--card:#fff;--line:#ccc;--accent:#0072b2;--mark:#eef5fa}
 body{font-size:10.5pt}main{max-width:none;padding:0}nav,#files{display:none}a{color:inherit}
 .scroll{overflow:visible;border:0}.plot{background:#fff;padding:0}.plot img{min-width:0;mix-blend-mode:normal}
-table{font-size:7.5pt}th,td{padding:.25rem .3rem}th:first-child{white-space:normal}
+table{font-size:7.5pt}th,td{padding:.25rem .3rem}th:first-child,td{white-space:normal}td.range{min-width:0}
 figure,.finding,tr,dl div{break-inside:avoid}h2,h3{break-after:avoid}}
 """
