@@ -27,8 +27,11 @@ from finflow.evaluation.sharpe_tests import track_of
 from finflow.evaluation.significance import Interval, SharpeDifference
 from finflow.evaluation.verdict import Reason
 
-FIGURES = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "gate", "experts", "overfitting", "training"]
-ALWAYS = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "overfitting"]
+FIGURES = [
+    *("equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "gate", "experts", "overfitting"),
+    "training",
+]
+ALWAYS = ["equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "overfitting"]
 
 
 class Tags(HTMLParser):
