@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from finflow.errors import FinflowError
 
-MODES = ("train", "evaluate", "backtest", "explain", "audit", "inspect", "demo")
+MODES = ("train", "evaluate", "backtest", "explain", "compare", "audit", "inspect", "demo")
 
 #: Option, name of its value, the keys it stands for, help.
 _SHORT = (

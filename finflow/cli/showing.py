@@ -1,4 +1,4 @@
-"""What is shown of runs that are over: why one traded."""
+"""What is shown of runs that are over: why one traded, and several side by side."""
 
 from __future__ import annotations
 
@@ -43,3 +43,20 @@ def run_explanation(
     print("\nparts are shares of wealth, by integrated gradients from every feature at its training mean")
     if output is not None:
         print(f"written to {output}")
+
+
+def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
+    """Write the page that sets runs side by side, and say where it is.
+
+    Parameters
+    ----------
+    runs
+        Folders with `reports/metrics.json`.
+    output
+        Folder of the report; `comparisons/` beside the first run when left out.
+    """
+    from finflow.experiments.comparison import compare_runs
+
+    outcome = compare_runs(runs, output)
+    print("\n".join(outcome.lines))
+    print(f"report: {outcome.page}")

@@ -119,9 +119,28 @@ def build_page(
     contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
     contents += [(section.key, section.title) for section in data.sections]
     contents += [("data", "Data and settings"), ("limits", "Limits")]
-    navigation = "".join(f'<a href="#{escape(anchor)}">{escape(title)}</a>' for anchor, title in contents)
     dates = data.agent.dates
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} trading days, all figures net of costs"
+    return document(data.title, window, sections[0], contents, sections[1:])
+
+
+def document(
+    title: str, subtitle: str, first: str, contents: Sequence[tuple[str, str]], sections: Sequence[str]
+) -> str:
+    """A whole page.
+
+    Parameters
+    ----------
+    title, subtitle
+        Plain text.
+    first
+        HTML that stands before the contents.
+    contents
+        Anchors and titles.
+    sections
+        HTML.
+    """
+    navigation = "".join(f'<a href="#{escape(anchor)}">{escape(text)}</a>' for anchor, text in contents)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -130,18 +149,18 @@ def build_page(
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <link rel="icon" href="data:,">
-<title>{escape(data.title)}</title>
+<title>{escape(title)}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <main>
 <header>
-<h1>{escape(data.title)}</h1>
-<p class="window">{escape(window)}</p>
+<h1>{escape(title)}</h1>
+<p class="window">{escape(subtitle)}</p>
 </header>
-{sections[0]}
+{first}
 <nav aria-label="Contents">{navigation}</nav>
-{"".join(sections[1:])}
+{"".join(sections)}
 </main>
 </body>
 </html>

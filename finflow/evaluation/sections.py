@@ -40,6 +40,8 @@ class Cell:
         Keys to a standard error that is shown with it.
     plus
         Whether a sign is shown where it is positive.
+    bounds
+        Keys to an interval, a mapping with ``low`` and ``high``, that is shown below it.
     """
 
     path: Path
@@ -47,6 +49,7 @@ class Cell:
     decimals: int = 2
     error: Path | None = None
     plus: bool = False
+    bounds: Path | None = None
 
 
 Sentence = str | tuple[str | Cell, ...]
@@ -182,6 +185,10 @@ def _cell(section: Section, cell: Cell | str) -> str:
         error = look_up(section.numbers, cell.error)
         said = number((section.key, *cell.error), error, show(error, cell.unit, cell.decimals), scale)
         extra = f"<small>± {said}</small>" if math.isfinite(error) else ""
+    if cell.bounds is not None:
+        ends = [Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in ("low", "high")]
+        if all(math.isfinite(look_up(section.numbers, end.path)) for end in ends):
+            extra += f"<small>{' to '.join(_number(section, end) for end in ends)}</small>"
     shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
     return f"<td{stated((section.key, *cell.path), value, scale)}>{escape(shown)}{extra}</td>"
 
