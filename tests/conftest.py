@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib import resources
 from typing import Any, NamedTuple
 
 # Before torch is loaded: on two cores, two threads are far slower than one whenever the other core is busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
+import jsonschema
 import pytest
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
@@ -109,3 +112,11 @@ def read_page() -> Callable[[str], Page]:
 @pytest.fixture(scope="session")
 def numbers_hold() -> Callable[[Page, Any], int]:
     return check_numbers
+
+
+@pytest.fixture(scope="session")
+def fits_schema() -> Callable[[Any], list[str]]:
+    """What is wrong with a `metrics.json`, by the schema that ships with the package."""
+    text = (resources.files("finflow.evaluation") / "metrics.schema.json").read_text("utf-8")
+    validator = jsonschema.Draft202012Validator(json.loads(text))
+    return lambda content: [f"{error.json_path}: {error.message}" for error in validator.iter_errors(content)]

@@ -41,7 +41,7 @@ thead th{color:var(--soft);font-weight:600;vertical-align:bottom}
 th:first-child{text-align:left;position:sticky;left:0;background:var(--card);font-weight:500;white-space:nowrap}
 tbody tr:last-child>*{border-bottom:0}
 tr.agent>*{background:var(--mark);font-weight:650}
-td small{display:block;color:var(--soft);font-weight:400;font-size:.78rem}
+td small{display:block;white-space:normal;color:var(--soft);font-weight:400;font-size:.78rem}
 figure{margin:0}
 .plot{background:#fff;padding:.6rem}
 .plot img{display:block;width:100%;height:auto;min-width:34rem}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,9 @@ def test_a_change_names_a_feature_and_perhaps_an_asset() -> None:
     assert asked_of("BRK:B:rsi_14=2") == Asked("rsi_14", 2.0, "BRK:B")
 
 
-def test_the_report_takes_the_largest_trades_apart(materials: Materials) -> None:
+def test_the_report_takes_the_largest_trades_apart(
+    materials: Materials, fits_schema: Callable[[Any], list[str]]
+) -> None:
     explainer = explainer_of(materials)
     turnover = explainer.run.turnover
     steps = largest_trades(explainer.run, 2)
@@ -133,7 +136,10 @@ def test_the_report_takes_the_largest_trades_apart(materials: Materials) -> None
     assert list(made.numbers) == [one.date for one in found]
     text = section_html(made)
     assert f'data-path="decisions/{found[0].date}/integrated_gradients/completeness_error"' in text
-    json.dumps(made.numbers, allow_nan=False)
+    content = json.loads(json.dumps({"decisions": made.numbers}, allow_nan=False))
+    assert not [error for error in fits_schema(content) if "decisions" in error]
+    content["decisions"][found[0].date]["what_if"][found[0].influences[0].feature]["traded"] = "much"
+    assert [error for error in fits_schema(content) if "decisions" in error]
 
 
 def test_the_command_line_explains_a_date(

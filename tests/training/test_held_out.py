@@ -57,11 +57,14 @@ def settings(folder: Path, **changes: object) -> Config:
 
 
 @pytest.mark.usefixtures("no_sections")
-def test_the_report_of_a_made_up_market_scores_every_strategy(tmp_path: Path, reports: list[ReportData]) -> None:
+def test_the_report_of_a_made_up_market_scores_every_strategy(
+    tmp_path: Path, reports: list[ReportData], fits_schema: Callable[[Any], list[str]]
+) -> None:
     outcome = held_out.backtest_strategies(settings(tmp_path), ["momentum"])
     (data,) = reports
     assert data.optimum is not None
     results = judge(data)
+    assert fits_schema(json.loads(as_json(data, results))) == []
     content = json.loads(as_json(data, results))["optimum"]
     assert set(content["scores"]) == set(results.metrics) == set(outcome.summary)
     assert content["scores"]["optimal"]["score"] == 1.0
@@ -149,6 +152,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     wavering: str,
     read_page: Callable[[str], Any],
     numbers_hold: Callable[[Any, Any], int],
+    fits_schema: Callable[[Any], list[str]],
 ) -> None:
     config = tiny(
         evaluation__tax__enabled=True,
@@ -159,6 +163,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     (data,) = reports
     assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
     content = json.loads(as_json(data, judge(data)))
+    assert fits_schema(content) == []
     assert content["stress"]["own"]["sample"] == "out-of-sample"
     assert content["stress"]["learned"]["sample"] == "in-sample"
     assert content["sweeps"]["break_even"]["return_bps"] == 0.0
