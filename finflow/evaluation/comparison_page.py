@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.drawing import BLACK, LINE_COLOURS, TIMES, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.figures import log_axis
 from finflow.evaluation.page import document
 from finflow.evaluation.results import BASELINE
 from finflow.evaluation.sections import Cell, Row, Section, Table, section_html
@@ -134,7 +135,11 @@ def make(
 
 
 def _verdicts(runs: Sequence[Compared]) -> str:
-    said = {"yes": "beats equal weight", "no": "is worse than equal weight", "not shown": "not shown to beat it"}
+    said = {
+        "yes": "beats equal weight",
+        "no": "is worse than equal weight",
+        "not shown": "not shown to beat equal weight",
+    }
     items = "".join(
         f"<li><b>{escape(run.label)}</b>: {said.get(str(run.answer), 'not compared with equal weight')}</li>"
         for run in runs
@@ -217,19 +222,22 @@ def _groups(groups: Sequence[Seeds]) -> Section:
     shown = {**METRICS, "sharpe_difference": _DIFFERENCE}
     rows = []
     for name, group in named.items():
-        cells: list[Cell | str] = [", ".join(group.runs)]
+        cells: list[Cell | str] = [", ".join(group.seeds)]
         for metric, (_, unit, decimals) in shown.items():
             place = (name, "interquartile_mean", metric)
             known = metric in group.estimates
             cells.append(Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if known else "–")
         rows.append(Row(name, tuple(cells)))
-    words = (
-        "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its 95 % "
-        "bootstrap interval."
-        if groups
-        else "No two of these runs differ by the seed alone, so there is nothing to say of the luck of the seed.",
-    )
-    columns = ("Seeds", "runs", *(heading for heading, _, _ in shown.values()))
+    if groups:
+        members = (f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in named.items())
+        words = (
+            "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its "
+            "95 % bootstrap interval, which a few seeds leave too narrow.",
+            *members,
+        )
+    else:
+        words = ("No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",)
+    columns = ("Runs", "seeds", *(heading for heading, _, _ in shown.values()))
     return Section(
         "seeds", "Seeds taken together", numbers, (Table("Seeds", columns, tuple(rows)),) * bool(rows), (), words
     )
@@ -251,8 +259,6 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     base = None if runs[0].baseline is None else np.cumprod(1.0 + runs[0].baseline)
 
     def draw(figure: Figure) -> None:
-        from matplotlib.ticker import FuncFormatter, NullFormatter
-
         axes = figure.subplots()
         for position, (label, path) in enumerate(wealth.items()):
             look: dict[str, Any] = {
@@ -263,9 +269,7 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
             axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", linewidth=1.6, **look)
         if base is not None:
             axes.plot(dates, base, color=BLACK, linestyle="--", label=f"{BASELINE}  {base[-1]:.2f}{TIMES}")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{TIMES}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        log_axis(axes, np.concatenate([*wealth.values(), *([] if base is None else [base])]))
         axes.set_ylabel("value of 1 invested, log scale")
         date_axis(axes, dates)
         legend_of_figure(figure, axes, columns=3)

@@ -43,7 +43,7 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
         for run in sorted((agent, *strategies), key=lambda run: -final[run.name]):
             path = np.where(wealth[run.name] > 0.0, wealth[run.name], np.nan)
             axes.plot(agent.dates, path, label=f"{run.name}  {final[run.name]:.2f}{TIMES}", **looks[run.name])
-        _log_axis(axes, np.concatenate(list(wealth.values())))
+        log_axis(axes, np.concatenate(list(wealth.values())))
         date_axis(axes, agent.dates)
         axes.set_ylabel("value of 1 invested, log scale")
         legend_of_figure(figure, axes)
@@ -221,7 +221,7 @@ def _looks(agent: Backtest, strategies: Sequence[Backtest]) -> dict[str, dict[st
     return looks
 
 
-def _log_axis(axes: Axes, values: Array) -> None:
+def log_axis(axes: Axes, values: Array) -> None:
     """Log scale with round numbers on it, also where everything lies within a few percent."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 

@@ -170,10 +170,13 @@ def _sentence(section: Section, sentence: Sentence) -> str:
     return "".join(escape(part) if isinstance(part, str) else _number(section, part) for part in parts)
 
 
-def _number(section: Section, cell: Cell) -> str:
-    """A number of the section inside a sentence."""
+def _number(section: Section, cell: Cell, unit: bool = True) -> str:
+    """A number of the section inside a sentence, with its unit or without."""
     value, scale = look_up(section.numbers, cell.path), 100.0 if cell.unit == "%" else 1.0
-    return number((section.key, *cell.path), value, show(value, cell.unit, cell.decimals, plus=cell.plus), scale)
+    shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
+    if not unit and cell.unit != ",":
+        shown = shown.removesuffix(cell.unit).removesuffix(THIN)
+    return number((section.key, *cell.path), value, shown, scale)
 
 
 def _cell(section: Section, cell: Cell | str) -> str:
@@ -186,9 +189,9 @@ def _cell(section: Section, cell: Cell | str) -> str:
         said = number((section.key, *cell.error), error, show(error, cell.unit, cell.decimals), scale)
         extra = f"<small>± {said}</small>" if math.isfinite(error) else ""
     if cell.bounds is not None:
-        ends = [Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in ("low", "high")]
-        if all(math.isfinite(look_up(section.numbers, end.path)) for end in ends):
-            extra += f"<small>{' to '.join(_number(section, end) for end in ends)}</small>"
+        low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in ("low", "high"))
+        if all(math.isfinite(look_up(section.numbers, end.path)) for end in (low, high)):
+            extra += f"<small>{_number(section, low, unit=False)} to {_number(section, high)}</small>"
     shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
     return f"<td{stated((section.key, *cell.path), value, scale)}>{escape(shown)}{extra}</td>"
 

@@ -16,11 +16,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from finflow.evaluation import report
+from finflow.evaluation.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.field import Field
 from finflow.evaluation.report import ReportData, write_report
+from finflow.evaluation.seeds import Estimate
+from finflow.evaluation.significance import Interval
 from finflow.evaluation.sweeps import section as sweeps_section
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -180,6 +184,29 @@ def test_light_and_dark_are_two_looks_that_can_be_read(page: Browser) -> None:
     light, dark = page.measured(DESK), page.measured(DESK, "dark")
     assert brightness(light["ground"]) > 0.9 > 0.2 > brightness(light["ink"])
     assert brightness(dark["ground"]) < 0.2 < 0.8 < brightness(dark["ink"])
+
+
+def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
+    days = 300
+    returns = np.random.default_rng(0).normal(4e-4, 0.01, (4, days))
+    figures = dict.fromkeys(METRICS, 0.123)
+    against, bounds = {"sharpe_difference": 0.1, "dsr": 0.5, "spa_p": 0.3}, {key: (-0.1234, 0.4321) for key in METRICS}
+    runs = [
+        Compared(f"run {n}", "finflow", n, "no", figures, bounds, against, (-0.1, 0.3), returns[n], returns[3])
+        for n in range(3)
+    ]
+    dates = np.datetime64("2016-01-02") + np.arange(days)
+    group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))})
+    differences = {"train.seed": {run.label: str(run.seed) for run in runs}}
+    window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}
+    for name, content in make(runs, [group], differences, window, "a" * 64, dates).files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    browser.open((tmp_path / "report.html").as_uri())
+    for width, media in ((PHONE, "screen"), (DESK, "screen"), (PAPER, "print")):
+        found = browser.measured(width, media=media)
+        assert found["over"] == 0
+        assert bool(found["wide"]) == (width == PHONE)
+    assert browser.complaints == []
 
 
 def test_what_is_wrong_with_a_page_is_seen(browser: Browser, tmp_path: Path) -> None:
