@@ -63,6 +63,7 @@ dl div{grid-template-columns:1fr}th:first-child{white-space:normal;min-width:6.5
 @media print{:root{--ink:#000;--soft:#444;--paper:#fff;--card:#fff;--line:#ccc;--accent:#0072b2;--mark:#eef5fa}
 body{font-size:10.5pt}main{max-width:none;padding:0}nav,#files{display:none}a{color:inherit}
 .scroll{overflow:visible;border:0}.plot{background:#fff;padding:0}.plot img{min-width:0;mix-blend-mode:normal}
-table{font-size:7.5pt}th,td{padding:.25rem .3rem}th:first-child,td{white-space:normal}td.range{min-width:0}
+table{font-size:7.5pt}td small{font-size:6.5pt}
+th,td{padding:.25rem .3rem}th:first-child,td{white-space:normal}td.range{min-width:0}
 figure,.finding,tr,dl div{break-inside:avoid}h2,h3{break-after:avoid}}
 """

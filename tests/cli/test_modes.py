@@ -317,7 +317,6 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
         (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
         (["--mode", "explain", "--resume", "r"], "--mode explain needs --resume with a run folder or checkpoint, and"),
         (["--mode", "compare", "r"], "--mode compare needs two run folders or more"),
-        (["--mode", "compare", "r", "s"], "r has no reports/metrics.json: name run folders that were judged"),
         (["--mode", "train", "--output", "x"], "--output belongs to --mode explain or compare, not to --mode train"),
         (["--mode", "train", "--what-if", "rsi_14=0"], "--what-if belongs to --mode explain, not to --mode train"),
         (["--mode", "train", "--date", "2020-03-16"], "--date belongs to --mode explain"),

@@ -129,6 +129,8 @@ def test_a_run_named_twice_or_half_gone_is_answered_in_one_line(
     first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)
     assert main(["--mode", "compare", str(first), str(first)]) == 2
     assert "is named twice" in capsys.readouterr().err
+    assert main(["--mode", "compare", str(first), str(tmp_path)]) == 2
+    assert "has no reports/metrics.json: name run folders that were judged" in capsys.readouterr().err
     assert main(["--mode", "compare", str(first), str(second)]) == 0
     said = capsys.readouterr().out
     assert "beats equal weight" in said
