@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from importlib import resources
+from typing import Any, NamedTuple
 
 # Before torch is loaded: on two cores, two threads are far slower than one whenever the other core is busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
+import jsonschema
 import pytest
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
@@ -20,3 +28,95 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("FINFLOW_"):
             monkeypatch.delenv(name)
+
+
+class Shown(NamedTuple):
+    """A number on a page: where `metrics.json` has it, its value in full, by what it is scaled, and how it reads."""
+
+    path: str
+    value: str
+    scale: float
+    text: str
+
+
+class Page(HTMLParser):
+    """What a reader of a page meets: tags with their attributes, words, and numbers with where they come from."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.numbers: list[Shown] = []
+        self.bare: list[str] = []  # digits in a table that do not say where they come from
+        self._open: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        if tag not in ("meta", "link", "img", "br"):
+            self._open.append((tag, found, []))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self._open:
+            self._open[-1][2].append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        name, found, texts = self._open.pop()
+        assert name == tag, f"<{name}> is closed by </{tag}>"
+        text = "".join(texts)
+        if "data-path" in found:
+            scale = float(found.get("data-scale") or 1.0)
+            self.numbers.append(Shown(str(found["data-path"]), str(found["data-value"]), scale, text))
+        elif re.search(r"\d", re.sub(r"\d{4}-\d\d-\d\d", "a date", text)) and "td" in (tag, *self._around):
+            self.bare.append(text)
+
+    @property
+    def _around(self) -> list[str]:
+        return [name for name, _, _ in self._open]
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.tags if name == tag]
+
+
+def look_up(content: Any, path: str) -> Any:
+    """What a JSON pointer (without its first slash) points at."""
+    for part in path.split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        content = content[int(key)] if isinstance(content, list) else content[key]
+    return content
+
+
+def check_numbers(page: Page, content: Any) -> int:
+    """Hold every number of a page to `metrics.json`, in full and as it reads; how many there were."""
+    assert page.bare == []
+    for shown in page.numbers:
+        value = look_up(content, shown.path)
+        if value is None:
+            assert (shown.value, shown.text) == ("null", "\N{EN DASH}"), shown
+            continue
+        assert float(shown.value) == value, shown
+        text = shown.text.replace("\N{MINUS SIGN}", "-").replace(",", "")
+        text = re.sub(r"[\N{NARROW NO-BREAK SPACE}\N{MULTIPLICATION SIGN}%]|bp$", "", text).strip()
+        decimals = len(text.partition(".")[2])
+        assert math.isclose(float(text), value * shown.scale, rel_tol=1e-12, abs_tol=0.5000001 * 10.0**-decimals), shown
+    return len(page.numbers)
+
+
+@pytest.fixture(scope="session")
+def read_page() -> Callable[[str], Page]:
+    return Page
+
+
+@pytest.fixture(scope="session")
+def numbers_hold() -> Callable[[Page, Any], int]:
+    return check_numbers
+
+
+@pytest.fixture(scope="session")
+def fits_schema() -> Callable[[Any], list[str]]:
+    """What is wrong with a `metrics.json`, by the schema that ships with the package."""
+    text = (resources.files("finflow.evaluation") / "metrics.schema.json").read_text("utf-8")
+    validator = jsonschema.Draft202012Validator(json.loads(text))
+    return lambda content: [f"{error.json_path}: {error.message}" for error in validator.iter_errors(content)]

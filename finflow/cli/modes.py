@@ -19,6 +19,7 @@ from finflow.cli.options import (
 from finflow.cli.output import describe_configuration
 from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_protocol, run_training
 from finflow.cli.safety import run_safely
+from finflow.cli.showing import run_comparison, run_explanation
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market, and answers whether it is worth trading: after
@@ -31,6 +32,10 @@ modes:
              --protocol walk-forward or cpcv: train anew for every fold before that window
   backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
              other costs, lags and capital, stress periods, and tables of trades and holdings
+  explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
+             the features that moved it, and what one changed feature (--what-if) would have done
+  compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
+             configuration; runs that differ by the seed alone are taken together
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
@@ -45,6 +50,8 @@ examples:
   python main.py --mode evaluate --resume logs/20260131_120000
   python main.py --mode evaluate --protocol cpcv --config configs/default.yaml --dry-run
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
+  python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
+  python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
   python main.py --mode inspect logs/20260131_120000
 
@@ -71,19 +78,20 @@ def _main(arguments: Sequence[str]) -> None:
     else:
         _check(given, parser)
         called = {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
+        called |= {"explain": _explain, "compare": _compare}
         called.get(given.mode, _demo)(given)
 
 
 def _parser() -> Parser:
     parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
-    parser.add_argument("run", nargs="?", metavar="RUN", help="inspect: run folder or checkpoint file")
+    parser.add_argument("run", nargs="*", metavar="RUN", help="inspect, compare: run folders; inspect: or a checkpoint")
     parser.add_argument("--mode", type=one_of(*MODES), metavar="MODE", help=f"{', '.join(MODES[:-1])} or {MODES[-1]}")
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder); evaluate, backtest, audit: the agent to judge; inspect: what to inspect",
+        "new run folder); evaluate, backtest, explain, audit: the agent to judge; inspect: what to inspect",
     )
     parser.add_argument(
         "--strategy",
@@ -91,6 +99,17 @@ def _parser() -> Parser:
         metavar="NAME",
         help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name; backtest: also "
         "optimal, the best policy of a synthetic market",
+    )
+    parser.add_argument("--date", nargs="+", metavar="DATE", help="explain: dates of the test window, as 2020-03-16")
+    parser.add_argument(
+        "--what-if",
+        nargs="+",
+        metavar="FEATURE=X",
+        help="explain: a feature at another value, in training deviations from its mean (ASSET:FEATURE=X for one asset "
+        "alone); without it, the features that moved the decision most are set to their means, one at a time",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="PATH", help="explain: a JSON file to write; compare: the folder of its report"
     )
     add_recollect(parser)
     add_protocol(parser)
@@ -103,10 +122,18 @@ def _parser() -> Parser:
 def _check(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse what the mode would not use, rather than pass over it."""
     mode = given.mode
-    if given.run and mode != "inspect":
-        parser.refuse(given.run)
-    if mode == "inspect" and bool(given.run) == bool(given.resume):
+    if given.run and mode not in ("inspect", "compare"):
+        parser.refuse(given.run[0])
+    if mode == "inspect" and len(given.run) + bool(given.resume) != 1:
         parser.error("--mode inspect needs one run folder or checkpoint file")
+    if mode == "explain" and not (given.resume and given.date):
+        parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
+    for option, modes in (("date", ("explain",)), ("what_if", ("explain",)), ("output", ("explain", "compare"))):
+        if getattr(given, option) and mode is not None and mode not in modes:
+            name = option.replace("_", "-")
+            parser.error(f"--{name} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
+    if mode == "compare" and len(given.run) < 2:
+        parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
     if mode is None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}")
     if given.strategy and mode not in ("backtest", "audit"):
@@ -151,8 +178,16 @@ def _audit(given: argparse.Namespace) -> None:
     run_audit(config, given.strategy or (), given.resume)
 
 
+def _explain(given: argparse.Namespace) -> None:
+    run_explanation(given, given.resume, given.date, given.what_if or (), given.output)
+
+
+def _compare(given: argparse.Namespace) -> None:
+    run_comparison([Path(run) for run in given.run], given.output)
+
+
 def _inspect(given: argparse.Namespace) -> None:
-    run_inspection(given.resume or Path(given.run))
+    run_inspection(given.resume or Path(given.run[0]))
 
 
 def _demo(given: argparse.Namespace) -> None:

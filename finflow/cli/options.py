@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from finflow.errors import FinflowError
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
-MODES = ("train", "evaluate", "backtest", "audit", "inspect", "demo")
+MODES = ("train", "evaluate", "backtest", "explain", "compare", "audit", "inspect", "demo")
 
 #: Option, name of its value, the keys it stands for, help.
 _SHORT = (

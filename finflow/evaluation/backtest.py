@@ -42,7 +42,8 @@ class Backtest:
     assets
         The K names, the last "cash".
     explanation
-        Learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,).
+        Learned agents only: "gate" (steps, 5), "experts" (steps, 5, K) and "trade_rate" (steps,); "held" (steps, K) and
+        "reward_state" (steps, 3), as they were observed.
     refused : bool (steps,), or None
         Where the account could not pay for the trade and made none; None where that never happened.
     rewards : float64 (steps,), or None

@@ -9,6 +9,7 @@ from finflow.evaluation.drawing import MINUS
 from finflow.evaluation.evidence import Evidence, evidence_table
 from finflow.evaluation.readings import Tries
 from finflow.evaluation.results import BASELINE
+from finflow.evaluation.sections import number, stated
 from finflow.evaluation.verdict import Verdict
 from finflow.market.panel import BARS_PER_YEAR
 
@@ -55,11 +56,9 @@ def evidence_section(evidence: Evidence) -> str:
         own = (math.nan, math.nan) if track is None else (track.psr(), track.minimum_length())
         compared = evidence.superior is not None and name != BASELINE
         better = DASH if not compared else "yes" if name in (evidence.superior or ()) else "not shown"
-        length = _cell(f"strategies/{name}/minimum_track_record", own[1] / BARS_PER_YEAR, 1, own[1])
-        rows += (
-            f'<tr><th scope="row">{escape(name)}</th>{_cell(f"strategies/{name}/psr", own[0], 3)}{length}'
-            f"<td>{better}</td></tr>"
-        )
+        length = _cell(("strategies", name, "minimum_track_record"), own[1], 1, 1.0 / BARS_PER_YEAR)
+        psr = _cell(("strategies", name, "psr"), own[0], 3)
+        rows += f'<tr><th scope="row">{escape(name)}</th>{psr}{length}<td>{better}</td></tr>'
     head = (
         "<tr><th>Strategy</th><th scope='col'>PSR against cash</th><th scope='col'>Minimum track record, years</th>"
         "<th scope='col'>Better than equal weight (StepM)</th></tr>"
@@ -72,47 +71,45 @@ def evidence_section(evidence: Evidence) -> str:
     )
     found = evidence.overfitting
     if found is not None:
+        cuts = number(("overfitting", "choices"), len(found.logits), f"{len(found.logits):,}")
+        blocks = number(("overfitting", "blocks"), found.blocks, str(found.blocks))
         parts.append(
             f"<p>Who had chosen the best of these {len(evidence.choice)} by its Sharpe ratio would have landed at or "
-            f"below the middle of them in <b{_key('overfitting/pbo', found.pbo)}>{found.pbo:.1%}</b> of "
-            f"{len(found.logits):,} cuts of this window into halves (probability of backtest overfitting, CSCV with "
-            f"{found.blocks} blocks); a choice without skill comes near 50\N{NARROW NO-BREAK SPACE}%.</p>"
+            f"below the middle of them in <b{stated(('overfitting', 'pbo'), found.pbo, 100.0)}>{found.pbo:.1%}</b> of "
+            f"{cuts} cuts of this window into halves (probability of backtest overfitting, CSCV with {blocks} "
+            "blocks); a choice without skill comes near 50\N{NARROW NO-BREAK SPACE}%.</p>"
         )
     return "".join(parts)
 
 
 def _verdict_table(verdict: Verdict, content: object) -> str:
     assert isinstance(content, dict)
-    spa = content["spa"] or {"p_lower": math.nan, "p_consistent": math.nan, "p_upper": math.nan}
+    spa = content["spa"] or dict.fromkeys(("p_lower", "p_consistent", "p_upper"), math.nan)
     tries = content["tries"]
     days = content["minimum_track_record"]
     lines = [
-        ("Sharpe ratio of the return over equal weight, a year", "active_sharpe", content["active_sharpe"], 2),
-        ("PSR of that return, against zero", "psr", content["psr"], 3),
-        (f"DSR, for {_count(tries['total'], 'try', 'tries')}", "dsr", content["dsr"], 3),
-        ("Best Sharpe ratio that luck would show, a year", "expected_maximum", content["expected_maximum"], 2),
-        ("Minimum track record to show a positive return over it, years", "minimum_track_record", days, 1),
-        ("SPA, p (consistent)", "spa/p_consistent", spa["p_consistent"], 3),
-        ("SPA, p (lower)", "spa/p_lower", spa["p_lower"], 3),
-        ("SPA, p (upper)", "spa/p_upper", spa["p_upper"], 3),
+        ("Sharpe ratio of the return over equal weight, a year", ("active_sharpe",), content["active_sharpe"], 2),
+        ("PSR of that return, against zero", ("psr",), content["psr"], 3),
+        ("DSR, deflated for the tries", ("dsr",), content["dsr"], 3),
+        ("Tries", ("tries", "total"), tries["total"], 0),
+        ("Best Sharpe ratio that luck would show, a year", ("expected_maximum",), content["expected_maximum"], 2),
+        ("Minimum track record to show a positive return over it, years", ("minimum_track_record",), days, 1),
+        ("SPA, p (consistent)", ("spa", "p_consistent"), spa["p_consistent"], 3),
+        ("SPA, p (lower)", ("spa", "p_lower"), spa["p_lower"], 3),
+        ("SPA, p (upper)", ("spa", "p_upper"), spa["p_upper"], 3),
     ]
     rows = ""
     for words, key, value, decimals in lines:
-        shown = value / BARS_PER_YEAR if key == "minimum_track_record" else value
-        rows += f'<tr><th scope="row">{escape(words)}</th>{_cell(f"verdict/{key}", shown, decimals, value)}</tr>'
+        if key[0] == "spa" and content["spa"] is None:
+            continue
+        scale = 1.0 / BARS_PER_YEAR if key[0] == "minimum_track_record" else 1.0
+        rows += f'<tr><th scope="row">{escape(words)}</th>{_cell(("verdict", *key), value, decimals, scale)}</tr>'
     return _scroll("Tests against equal weight", "<tr><th>Test</th><th scope='col'>Value</th></tr>", rows)
 
 
-def _cell(key: str, shown: float, decimals: int, value: float | None = None) -> str:
-    full = shown if value is None else value
-    words = f"{shown:.{decimals}f}".replace("-", MINUS) if math.isfinite(shown) else DASH
-    return f"<td{_key(key, full)}>{words}</td>"
-
-
-def _key(key: str, value: float) -> str:
-    """Attributes that carry a number in full, and where `metrics.json` has it."""
-    number = repr(float(value)) if math.isfinite(value) else "null"
-    return f' data-key="{escape(key)}" data-value="{number}"'
+def _cell(path: tuple[str, ...], value: float, decimals: int, scale: float = 1.0) -> str:
+    words = f"{value * scale:.{decimals}f}".replace("-", MINUS) if math.isfinite(value) else DASH
+    return f"<td{stated(path, value, scale)}>{words}</td>"
 
 
 def _scroll(label: str, head: str, rows: str) -> str:
@@ -120,7 +117,3 @@ def _scroll(label: str, head: str, rows: str) -> str:
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead>{head}</thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

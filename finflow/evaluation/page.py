@@ -12,11 +12,12 @@ from finflow.evaluation.drawing import MINUS, TIMES, Rendered
 from finflow.evaluation.evidence_page import KINDS, evidence_section, readings_said, verdict_heading, verdict_list
 from finflow.evaluation.page_style import STYLE
 from finflow.evaluation.results import BASELINE, ReportData, Results
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.sections import number, section_html, stated
 from finflow.evaluation.significance import Interval
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
+Path = tuple[str | int, ...]
 _MEANING = {
     "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",
     "no": "The reverse is shown on this window.",
@@ -39,11 +40,23 @@ class Column:
         """Write a value with its unit; a dash where it is undefined."""
         if not math.isfinite(value):
             return DASH
-        scaled = value * 100.0 if self.unit == "%" else value
-        number = f"{scaled:.{self.decimals}f}"
-        if float(number) == 0.0:
-            number = number.lstrip("-")
-        return number.replace("-", MINUS) + self.suffix
+        digits = f"{value * self.scale:.{self.decimals}f}"
+        if float(digits) == 0.0:
+            digits = digits.lstrip("-")
+        return digits.replace("-", MINUS) + self.suffix
+
+    @property
+    def scale(self) -> float:
+        """What a value is multiplied by to be shown."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    def cell(self, path: Path, value: float, extra: str = "") -> str:
+        """A cell of a table."""
+        return f"<td{stated(path, value, self.scale)}>{self.show(value)}{extra}</td>"
+
+    def said(self, path: Path, value: float) -> str:
+        """The number inside a sentence."""
+        return number(path, value, self.show(value), self.scale)
 
     @property
     def suffix(self) -> str:
@@ -108,9 +121,28 @@ def build_page(
     contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
     contents += [(section.key, section.title) for section in data.sections]
     contents += [("data", "Data and settings"), ("limits", "Limits")]
-    navigation = "".join(f'<a href="#{escape(anchor)}">{escape(title)}</a>' for anchor, title in contents)
     dates = data.agent.dates
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} trading days, all figures net of costs"
+    return document(data.title, window, sections[0], contents, sections[1:])
+
+
+def document(
+    title: str, subtitle: str, first: str, contents: Sequence[tuple[str, str]], sections: Sequence[str]
+) -> str:
+    """A whole page.
+
+    Parameters
+    ----------
+    title, subtitle
+        Plain text.
+    first
+        HTML that stands before the contents.
+    contents
+        Anchors and titles.
+    sections
+        HTML.
+    """
+    navigation = "".join(f'<a href="#{escape(anchor)}">{escape(text)}</a>' for anchor, text in contents)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -119,18 +151,18 @@ def build_page(
 <meta name="color-scheme" content="light dark">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <link rel="icon" href="data:,">
-<title>{escape(data.title)}</title>
+<title>{escape(title)}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <main>
 <header>
-<h1>{escape(data.title)}</h1>
-<p class="window">{escape(window)}</p>
+<h1>{escape(title)}</h1>
+<p class="window">{escape(subtitle)}</p>
 </header>
-{sections[0]}
+{first}
 <nav aria-label="Contents">{navigation}</nav>
-{"".join(sections[1:])}
+{"".join(sections)}
 </main>
 </body>
 </html>
@@ -145,33 +177,38 @@ def _finding(data: ReportData, results: Results) -> str:
         column = by_key[key]
         against = ""
         if data.baseline is not None:
-            against = f"<small>{BASELINE} {column.show(results.metrics[BASELINE][key])}</small>"
-        value = column.show(results.metrics[data.agent.name][key])
+            base = column.said(("strategies", BASELINE, key), results.metrics[BASELINE][key])
+            against = f"<small>{BASELINE} {base}</small>"
+        value = column.said(("strategies", data.agent.name, key), results.metrics[data.agent.name][key])
         tiles += f"<div><span>{column.heading}</span><b>{value}</b>{against}</div>"
     verdict = results.evidence.verdict
     kind = "not-compared" if verdict is None else KINDS[verdict.answer]
     reasons = f"<p>{escape(readings_said(data.tries))}</p>" if verdict is None else verdict_list(verdict, data.tries)
     return (
         f'<section class="finding {kind}" aria-label="Finding"><h2>{escape(heading)}</h2>'
-        f"{''.join(f'<p>{escape(sentence)}</p>' for sentence in words)}{reasons}"
+        f"{''.join(f'<p>{sentence}</p>' for sentence in words)}{reasons}"
         f'<div class="tiles">{tiles}</div></section>'
     )
 
 
 def _finding_words(data: ReportData, results: Results) -> tuple[str, list[str]]:
-    """The verdict, and what was measured; the reasons follow it."""
+    """The verdict, and as HTML what was measured; the reasons follow it."""
     name, difference, verdict = data.agent.name, results.difference, results.evidence.verdict
     if difference is None or verdict is None:
         if name == BASELINE:
             return "Equal weight itself", ["This is the strategy that others are compared with."]
         return "Not compared with equal weight", ["Equal weight was not among the strategies, so nothing is claimed."]
-    own, base = (_signed(results.metrics[run]["sharpe"], plus=False) for run in (name, BASELINE))
+    own, base = (
+        _signed(("strategies", run, "sharpe"), results.metrics[run]["sharpe"], plus=False) for run in (name, BASELINE)
+    )
+    against = "against_equal_weight"
     said = (
-        f"After costs, {'the agent' if name == 'agent' else name} had a Sharpe ratio of {own} and equal weight {base}: "
-        f"a difference of {_signed(difference.value)}"
+        f"After costs, {'the agent' if name == 'agent' else escape(name)} had a Sharpe ratio of {own} and equal weight "
+        f"{base}: a difference of {_signed((against, 'sharpe_difference'), difference.value)}"
     )
     if difference.interval.defined:
-        low, high = _signed(difference.interval.low), _signed(difference.interval.high)
+        low = _signed((against, "interval", 0), difference.interval.low)
+        high = _signed((against, "interval", 1), difference.interval.high)
         said += f", with a {data.confidence * 100:g}{THIN}% interval from {low} to {high}."
     else:
         said += ", without an interval, because the window is too short or a ratio is undefined."
@@ -186,8 +223,9 @@ def _comparison(data: ReportData, results: Results) -> str:
         cells = ""
         for column in shown:
             value = summary[column.key]
-            extra = _small_interval(column, results.intervals[name]["sharpe"]) if column.key == "sharpe" else ""
-            cells += f"<td{_data(name, column.key, value)}>{column.show(value)}{extra}</td>"
+            bounds = results.intervals[name]["sharpe"]
+            below = f"<small>{_interval(column, name, bounds)}</small>" if bounds.defined else ""
+            cells += column.cell(("strategies", name, column.key), value, below if column.key == "sharpe" else "")
         marked = ' class="agent"' if name == data.agent.name else ""
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     level = f"{data.confidence * 100:g}{THIN}%"
@@ -207,22 +245,26 @@ def _optimum(data: ReportData) -> str:
     growth = Column("utility", "Log growth a bar", "%", 4, "")
     rows = ""
     for name, one in known.scores.items():
-        error = f" ± {one.standard_error:.3f}" if math.isfinite(one.score) else ""
+        place = ("optimum", "scores", name)
+        error = ""
+        if math.isfinite(one.score):
+            error = f"<small>± {ratio.said((*place, 'standard_error'), one.standard_error)}</small>"
         marked = ' class="agent"' if name == data.agent.name else ""
-        cells = f"<td{_data(name, 'score', one.score)}>{ratio.show(one.score)}{error}</td>"
-        cells += f"<td{_data(name, 'utility', one.utility)}>{growth.show(one.utility)}</td>"
+        cells = ratio.cell((*place, "score"), one.score, error)
+        cells += growth.cell((*place, "utility"), one.utility)
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     one = next(iter(known.scores.values()))
     nothing = "" if math.isfinite(one.score) else " Here the optimum is not measurably better: there is no score."
     sentences = [
-        f"1 is the optimum, 0 is {one.baseline_name}, the better of equal weight and holding; ± is a standard error. "
-        f"Growth is what the law of the prices leads one to expect of the weights held, net of costs.{nothing}",
-        f"The best policy: {known.method}. In the long run it grows by {growth.show(known.utility)} a bar.",
-        f"Its targets for an account in equal weights: {_say(known.policy)}.",
-        f"Parameters of the law, per bar: {_say(known.parameters)}.",
+        f"1 is the optimum, 0 is {escape(one.baseline_name)}, the better of equal weight and holding; ± is a standard "
+        f"error. Growth is what the law of the prices leads one to expect of the weights held, net of costs.{nothing}",
+        f"The best policy: {escape(known.method)}. In the long run it grows by "
+        f"{growth.said(('optimum', 'utility'), known.utility)} a bar.",
+        f"Its targets for an account in equal weights: {escape(_say(known.policy))}.",
+        f"Parameters of the law, per bar: {escape(_say(known.parameters))}.",
     ]
     head = "<tr><th>Strategy</th><th scope='col'>Score</th><th scope='col'>Log growth a bar</th></tr>"
-    return _section("optimum", "Nearness to the optimum", _table("Scores", head, rows) + _list(sentences))
+    return _section("optimum", "Nearness to the optimum", _table("Scores", head, rows) + _list(sentences, escaped=True))
 
 
 def _experts(data: ReportData, results: Results) -> str:
@@ -230,7 +272,8 @@ def _experts(data: ReportData, results: Results) -> str:
     head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
     rows = ""
     for name, summary in {data.agent.name: results.metrics[data.agent.name], **results.experts}.items():
-        cells = "".join(f"<td>{column.show(summary[column.key])}</td>" for column in shown)
+        place: Path = ("strategies", name) if name == data.agent.name else ("experts", name)
+        cells = "".join(column.cell((*place, column.key), summary[column.key]) for column in shown)
         marked = ' class="agent"' if name == data.agent.name else ""
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
@@ -264,7 +307,7 @@ def _interval_table(data: ReportData, results: Results) -> str:
     head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
     rows = ""
     for name, bounds in results.intervals.items():
-        cells = "".join(f"<td>{_interval(column, bounds[column.key])}</td>" for column in shown)
+        cells = "".join(f'<td class="range">{_interval(column, name, bounds[column.key])}</td>' for column in shown)
         marked = ' class="agent"' if name == data.agent.name else ""
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     caption = (
@@ -312,35 +355,30 @@ def _links(files: Sequence[str]) -> str:
     return '<p class="links">' + "".join(f'<a href="{escape(name)}">{escape(name)}</a> ' for name in files) + "</p>"
 
 
-def _list(sentences: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>"
+def _list(sentences: Sequence[str], escaped: bool = False) -> str:
+    said = sentences if escaped else [escape(sentence) for sentence in sentences]
+    return "<ul>" + "".join(f"<li>{sentence}</li>" for sentence in said) + "</ul>"
 
 
 def _section(anchor: str, title: str, content: str) -> str:
     return f'<section id="{escape(anchor)}"><h2>{escape(title)}</h2>{content}</section>\n'
 
 
-def _data(strategy: str, metric: str, value: float) -> str:
-    """Attributes that carry the full number of a cell, as in `metrics.json`."""
-    number = repr(float(value)) if math.isfinite(value) else "null"
-    return f' data-strategy="{escape(strategy)}" data-metric="{metric}" data-value="{number}"'
-
-
-def _small_interval(column: Column, bounds: Interval) -> str:
-    return f"<small>{_interval(column, bounds)}</small>" if bounds.defined else ""
-
-
-def _interval(column: Column, bounds: Interval) -> str:
+def _interval(column: Column, strategy: str, bounds: Interval) -> str:
+    """Both ends, as HTML; the unit stands at the second."""
     if not bounds.defined:
         return DASH
-    return f"{column.show(bounds.low).removesuffix(column.suffix)} to {column.show(bounds.high)}"
+    place = ("strategies", strategy, "intervals", column.key)
+    low = number((*place, 0), bounds.low, column.show(bounds.low).removesuffix(column.suffix), column.scale)
+    return f"{low} to {column.said((*place, 1), bounds.high)}"
 
 
-def _signed(value: float, *, plus: bool = True) -> str:
+def _signed(path: Path, value: float, *, plus: bool = True) -> str:
+    """A ratio in a sentence, as HTML."""
     if not math.isfinite(value):
         return "undefined"
-    number = f"{value:+.2f}" if plus else f"{value:.2f}"
-    return number.replace("-", MINUS)
+    digits = f"{value:+.2f}" if plus else f"{value:.2f}"
+    return number(path, value, digits.replace("-", MINUS))
 
 
 def _words(key: str) -> str:

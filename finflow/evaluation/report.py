@@ -10,6 +10,7 @@ from finflow.evaluation import agent_figures, figures, page, tearsheet
 from finflow.evaluation.drawing import Rendered
 from finflow.evaluation.overfitting_figure import overfitting_histogram
 from finflow.evaluation.results import ReportData, Results, as_json, judge
+from finflow.evaluation.rolling_figure import rolling
 from finflow.evaluation.significance import MINIMUM_BLOCKS
 from finflow.evaluation.training_figure import training
 from finflow.files import write_together
@@ -70,6 +71,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         figures.equity(agent, others),
         figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
         figures.drawdown(agent, others),
+        rolling(agent, data.baseline),
         figures.monthly(agent),
         figures.costs_and_turnover(agent, others),
         agent_figures.weights(agent),

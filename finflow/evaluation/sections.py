@@ -1,20 +1,22 @@
 """A part of a report that one concern makes: its numbers, and how the page shows them.
 
 A section owns one key of `metrics.json`, and its tables say by path which of those numbers a cell shows. So a cell
-cannot show a number that the file does not have.
+cannot show a number that the file does not have. On the page every number carries where the file has it (`data-path`, a
+JSON pointer without its first slash), its value in full (`data-value`), and by what it was multiplied to be shown
+(`data-scale`, where that is not one): a test reads them all back.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from finflow.evaluation.drawing import MINUS, TIMES, Rendered
 
-__all__ = ["Cell", "Row", "Section", "Table", "look_up", "section_html"]
+__all__ = ["Cell", "Row", "Section", "Sentence", "Table", "look_up", "number", "section_html", "show", "stated"]
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
@@ -38,6 +40,8 @@ class Cell:
         Keys to a standard error that is shown with it.
     plus
         Whether a sign is shown where it is positive.
+    bounds
+        Keys to an interval, a mapping with ``low`` and ``high``, that is shown below it.
     """
 
     path: Path
@@ -45,6 +49,10 @@ class Cell:
     decimals: int = 2
     error: Path | None = None
     plus: bool = False
+    bounds: Path | None = None
+
+
+Sentence = str | tuple[str | Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Section:
     tables, figures
         What the page shows of it.
     words
-        Sentences before them.
+        Sentences before them; one with numbers in it is a sequence of texts and cells.
     """
 
     key: str
@@ -89,7 +97,7 @@ class Section:
     numbers: Mapping[str, object]
     tables: tuple[Table, ...] = ()
     figures: tuple[Rendered, ...] = ()
-    words: tuple[str, ...] = field(default=())
+    words: tuple[Sentence, ...] = field(default=())
 
 
 def look_up(numbers: Mapping[str, object], path: Path) -> float:
@@ -114,10 +122,23 @@ def look_up(numbers: Mapping[str, object], path: Path) -> float:
 
 def section_html(section: Section) -> str:
     """The section as it stands on the page; everything is escaped."""
-    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in section.words)
+    words = "".join(f"<p>{_sentence(section, sentence)}</p>" for sentence in section.words)
     figures = "".join(_plot(figure) for figure in section.figures)
     tables = "".join(_table(section, table) for table in section.tables)
     return f'<section id="{escape(section.key)}"><h2>{escape(section.title)}</h2>{words}{figures}{tables}</section>\n'
+
+
+def stated(path: Sequence[str | int], value: float, scale: float = 1.0) -> str:
+    """Attributes of an element that shows a number: where `metrics.json` has it, and its value in full."""
+    pointer = "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path)
+    full = repr(float(value)) if math.isfinite(value) else "null"
+    scaled = "" if scale == 1.0 else f' data-scale="{scale!r}"'
+    return f' data-path="{escape(pointer)}" data-value="{full}"{scaled}'
+
+
+def number(path: Sequence[str | int], value: float, shown: str, scale: float = 1.0) -> str:
+    """A number inside a sentence, as HTML; the text is escaped."""
+    return f"<span{stated(path, value, scale)}>{escape(shown)}</span>"
 
 
 def _plot(figure: Rendered) -> str:
@@ -144,18 +165,35 @@ def _table(section: Section, table: Table) -> str:
     )
 
 
+def _sentence(section: Section, sentence: Sentence) -> str:
+    parts = (sentence,) if isinstance(sentence, str) else sentence
+    return "".join(escape(part) if isinstance(part, str) else _number(section, part) for part in parts)
+
+
+def _number(section: Section, cell: Cell, unit: bool = True) -> str:
+    """A number of the section inside a sentence, with its unit or without."""
+    value, scale = look_up(section.numbers, cell.path), 100.0 if cell.unit == "%" else 1.0
+    shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
+    if not unit and cell.unit != ",":
+        shown = shown.removesuffix(cell.unit).removesuffix(THIN)
+    return number((section.key, *cell.path), value, shown, scale)
+
+
 def _cell(section: Section, cell: Cell | str) -> str:
     if isinstance(cell, str):
         return f"<td>{escape(cell)}</td>"
-    value = look_up(section.numbers, cell.path)
-    number = repr(value) if math.isfinite(value) else "null"
+    value, scale = look_up(section.numbers, cell.path), 100.0 if cell.unit == "%" else 1.0
     extra = ""
     if cell.error is not None:
         error = look_up(section.numbers, cell.error)
-        extra = f"<small>± {escape(show(error, cell.unit, cell.decimals))}</small>" if math.isfinite(error) else ""
-    path = "/".join((section.key, *cell.path))
+        said = number((section.key, *cell.error), error, show(error, cell.unit, cell.decimals), scale)
+        extra = f"<small>± {said}</small>" if math.isfinite(error) else ""
+    if cell.bounds is not None:
+        low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in ("low", "high"))
+        if all(math.isfinite(look_up(section.numbers, end.path)) for end in (low, high)):
+            extra += f"<small>{_number(section, low, unit=False)} to {_number(section, high)}</small>"
     shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
-    return f'<td data-path="{escape(path)}" data-value="{number}">{escape(shown)}{extra}</td>'
+    return f"<td{stated((section.key, *cell.path), value, scale)}>{escape(shown)}{extra}</td>"
 
 
 def show(value: float, unit: str = "", decimals: int = 2, *, plus: bool = False) -> str:

@@ -17,7 +17,7 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.capacity import DEAREST_BPS, break_even_bps, capacity, mean_return
 from finflow.evaluation.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
 from finflow.evaluation.field import Field
-from finflow.evaluation.sections import Cell, Row, Section, Table, plain, show
+from finflow.evaluation.sections import Cell, Row, Section, Sentence, Table, plain, show
 from finflow.strategies.classical import ONLINE
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def section(field: Field) -> Section:
         "costs_bps": {key: _figures(runs) for key, runs in costs.items()},
         "lags": {key: _figures(runs) for key, runs in lags.items()},
     }
-    words = [
+    words: list[Sentence] = [
         "Each strategy run again under other conditions. The first column is as configured; costs are one proportional "
         "cost on every trade, in place of commission and slippage.",
         *_break_even(field, costs, numbers),
@@ -75,10 +75,12 @@ def _over_lags(field: Field) -> tuple[dict[str, dict[str, Backtest]], list[str]]
     return found, ["Fills at the open have no lag of 0: the close would be known before it."] if missing else []
 
 
-def _break_even(field: Field, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]) -> list[str]:
+def _break_even(
+    field: Field, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]
+) -> list[Sentence]:
     """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
     found: dict[str, float | None] = {}
-    words = []
+    words: list[Sentence] = []
     for key, score, said in (("return", mean_return, "return"), ("sharpe", _sharpe, "Sharpe ratio")):
         found |= {f"{key}_bps": None, f"{key}_beyond_bps": None}
         if BASELINE not in field.names or field.judged == BASELINE:
@@ -91,13 +93,15 @@ def _break_even(field: Field, costs: Mapping[str, Mapping[str, Backtest]], numbe
         )
         if not np.isfinite(bps):
             found[f"{key}_beyond_bps"] = DEAREST_BPS
-            words.append(f"By {said}, {field.judged} is ahead of equal weight at up to {DEAREST_BPS:g} bp a trade.")
+            dearest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
+            words.append((f"By {said}, {field.judged} is ahead of equal weight at up to ", dearest, " a trade."))
             continue
         found[f"{key}_bps"] = bps
         if bps == 0.0:
             words.append(f"By {said}, {field.judged} is not ahead of equal weight even where trading is free.")
         else:
-            words.append(f"By {said}, {field.judged} breaks even with equal weight at {bps:.1f} bp a trade.")
+            even = Cell(("break_even", f"{key}_bps"), "bp", 1)
+            words.append((f"By {said}, {field.judged} breaks even with equal weight at ", even, " a trade."))
     numbers["break_even"] = found
     return words
 
@@ -106,7 +110,7 @@ def _sharpe(run: Backtest) -> float:
     return metrics.sharpe(run.returns, run.cash_returns)
 
 
-def _capital(field: Field, numbers: dict[str, object]) -> list[str]:
+def _capital(field: Field, numbers: dict[str, object]) -> list[Sentence]:
     """The judged strategy and equal weight at other capitals, and the judged one's capacity."""
     process = field.process
     grows = process.costs.needs_market
@@ -136,7 +140,7 @@ def _capital(field: Field, numbers: dict[str, object]) -> list[str]:
     if not np.isfinite(found):
         return ["The costs of size never take half of what is earned over equal weight, up to a capital of 1e16."]
     half = "half of what it earns over equal weight"
-    return [f"Capacity: with {show(found, ',', 0)} to begin with, costs of size take {half}."]
+    return [("Capacity: with ", Cell(("capacity",), ",", 0), f" to begin with, costs of size take {half}.")]
 
 
 def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:

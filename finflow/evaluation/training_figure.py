@@ -86,7 +86,7 @@ def _draw_curve(axes: Axes, positions: Array, values: Array, phases: NDArray[np.
         chosen = chosen[thinned(len(chosen), MOST_POINTS)]
         look: dict[str, Any] = {
             "color": PHASE_COLOURS.get(phase, GREEN),
-            "marker": marker,
+            "marker": marker or ("o" if len(chosen) == 1 else ""),  # a line of one point is not seen
             "markersize": 3.5,
             "linewidth": 1.1,
         }

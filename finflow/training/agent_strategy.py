@@ -33,7 +33,8 @@ class AgentStrategy:
         self.device = device
         self.name = name
         self.expert = expert
-        self._reasons: dict[str, list[FloatArray]] = {"gate": [], "experts": [], "trade_rate": []}
+        names = ("gate", "experts", "trade_rate", "held", "reward_state")
+        self._reasons: dict[str, list[FloatArray]] = {name: [] for name in names}
 
     def decide(self, information: Information) -> FloatArray:
         """The centre of the policy's distribution, (K,)."""
@@ -46,6 +47,9 @@ class AgentStrategy:
         self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
         self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
         self._reasons["trade_rate"].append(decision.trade_rate[0, 0].double().cpu().numpy())
+        portfolio = np.asarray(information.observation["portfolio"], dtype=np.float64)
+        self._reasons["held"].append(portfolio[: len(information.portfolio)].copy())
+        self._reasons["reward_state"].append(portfolio[len(information.portfolio) :].copy())
         weights = centre.double().cpu().numpy()
         if not np.isfinite(weights).all():
             raise FinflowError("the agent names what is no portfolio: its learning had failed; use another checkpoint")
@@ -53,7 +57,8 @@ class AgentStrategy:
         return normalised
 
     def explanation(self) -> dict[str, FloatArray]:
-        """Gate (steps, 5), experts (steps, 5, K) and trade rate (steps,) of all decisions so far."""
+        """Of all decisions so far: gate (steps, 5), experts (steps, 5, K), trade rate (steps,); and what they were made
+        from beside the market, the weights held (steps, K) and the state of the reward (steps, 3)."""
         return {name: np.stack(values) for name, values in self._reasons.items()}
 
 

@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
+from finflow.evaluation import attribution, why
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.field import Field, Make, sharing_fits
 from finflow.evaluation.further import sections_of, tables_of
@@ -25,6 +27,7 @@ from finflow.evaluation.optimality import score_runs
 from finflow.evaluation.readings import readings_of
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
+from finflow.evaluation.sections import Section
 from finflow.files import check_writable
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.ledger.costs import costs_of
@@ -37,6 +40,7 @@ from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
+from finflow.training.explanation import Explainer
 from finflow.training.logging import EVENTS, METRICS
 from finflow.training.manifest import write_manifest
 from finflow.training.materials import Materials, choose_device, prepare
@@ -44,6 +48,7 @@ from finflow.training.materials import Materials, choose_device, prepare
 REPORTS = "reports"
 AGENT = "finflow"
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
+NOTABLE = 3  # trades that a report takes apart
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 
 
@@ -98,6 +103,7 @@ def evaluate_agent(
         training=rows,
         experts=experts_alone(policy, device),
         events=events,
+        policy=policy,
     )
 
 
@@ -188,6 +194,7 @@ def _judge(
     training: pd.DataFrame | None = None,
     experts: Sequence[Strategy] = (),
     events: tuple[dict[str, Any], ...] | None = None,
+    policy: ExpertPolicy | None = None,
 ) -> Outcome:
     """Run a strategy, the first, and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
@@ -220,7 +227,7 @@ def _judge(
         notes=(*_limits(materials, runs), *unknown),
         optimum=known,
         experts=alone,
-        sections=sections_of(field, materials.split, config, sweeps),
+        sections=(*_reasons(field, materials, policy), *sections_of(field, materials.split, config, sweeps)),
         files=tables_of(field, tuple(makers)),
         tries=tries,
         patient=seldom,
@@ -231,6 +238,15 @@ def _judge(
     for name, one in known.scores.items() if known is not None else ():
         summary[name]["optimality"] = one.score
     return Outcome(folder, report, summary)
+
+
+def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) -> list[Section]:
+    """What the return came from, and for an agent why it traded when it traded most."""
+    made = [attribution.section(field, EXPERTS)]
+    if policy is not None:
+        explainer = Explainer(policy, field.process, materials.features, field.window, field.runs[0])
+        made.append(why.section(explainer.largest(NOTABLE)))
+    return made
 
 
 def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:

@@ -355,7 +355,7 @@ def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Pat
     [
         (
             ["--mode", "trian"],
-            "'trian' is not one of train, evaluate, backtest, audit, inspect, demo; did you mean train",
+            "is not one of train, evaluate, backtest, explain, compare, audit, inspect, demo; did you mean train?",
         ),
         (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
         (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),
@@ -379,6 +379,11 @@ def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Pat
         (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),
         (["--mode", "train", "--strategy", "momentum"], "--strategy belongs to --mode backtest or audit"),
         (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
+        (["--mode", "explain", "--resume", "r"], "--mode explain needs --resume with a run folder or checkpoint, and"),
+        (["--mode", "compare", "r"], "--mode compare needs two run folders or more"),
+        (["--mode", "train", "--output", "x"], "--output belongs to --mode explain or compare, not to --mode train"),
+        (["--mode", "train", "--what-if", "rsi_14=0"], "--what-if belongs to --mode explain, not to --mode train"),
+        (["--mode", "train", "--date", "2020-03-16"], "--date belongs to --mode explain"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),
         (["--mode", "demo", "--config", "c.yaml"], "--mode train --config FILE"),
         (

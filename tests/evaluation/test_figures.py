@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from finflow.evaluation import drawing, page
+from finflow.evaluation import drawing, metrics, page
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.rolling_figure import DAYS, rolling, rolling_sharpe, rolling_volatility
 from finflow.evaluation.training_figure import _phases, _positions, training
 
 
@@ -83,3 +86,15 @@ def test_a_legend_of_long_names_stays_within_the_figure() -> None:
     (legend,) = figure.legends
     assert legend.get_window_extent().width <= figure.bbox.width
     assert len(legend.get_texts()) == 7
+
+
+def test_rolling_figures_end_in_the_metrics_of_the_last_half_year(backtest: Callable[..., Backtest]) -> None:
+    run = backtest("agent")
+    sharpes, volatilities = rolling_sharpe(run), rolling_volatility(run)
+    assert len(sharpes) == len(run.returns) - DAYS + 1
+    assert sharpes[-1] == pytest.approx(metrics.sharpe(run.returns[-DAYS:], run.cash_returns[-DAYS:]))
+    assert volatilities[0] == pytest.approx(metrics.annual_volatility(run.returns[:DAYS]))
+    assert rolling(backtest("agent", steps=2 * DAYS - 1), None) is None
+    alone = rolling(run, None)
+    assert alone is not None
+    assert f"agent from {sharpes.min():.1f} to {sharpes.max():.1f}" in alone.alt

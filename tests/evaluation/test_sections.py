@@ -22,10 +22,17 @@ def made(*cells: Cell | str) -> Section:
 
 def test_a_cell_carries_its_place_in_metrics_json_and_the_whole_number() -> None:
     text = section_html(made(Cell(("a<b", "sharpe"), error=("a<b", "error")), "in-sample"))
-    assert 'data-path="made/a&lt;b/sharpe" data-value="1.23456">1.23<small>± 0.50</small>' in text
+    assert 'data-path="made/a&lt;b/sharpe" data-value="1.23456">1.23<small>± <span' in text
+    assert 'data-path="made/a&lt;b/error" data-value="0.5">0.50</span></small>' in text
     assert "<td>in-sample</td>" in text
     for raw in ("<first>", "<caption>", "a<b", "Made & up"):
         assert raw not in text
+
+
+def test_a_sentence_may_show_numbers_too() -> None:
+    section = Section("a/b", "x", NUMBERS, words=(("It is <", Cell(("a<b", "sharpe"), "%", 1, plus=True), "."),))
+    shown = 'It is &lt;<span data-path="a~1b/a&lt;b/sharpe" data-value="1.23456" data-scale="100.0">+123.5'
+    assert shown in section_html(section)
 
 
 def test_an_undefined_number_is_a_dash() -> None:

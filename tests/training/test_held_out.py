@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -57,11 +57,14 @@ def settings(folder: Path, **changes: object) -> Config:
 
 
 @pytest.mark.usefixtures("no_sections")
-def test_the_report_of_a_made_up_market_scores_every_strategy(tmp_path: Path, reports: list[ReportData]) -> None:
+def test_the_report_of_a_made_up_market_scores_every_strategy(
+    tmp_path: Path, reports: list[ReportData], fits_schema: Callable[[Any], list[str]]
+) -> None:
     outcome = held_out.backtest_strategies(settings(tmp_path), ["momentum"])
     (data,) = reports
     assert data.optimum is not None
     results = judge(data)
+    assert fits_schema(json.loads(as_json(data, results))) == []
     content = json.loads(as_json(data, results))["optimum"]
     assert set(content["scores"]) == set(results.metrics) == set(outcome.summary)
     assert content["scores"]["optimal"]["score"] == 1.0
@@ -143,7 +146,13 @@ def wavering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
-    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData], wavering: str
+    tmp_path: Path,
+    tiny: Callable[..., Config],
+    reports: list[ReportData],
+    wavering: str,
+    read_page: Callable[[str], Any],
+    numbers_hold: Callable[[Any, Any], int],
+    fits_schema: Callable[[Any], list[str]],
 ) -> None:
     config = tiny(
         evaluation__tax__enabled=True,
@@ -152,8 +161,9 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     )
     outcome = held_out.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
-    assert [section.key for section in data.sections] == ["tax", "sweeps", "stress", "ranking"]
+    assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
     content = json.loads(as_json(data, judge(data)))
+    assert fits_schema(content) == []
     assert content["stress"]["own"]["sample"] == "out-of-sample"
     assert content["stress"]["learned"]["sample"] == "in-sample"
     assert content["sweeps"]["break_even"]["return_bps"] == 0.0
@@ -163,6 +173,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
     after, before = (content["tax"]["strategies"]["wavering"][key] for key in ("after", "before"))
     assert after != before
     assert set(COMPARED) <= set(content["sweeps"]["lags"]["2"])
+    assert numbers_hold(read_page(build_page(data, judge(data), [], [], [])), content) > 500
 
     traded = pd.read_parquet(io.BytesIO(data.files["trades.parquet"]))
     assert set(traded["strategy"]) == {"wavering", "equal-weight"}
@@ -187,7 +198,7 @@ def test_a_report_without_sweeps_runs_nothing_again(
     materials = prepare(tiny())
     held_out._judge(materials, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, {}, sweeps=False)
     assert played == [1]
-    assert [section.key for section in reports[0].sections] == ["ranking"]
+    assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
 def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Callable[..., Config]) -> None:

@@ -1,0 +1,135 @@
+"""Where a return came from: the lines sum to it, and each is what a hand computation says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from finflow.env.decision import DecisionProcess
+from finflow.evaluation.attribution import attribute, expert_shares, section
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.field import Field
+from finflow.strategies.base import Information
+
+EXPERTS = ("one", "two")
+
+
+class Mixing:
+    """Two experts with portfolios of their own, mixed and approached as the agent does, at other rates each day."""
+
+    name = "mixing"
+
+    def __init__(self, assets: int = 5) -> None:
+        self.rng = np.random.default_rng(3)
+        self.assets = assets
+        self.reasons: dict[str, list[np.ndarray]] = {name: [] for name in ("gate", "experts", "trade_rate", "held")}
+
+    def decide(self, information: Information) -> np.ndarray:
+        experts = self.rng.dirichlet(np.full(self.assets + 1, 0.5), size=2)
+        gate, rate = self.rng.dirichlet(np.ones(2)), self.rng.uniform(0.0, 0.4)
+        for name, value in zip(
+            self.reasons, (gate, experts, np.array(rate), information.portfolio.copy()), strict=True
+        ):
+            self.reasons[name].append(value)
+        return (1.0 - rate) * information.portfolio + rate * gate @ experts
+
+    def explanation(self) -> dict[str, np.ndarray]:
+        return {name: np.stack(values) for name, values in self.reasons.items()}
+
+
+def played(process: DecisionProcess) -> tuple[Backtest, np.ndarray]:
+    """A run of the mixing strategy, and the growth over its days."""
+    window = range(300, 700)
+    (run,) = run_backtests(process, window, [Mixing()])
+    bars = process.decision_bars(window)
+    return run, process.growth[bars.start + 1 : bars.stop + 1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"execution_lag": 0}, {"execution_lag": 2}, {"max_weight": 0.3}])
+def test_every_day_and_the_whole_window_sum_to_the_return(
+    process_of: Callable[..., DecisionProcess], settings: dict[str, float]
+) -> None:
+    run, growth = played(process_of(commission_bps=30.0, **settings))
+    found = attribute(run, growth)
+    assert run.costs.min() > 0.0
+    daily = found.assets.sum(axis=1) + found.cash + found.costs
+    np.testing.assert_allclose(daily, run.returns, rtol=0.0, atol=1e-14)
+    total = np.prod(1.0 + run.returns) - 1.0
+    assert abs(found.linked(found.assets).sum() + found.linked(found.cash) + found.linked(found.costs) - total) < 1e-10
+    assert found.experts is not None
+    np.testing.assert_allclose(found.experts.sum(axis=1), found.assets.sum(axis=1), rtol=0.0, atol=1e-14)
+
+
+def test_two_days_worked_by_hand(backtest: Callable[..., Backtest]) -> None:
+    """Half in A, half cash, 1 % cost; A gains 10 %, then all of it held, A loses 20 %, for free."""
+    run = dataclasses.replace(
+        backtest("hand", steps=2),
+        weights=np.array([[0.5, 0.5], [1.0, 0.0]]),
+        costs=np.array([0.01, 0.0]),
+        returns=np.array([0.99 * 1.05 - 1.0, -0.2]),
+        assets=("A", "cash"),
+    )
+    found = attribute(run, np.array([[1.1, 1.0], [0.8, 1.0]]))
+    assert found.linked(found.assets) == pytest.approx(0.05 - 0.2 * 1.0395)
+    assert float(found.linked(found.costs)) == pytest.approx(-0.01 * 1.05)
+    assert float(found.linked(found.cash)) == 0.0
+    with pytest.raises(ValueError, match="growth is"):
+        attribute(run, np.ones((3, 2)))
+
+
+def test_a_holding_is_shared_by_those_who_built_it() -> None:
+    """At rate 1/2 each day: first expert one names A, then expert two does; half of A stays with one, half is two's."""
+    one = np.array([[1.0, 0.0], [0.0, 1.0]])
+    reasons = {
+        "gate": np.array([[1.0, 0.0], [0.0, 1.0]]),
+        "experts": np.stack([one, np.array([[0.0, 1.0], [1.0, 0.0]])]),
+        "trade_rate": np.array([0.5, 0.5]),
+        "held": np.array([[0.0, 1.0], [0.5, 0.5]]),
+    }
+    dates = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")
+    weights = np.array([[0.5, 0.5], [0.75, 0.25]])
+    zeros = np.zeros(2)
+    run = Backtest("x", dates, zeros, zeros, zeros, zeros, weights, ("A", "cash"), explanation=reasons)
+    shares = expert_shares(run)
+    assert shares is not None
+    np.testing.assert_allclose(shares[0, :, 0], [1.0, 0.0, 0.0])
+    np.testing.assert_allclose(shares[1, :, 0], [0.25 / 0.75, 0.5 / 0.75, 0.0])
+    np.testing.assert_allclose(shares[:, :, 1], [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]], err_msg="cash was never aimed at")
+    refused = expert_shares(dataclasses.replace(run, refused=np.array([False, True])))
+    assert refused is not None
+    np.testing.assert_allclose(refused[1], refused[0], err_msg="a refused trade changes no share")
+    assert expert_shares(dataclasses.replace(run, explanation=None)) is None
+
+
+def test_the_section_has_lines_that_sum_and_equal_weight_beside(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    process = process_of()
+    made = section(field_of(process, range(300, 700), "risk-parity", "equal-weight"), EXPERTS)
+    for numbers in made.numbers.values():
+        assert numbers["experts"] is None
+        assert sum(numbers["assets"].values()) + numbers["cash"] + numbers["costs"] == pytest.approx(
+            numbers["total"], abs=1e-10
+        )
+    assert [len(table.columns) for table in made.tables] == [3]
+    window = range(300, 700)
+    field = Field(process, window, {"mixing": Mixing}, run_backtests(process, window, [Mixing()]))
+    agent = section(field, EXPERTS).numbers["mixing"]
+    assert list(agent["experts"]) == ["one", "two", "none"]
+    assert sum(agent["experts"].values()) == pytest.approx(agent["risky"], abs=1e-12)
+    json.dumps(agent, allow_nan=False)
+
+
+def test_of_many_assets_the_ends_are_shown(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("finflow.evaluation.attribution.SHOWN", 2)
+    made = section(field_of(process_of(), range(300, 700), "buy-and-hold"), EXPERTS)
+    assert len(made.tables[0].rows) == 4 + 3
+    assert "metrics.json has all" in made.tables[0].caption
+    earned = made.numbers["buy-and-hold"]["assets"]
+    assert made.tables[0].rows[0].heading == max(earned, key=earned.get)

@@ -1,0 +1,229 @@
+"""The report as a browser shows it: nothing fails, nothing is missing, nothing runs off the side, every number holds.
+
+Chromium is driven over its debugging pipe, so that the page is measured as it is, without a script in it. Where there
+is no Chromium these tests skip; what can be checked without one is in test_report.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.evaluation import report
+from finflow.evaluation.comparison_page import METRICS, Compared, Seeds, make
+from finflow.evaluation.field import Field
+from finflow.evaluation.report import ReportData, write_report
+from finflow.evaluation.seeds import Estimate
+from finflow.evaluation.significance import Interval
+from finflow.evaluation.sweeps import section as sweeps_section
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PHONE, DESK, PAPER = 360, 1280, 718  # CSS pixels; A4 less margins of 1 cm is 718
+WAIT = 60.0  # seconds for one answer
+
+MEASURE = """(() => ({
+  over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  wide: [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.getAttribute('aria-label')),
+  images: [...document.images].map(i => [i.closest('[id]') ? i.closest('[id]').id : '', i.complete && i.naturalWidth]),
+  ground: getComputedStyle(document.body).backgroundColor,
+  ink: getComputedStyle(document.body).color,
+  html: document.documentElement.outerHTML,
+}))()"""
+
+
+class Browser:
+    """One page of a headless Chromium."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        to_child, self._write = os.pipe()
+        self._read, from_child = os.pipe()
+        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        command += ["--remote-debugging-pipe", f"--user-data-dir={folder}", "--hide-scrollbars", "about:blank"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "bash", *command],
+            pass_fds=(to_child, from_child),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_child)
+        os.close(from_child)
+        self._buffer, self._count, self._session = b"", 0, ""
+        self.complaints: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Ask, and wait for the answer; events on the way are noted."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": parameters}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._count:
+            self._note(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def open(self, url: str) -> None:
+        """Go to a page and wait until it has loaded."""
+        self.complaints.clear()
+        self.call("Page.navigate", url=url)
+        while self._note(self._next()) != "Page.loadEventFired":
+            pass
+
+    def measured(self, width: int, scheme: str = "light", media: str = "screen") -> Any:
+        """The page at a width, in light or dark, on screen or on paper."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        preference = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", media=media, features=preference)
+        return self.call("Runtime.evaluate", expression=MEASURE, returnByValue=True)["result"]["value"]
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _next(self) -> Any:
+        until = time.monotonic() + WAIT
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], max(until - time.monotonic(), 0.0))
+            assert ready, "Chromium does not answer"
+            more = os.read(self._read, 1 << 20)
+            assert more, "Chromium has gone"
+            self._buffer += more
+        message, self._buffer = self._buffer.split(b"\0", 1)
+        return json.loads(message)
+
+    def _note(self, event: Any) -> str:
+        method, found = str(event.get("method")), event.get("params", {})
+        if method == "Log.entryAdded":
+            self.complaints.append(f"{found['entry']['level']}: {found['entry']['text']}")
+        elif method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
+            self.complaints.append(json.dumps(found)[:300])
+        return method
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+    if program is None or shutil.which("bash") is None:
+        pytest.skip(f"no browser to open the report in: none of {', '.join(PROGRAMS)} is installed")
+    opened = Browser(program, tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: pytest.TempPathFactory,
+    report_data: Callable[..., ReportData],
+    process_of: Callable[..., Any],
+    field_of: Callable[..., Field],
+) -> Path:
+    """A report with figures, tables that are wider than a phone, and a section of its own."""
+    field = field_of(process_of(), range(300, 700), "risk-parity", "equal-weight", "buy-and-hold")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report.tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
+        folder = tmp_path_factory.mktemp("opened") / "reports"
+        write_report(folder, report_data(sections=(sweeps_section(field),)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, folder: Path) -> Browser:
+    browser.open((folder / "report.html").as_uri())
+    return browser
+
+
+def test_the_console_stays_silent_and_every_figure_is_seen(page: Browser, folder: Path) -> None:
+    found = page.measured(DESK)
+    assert page.complaints == []
+    widths = dict(found["images"])
+    assert set(widths) == {path.stem for path in folder.glob("*.png")}
+    assert min(widths.values()) > 600
+
+
+def test_every_number_that_the_browser_shows_is_in_metrics_json(
+    page: Browser, folder: Path, read_page: Callable[[str], Any], numbers_hold: Callable[[Any, Any], int]
+) -> None:
+    content = json.loads((folder / "metrics.json").read_text("utf-8"))
+    shown = read_page(page.measured(DESK)["html"])
+    assert numbers_hold(shown, content) == len(read_page((folder / "report.html").read_text("utf-8")).numbers) > 150
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_nothing_runs_off_the_side_of_a_screen(page: Browser, width: int, scheme: str) -> None:
+    """Wide tables and figures scroll in a frame of their own; the page itself never does."""
+    found = page.measured(width, scheme)
+    assert found["over"] == 0
+    assert bool(found["wide"]) == (width == PHONE), "on a desk nothing has to be scrolled sideways"
+
+
+def test_nothing_runs_off_the_side_of_a_sheet(page: Browser) -> None:
+    """Paper does not scroll: every table has to fit."""
+    found = page.measured(PAPER, media="print")
+    assert (found["over"], found["wide"]) == (0, [])
+    assert found["ground"] == "rgb(255, 255, 255)"
+
+
+def test_light_and_dark_are_two_looks_that_can_be_read(page: Browser) -> None:
+    light, dark = page.measured(DESK), page.measured(DESK, "dark")
+    assert brightness(light["ground"]) > 0.9 > 0.2 > brightness(light["ink"])
+    assert brightness(dark["ground"]) < 0.2 < 0.8 < brightness(dark["ink"])
+
+
+def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
+    days = 300
+    returns = np.random.default_rng(0).normal(4e-4, 0.01, (4, days))
+    figures = dict.fromkeys(METRICS, 0.123)
+    against, bounds = {"sharpe_difference": 0.1, "dsr": 0.5, "spa_p": 0.3}, {key: (-0.1234, 0.4321) for key in METRICS}
+    runs = [
+        Compared(f"run {n}", "finflow", n, "no", figures, bounds, against, (-0.1, 0.3), returns[n], returns[3])
+        for n in range(3)
+    ]
+    dates = np.datetime64("2016-01-02") + np.arange(days)
+    group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))})
+    differences = {"train.seed": {run.label: str(run.seed) for run in runs}}
+    window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}
+    for name, content in make(runs, [group], differences, window, "a" * 64, dates).files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    browser.open((tmp_path / "report.html").as_uri())
+    for width, media in ((PHONE, "screen"), (DESK, "screen"), (PAPER, "print")):
+        found = browser.measured(width, media=media)
+        assert found["over"] == 0
+        assert bool(found["wide"]) == (width == PHONE)
+    assert browser.complaints == []
+
+
+def test_what_is_wrong_with_a_page_is_seen(browser: Browser, tmp_path: Path) -> None:
+    """The eyes of these tests: an error of a script, an image that is missing, and a table that is too wide."""
+    wrong = tmp_path / "wrong.html"
+    wrong.write_text(
+        '<body><figure id="lost"><img src="none.png"></figure><p style="width:3000px">x</p>'
+        '<script>console.error("oh")</script></body>'
+    )
+    browser.open(wrong.as_uri())
+    found = browser.measured(DESK)
+    assert found["over"] > 1000
+    assert not dict(found["images"])["lost"]
+    assert any("oh" in complaint for complaint in browser.complaints)
+    assert any("ERR_FILE_NOT_FOUND" in complaint for complaint in browser.complaints)
+
+
+def brightness(colour: str) -> float:
+    """Mean of red, green and blue, 0 to 1, of a colour as a browser computes it."""
+    return sum(int(part) for part in colour.strip("rgb()").split(",")) / 765.0

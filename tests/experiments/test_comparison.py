@@ -1,0 +1,145 @@
+"""Runs side by side: only what can be compared is, seeds are taken together, every number is the runs' own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from finflow.cli import main
+from finflow.errors import EvidenceError
+from finflow.evaluation.seeds import interquartile_mean
+from finflow.experiments.comparison import compare_runs
+
+DAYS = 300
+
+
+def write_run(folder: Path, sharpe: float | None = 1.0, seed: int = 0, panel: str = "a" * 64, **changes: Any) -> Path:
+    """The folder of a run that was judged; `config_KEY` changes the configuration, other names `metrics.json`."""
+    config = {"env": {"commission_bps": 10.0}, "bcell": {"gamma": 0.99}, "train": {"seed": seed, "threads": 1}}
+    for name in [name for name in changes if name.startswith("config_")]:
+        section, key = name.removeprefix("config_").split("__")
+        config[section][key] = changes.pop(name)
+    dates = pd.bdate_range("2016-01-04", periods=DAYS)
+    figures = {
+        "sharpe": sharpe,
+        "annual_return": 0.1 + 0.01 * seed,
+        "annual_volatility": 0.15,
+        "max_drawdown": -0.2,
+        "cvar": -0.02,
+        "annual_turnover": 1.5,
+        "annual_cost": 0.002,
+    }
+    content = {
+        "agent": "finflow",
+        "strategies": {
+            "finflow": {**figures, "intervals": {"sharpe": None if sharpe is None else [sharpe - 0.5, sharpe + 0.5]}}
+        },
+        "window": {"start": str(dates[0].date()), "end": str(dates[-1].date()), "days": DAYS},
+        "verdict": {"beats_equal_weight": "not shown", "dsr": 0.6, "spa": {"p_consistent": 0.3}},
+        "against_equal_weight": {"sharpe_difference": 0.1 * seed, "interval": [-0.1, 0.2]},
+        **changes,
+    }
+    (folder / "reports").mkdir(parents=True)
+    returns = np.random.default_rng(seed).normal(4e-4, 0.01, (len(dates), 2))
+    table = pd.DataFrame(returns, index=pd.Index(dates, name="date"), columns=["finflow", "equal-weight"])
+    table.to_csv(folder / "reports" / "returns.csv")
+    (folder / "reports" / "metrics.json").write_text(json.dumps(content))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "manifest.json").write_text(json.dumps({"data_sha256": panel}))
+    return folder
+
+
+def test_runs_stand_side_by_side_with_their_own_numbers(
+    tmp_path: Path, read_page: Callable[[str], Any], numbers_hold: Callable[[Any, Any], int]
+) -> None:
+    runs = [write_run(tmp_path / "<one>"), write_run(tmp_path / "two", sharpe=0.5, config_bcell__gamma=0.9)]
+    page = compare_runs(runs, tmp_path / "out").page
+    assert {path.name for path in page.parent.iterdir()} == {"report.html", "metrics.json", "equity.png"}
+    content, text = json.loads((tmp_path / "out" / "metrics.json").read_text()), page.read_text("utf-8")
+    assert content["runs"]["<one>"]["sharpe"] == 1.0
+    assert content["runs"]["two"]["intervals"]["sharpe"] == {"low": 0.0, "high": 1.0}
+    assert content["runs"]["two"]["dsr"] == 0.6
+    assert content["differences"] == {"bcell.gamma": {"<one>": "0.99", "two": "0.9"}}
+    assert content["seeds"] == {}
+    assert content["panel"] == "a" * 64
+    shown = read_page(text)
+    shown.bare.clear()  # configuration values are text
+    assert numbers_hold(shown, content) >= 2 * 12
+    assert "<one>" not in text
+    assert len(shown.all("img")) == 1
+    assert "Careful" not in text
+
+
+def test_seeds_of_one_configuration_are_taken_together(tmp_path: Path) -> None:
+    sharpes = [0.2, 0.9, 1.1, 1.0, 3.0]
+    runs = [write_run(tmp_path / f"seed{n}", sharpe=value, seed=n) for n, value in enumerate(sharpes)]
+    other = write_run(tmp_path / "other", sharpe=9.0, seed=7, config_bcell__gamma=0.5)
+    again = write_run(tmp_path / "again", sharpe=50.0, seed=0)
+    outcome = compare_runs([*runs, other, again], tmp_path / "out")
+    (group,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["seeds"].values()
+    assert group["runs"] == [run.name for run in runs], "a seed counts once, and another configuration not at all"
+    found = group["interquartile_mean"]["sharpe"]
+    assert found["value"] == pytest.approx(interquartile_mean(sharpes))
+    assert found["interval"]["low"] < found["value"] < found["interval"]["high"]
+    assert group["interquartile_mean"]["sharpe_difference"]["value"] == pytest.approx(0.2)
+    assert any("5 seeds: interquartile mean of the Sharpe ratio 1.00" in line for line in outcome.lines)
+
+
+def test_an_undefined_figure_has_no_interquartile_mean(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a", sharpe=None), write_run(tmp_path / "b", seed=1)]
+    compare_runs(runs, tmp_path / "out")
+    (group,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["seeds"].values()
+    assert "sharpe" not in group["interquartile_mean"]
+    assert "annual_return" in group["interquartile_mean"]
+
+
+def test_other_costs_are_marked(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1, config_env__commission_bps=50.0)]
+    text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
+    assert "not judged under the same conditions; env.commission_bps differ" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"panel": "b" * 64}, "was judged on other prices than .*a: figures|hashes begin bbbbbbbb and aaaaaaaa"),
+        ({"window": {"start": "2016-01-05", "end": "2017-02-24", "days": 299}}, r"from 2016-01-05 .* \(299 days\)"),
+        ({"agent": "lost"}, "cannot be read"),
+        ({"window": {}}, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", **change)]
+    with pytest.raises(EvidenceError, match=words):
+        compare_runs(runs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_named_twice_or_half_gone_is_answered_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)
+    assert main(["--mode", "compare", str(first), str(first)]) == 2
+    assert "is named twice" in capsys.readouterr().err
+    assert main(["--mode", "compare", str(first), str(tmp_path)]) == 2
+    assert "has no reports/metrics.json: name run folders that were judged" in capsys.readouterr().err
+    assert main(["--mode", "compare", str(first), str(second)]) == 0
+    said = capsys.readouterr().out
+    assert "beats equal weight" in said
+    assert Path(said.rsplit("report: ", 1)[1].strip()).is_file()
+    for name in ("config.yaml", "manifest.json", "reports/returns.csv", "reports/metrics.json"):
+        shutil.copytree(second, tmp_path / "c")
+        (tmp_path / "c" / name).unlink()
+        assert main(["--mode", "compare", str(first), str(tmp_path / "c")]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ")
+        assert said.count("\n") == 1
+        shutil.rmtree(tmp_path / "c")

@@ -1,0 +1,180 @@
+"""Why the agent traded: the same decision as in the evaluation, parts that sum, questions that are answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.cli import main
+from finflow.config import Config
+from finflow.errors import ConfigError
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.sections import section_html
+from finflow.evaluation.why import Asked, as_numbers, largest_trades, lines, section
+from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.explanation import Explainer, asked_of
+from finflow.training.materials import Materials, prepare
+from finflow.training.trainer import FinFlowTrainer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def materials(tiny: Callable[..., Config]) -> Materials:
+    return prepare(tiny())
+
+
+def explainer_of(materials: Materials) -> Explainer:
+    """Of an agent that has learned nothing, but trades."""
+    policy = ExpertPolicy(materials.shape, torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(3.0)
+    process, window = materials.held_out_process(), materials.split.test
+    (run,) = run_backtests(process, window, [AgentStrategy(policy, CPU)])
+    return Explainer(policy, process, materials.features, window, run)
+
+
+def test_what_is_explained_is_what_was_decided(materials: Materials) -> None:
+    """Taken apart again from the tensors, in double precision, the decision is that of the backtest."""
+    explainer = explainer_of(materials)
+    run, recorded = explainer.run, explainer.run.explanation
+    assert recorded is not None
+    for step in (0, 17, len(run.dates) - 1):
+        one = explainer.explain(step)
+        np.testing.assert_allclose(list(one.gate.values()), recorded["gate"][step], atol=1e-5)
+        np.testing.assert_allclose(
+            [list(weights.values()) for weights in one.experts.values()], recorded["experts"][step], atol=1e-5
+        )
+        assert one.trade_rate == pytest.approx(float(recorded["trade_rate"][step]), abs=1e-5)
+        mixed = sum(np.array(list(one.experts[name].values())) * one.gate[name] for name in EXPERTS)
+        np.testing.assert_allclose(list(one.aim.values()), mixed, atol=1e-12)
+        way = (1.0 - one.trade_rate) * np.array(list(one.held.values())) + one.trade_rate * mixed
+        np.testing.assert_allclose(list(one.target.values()), way, atol=1e-5)  # weights of nothing are a millionth
+        assert one.turnover == float(run.turnover[step])
+        assert sum(one.earned.values()) == pytest.approx(one.next_return, abs=1e-12)
+        assert one.date > one.known, "the agent knew nothing of the bar it filled at"
+    assert str(explainer.dates[17]) == explainer.explain(17).date
+
+
+def test_the_parts_of_the_features_sum_to_the_trade(materials: Materials) -> None:
+    one = explainer_of(materials).explain(30)
+    assert sum(found.part for found in one.influences) == pytest.approx(
+        one.traded - one.baseline + one.error, abs=1e-12
+    )
+    assert abs(one.error) <= 1e-4
+    sizes = [abs(found.part) for found in one.influences]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > 1e-4
+    for found in one.influences:
+        if found.by_asset:
+            assert sum(found.by_asset.values()) == pytest.approx(found.part, abs=1e-12)
+    assert list(one.by_trade) == one.trades[:3]
+
+
+def test_one_changed_feature_changes_the_decision_as_the_policy_says(materials: Materials) -> None:
+    explainer = explainer_of(materials)
+    same = explainer.explain(30)
+    feature = next(found for found in same.influences if found.by_asset)
+    asset = explainer.run.assets[0]
+    (all_of_them,) = explainer.explain(30, [Asked(feature.feature, 4.0)]).altered
+    (one_of_them,) = explainer.explain(30, [Asked(feature.feature, 4.0, asset)]).altered
+    assert all_of_them.before == pytest.approx(feature.value)
+    assert all_of_them.target != one_of_them.target != same.target
+    own = explainer._states(30).assets[0, 0, explainer.asset_features.index(feature.feature)]
+    (unchanged,) = explainer.explain(30, [Asked(feature.feature, float(own), asset)]).altered
+    assert unchanged.target == same.target, "a feature set to the value that it has changes nothing"
+    assert unchanged.before == float(own)
+    for named in (explainer.market_features[0], "drawdown so far"):
+        (changed,) = explainer.explain(30, [Asked(named, 3.0)]).altered
+        assert changed.target != same.target
+    assert {found.asked.value for found in same.altered} == {0.0}
+    assert [found.asked.feature for found in same.altered] == [found.feature for found in same.influences[:8]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (Asked("volatilty_21", 0.0), "no feature volatilty_21; did you mean volatility_21"),
+        (Asked("market_trend", 0.0, "A"), "market_trend is a feature of the market, not of A"),
+        (Asked("rsi_14", 0.0, "E"), "there is no asset E"),
+    ],
+)
+def test_a_question_about_what_there_is_not_is_answered(materials: Materials, asked: Asked, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        explainer_of(materials).explain(3, [asked])
+
+
+@pytest.mark.parametrize("text", ["trend", "=3", "trend=", "trend=much", "trend=nan"])
+def test_a_change_that_cannot_be_read_is_answered(text: str) -> None:
+    with pytest.raises(ConfigError, match="write FEATURE=VALUE"):
+        asked_of(text)
+
+
+def test_a_change_names_a_feature_and_perhaps_an_asset() -> None:
+    assert asked_of("rsi_14=-1.5") == Asked("rsi_14", -1.5)
+    assert asked_of("BRK:B:rsi_14=2") == Asked("rsi_14", 2.0, "BRK:B")
+
+
+def test_the_report_takes_the_largest_trades_apart(
+    materials: Materials, fits_schema: Callable[[Any], list[str]]
+) -> None:
+    explainer = explainer_of(materials)
+    turnover = explainer.run.turnover
+    steps = largest_trades(explainer.run, 2)
+    later = np.sort(turnover[63:])[-2:] if len(turnover) > 126 else np.sort(turnover)[-2:]
+    assert sorted(turnover[steps]) == sorted(later)
+    found = explainer.largest(2)
+    made = section(found)
+    assert list(made.numbers) == [one.date for one in found]
+    text = section_html(made)
+    assert f'data-path="decisions/{found[0].date}/integrated_gradients/completeness_error"' in text
+    content = json.loads(json.dumps({"decisions": made.numbers}, allow_nan=False))
+    assert not [error for error in fits_schema(content) if "decisions" in error]
+    content["decisions"][found[0].date]["what_if"][found[0].influences[0].feature]["traded"] = "much"
+    assert [error for error in fits_schema(content) if "decisions" in error]
+
+
+def test_the_command_line_explains_a_date(
+    tmp_path: Path, tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = FinFlowTrainer(tiny(train__offline_training_epochs=1, evaluation__rebalance_every=60))
+    trainer.train_offline()
+    output, readings = tmp_path / "why.json", tmp_path / "logs" / "readings.jsonl"
+    before = readings.read_text().count("\n") if readings.exists() else 0
+    capsys.readouterr()
+    call = ["--mode", "explain", "--resume", str(trainer.run_folder)]
+    assert main([*call, "--date", "2011-12-24", "--output", str(output), "--what-if", "A:rsi_14=2"]) == 0
+    content = json.loads(output.read_text())
+    assert list(content) == ["2011-12-26"], "a Saturday stands for the Monday after it"
+    assert list(content["2011-12-26"]["what_if"]) == ["A:rsi_14"]
+    assert "completeness error" in capsys.readouterr().out
+    assert main([*call, "--date", "2011-12-27", "2011-12-28"]) == 0
+    assert readings.read_text().count("\n") == max(before, 1), "one agent's reading is counted once"
+    capsys.readouterr()
+    for arguments, words in (
+        (["--date", "2031-01-01"], "2031-01-01 is no date of the evaluation, which decides from 2011-11-01 to"),
+        (["--date", "16.3.2020"], "'16.3.2020' is no date: write it as 2020-03-16"),
+        (["--date", "2011-12-27", "--what-if", "moon"], "write FEATURE=VALUE"),
+        (["--date", "2011-12-27", "--what-if", "moon=1"], "there is no feature moon"),
+    ):
+        assert main([*call, *arguments]) == 2
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+
+
+def test_the_text_and_the_json_say_the_same(materials: Materials) -> None:
+    one = explainer_of(materials).explain(30)
+    text, numbers = "\n".join(lines(one)), as_numbers(one)
+    assert f"traded {numbers['traded']:.2%} of the portfolio" in text
+    assert f"completeness error {one.error:+.1e}" in text
+    for found in one.influences[:8]:
+        assert found.feature in text
