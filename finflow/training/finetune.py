@@ -14,6 +14,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
 from finflow.training.schedules import between, entropy_coefficient
 from finflow.training.state import ONLINE, OnlineWorld
@@ -78,7 +79,7 @@ def mixed_batch(
     offline: Transitions,
     online: Transitions,
     market: MarketTensors,
-    reward_scale: float,
+    units: RewardUnits,
     progress: float,
 ) -> Batch:
     """Offline and online transitions in one batch, the offline share annealed."""
@@ -87,7 +88,7 @@ def mixed_batch(
     n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
     parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
     rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
-    return make_batch(joined(rows), market, reward_scale, noise, train.observation_noise)
+    return make_batch(joined(rows), market, units, noise, train.observation_noise)
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -109,6 +110,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if bcell is None or world is None:
         raise ValueError("the online phase has not begun")
     market = MarketTensors.of(run.materials.process, run.device)
+    units = RewardUnits.of(run.materials.process, dataset.reward_scale, train.reward_reference, run.device)
     offline = Transitions.of(dataset, run.device)
     calibrate(offline, bcell, market)
     pool = CoveragePool(train.seed, run.materials.process.n_weights, run.device)
@@ -126,7 +128,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
         for _ in range(train.updates_per_vector_step):
             done = counters.phase_update
-            batch = mixed_batch(run, offline, world.replay, market, dataset.reward_scale, done / total)
+            batch = mixed_batch(run, offline, world.replay, market, units, done / total)
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
             metrics = bcell.update_sac(
                 batch,

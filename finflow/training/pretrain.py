@@ -14,6 +14,7 @@ from finflow.offline.returns import episode_ends, lambda_returns
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.ordering import epoch_order, group_size, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
 from finflow.training.state import OFFLINE, seeded
 
@@ -89,6 +90,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     store = Transitions.of(dataset, run.device)
     store.columns["behaviour_return"] = state.behaviour_returns
     market = MarketTensors.of(run.materials.process, run.device)
+    units = RewardUnits.of(run.materials.process, dataset.reward_scale, train.reward_reference, run.device)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     metrics: dict[str, Tensor] = {}
@@ -96,17 +98,16 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     while counters.phase_update < epochs.total:
         done = counters.phase_update
         if epochs.returns_due(done):
-            refresh_returns(state.behaviour_returns, learner, store, market, dataset, config)
+            refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
         rows = store.rows(epochs.rows(done).to(run.device))
-        scale, size = dataset.reward_scale, epochs.group_size
-        batch = make_batch(rows, market, scale, state.noise, train.observation_noise, size)
+        batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
         metrics |= learner.update(batch, done / epochs.total, state.noise)
         run.count_update(metrics, {"epoch": float(done // epochs.updates)})
         last = counters.phase_update == epochs.total
         if last or counters.phase_update % train.validation_updates == 0:
             facts = {}
             if last and config.offline.evaluation_updates:
-                facts = {"fitted_q_value": fitted_q_value(learner, store, market, dataset, config)}
+                facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
             found = run.validate(policy, facts)
             result = {**{name: float(value) for name, value in metrics.items()}, **facts, **found}
         if last or counters.phase_update % train.checkpoint_updates == 0:
@@ -122,6 +123,7 @@ def refresh_returns(
     learner: OfflineLearner,
     store: Transitions,
     market: MarketTensors,
+    units: RewardUnits,
     dataset: OfflineDataset,
     config: Config,
 ) -> None:
@@ -132,7 +134,7 @@ def refresh_returns(
         states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows])
         values[rows] = learner.value.of_behaviour(states).cpu().numpy()
     found = lambda_returns(
-        dataset.reward.astype(np.float64) / dataset.reward_scale,
+        units.scaled(store.columns["reward"].double(), store.columns["bar"]).cpu().numpy(),
         values,
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.training.reward_units import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
 
@@ -174,7 +175,7 @@ class Transitions:
 def make_batch(
     rows: dict[str, Tensor],
     market: MarketTensors,
-    reward_scale: float,
+    units: RewardUnits,
     noise: Generator | None = None,
     noise_scale: float = 0.0,
     group_size: int = 1,
@@ -186,7 +187,7 @@ def make_batch(
     rows : dict of Tensor
         From one store, or from several joined.
     market : MarketTensors
-    reward_scale : float
+    units : RewardUnits
     noise : Generator, optional
     noise_scale : float
         Of the observation noise.
@@ -199,7 +200,7 @@ def make_batch(
     return Batch(
         both=market.states(bars, portfolios, noise, noise_scale),
         actions=rows["action"],
-        rewards=rows["reward"] / reward_scale,
+        rewards=units.scaled(rows["reward"], rows["bar"]),
         terminated=rows["terminated"],
         next_actions=rows["next_action"],
         families=rows["family"],
