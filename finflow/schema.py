@@ -387,7 +387,7 @@ class BCellConfig(Section):
         default=3.0, ge=0, description="beta in the advantage weight min(exp(beta * A), 100)"
     )
     iql_extraction: Literal["awr", "gradient"] = Field(
-        default="gradient",
+        default="awr",
         description="how IQL's policy is read off its values: weighted cloning, as published, or the critics' gradient",
     )
     iql_cloning: Number = Field(

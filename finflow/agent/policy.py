@@ -33,8 +33,8 @@ LOG_SCALE_RANGE = (-2.3, -0.7)
 # Part of the way to its aim that a family goes in a decision, on average: the mean of the trade rates that behaviour
 # draws, 0.167, times the share of decisions that are due, 0.65.
 FAMILY_RATE = 0.11
-# An aim that is hardly traded hardly feels what it is worth; while it is bad, it is not worth trading. So it learns as if
-# this much of the way to it were gone at least.
+# An aim that is hardly traded hardly feels what it is worth, and while it is bad it is not worth trading: a trap. So a
+# climb lets it learn as if this much of the way to it were gone at least.
 LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
 
@@ -120,7 +120,12 @@ class ExpertPolicy(nn.Module):
             self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
 
     def forward(
-        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
+        self,
+        states: States,
+        noise: Generator | None = None,
+        gate_only: bool = False,
+        only: int | None = None,
+        climbing: bool = False,
     ) -> Decision:
         """Decide for a batch of states.
 
@@ -133,6 +138,8 @@ class ExpertPolicy(nn.Module):
             The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
         only : int, optional
             The expert that decides alone, whatever the gate says.
+        climbing : bool
+            An aim that is hardly traded learns as if it were traded more: see ``LEAST_PULL``.
         """
         experts, seen = self._experts(states)
         if gate_only:
@@ -145,6 +152,8 @@ class ExpertPolicy(nn.Module):
         mixed = experts.detach() if gate_only else experts
         aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
         experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
+        if climbing:
+            return self.toward(states, experts, gate, aim, hidden, LEAST_PULL)
         return self.toward(states, experts, gate, aim, hidden)
 
     def imitation_loss(
@@ -188,7 +197,7 @@ class ExpertPolicy(nn.Module):
         noise : Generator, optional
             For dropout.
         """
-        decision = self(batch.states, noise)
+        decision = self(batch.states, noise, climbing=True)
         distribution = decision.distribution
         apart = log_ratios(batch.actions) - distribution.location
         spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
@@ -207,16 +216,19 @@ class ExpertPolicy(nn.Module):
         """Portfolios moved by ``change`` (..., K - 1) in log ratios; of the same simplex."""
         return log_portfolio(log_ratios(actions) + change).exp()
 
-    def toward(self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor) -> Decision:
-        """Move from the current weights toward an aim."""
+    def toward(
+        self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float = 0.0
+    ) -> Decision:
+        """Move from the current weights toward an aim, which learns as if by ``least_pull`` of the way at least."""
         weights = states.weights
         distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
         rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
-        pull = (LEAST_PULL / trade_rate.detach()).clamp(min=1.0)
-        taught = aim.detach() + pull * (aim - aim.detach())  # the same numbers, with a larger gradient
+        taught = aim
+        if least_pull > 0.0:  # the same numbers, with a larger gradient
+            taught = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
         centre = ((1.0 - trade_rate) * weights + trade_rate * taught).clamp(min=SMALLEST_WEIGHT)
         return Decision(experts, gate, aim, trade_rate, centre, log_scale)
 
