@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from finflow.env.portfolio_env import PortfolioEnv
     from finflow.env.vector_env import PortfolioVectorEnv
     from finflow.errors import FinflowError
+    from finflow.guard.rollback import RollbackManager
+    from finflow.guard.stability import StabilityMonitor
     from finflow.training.environment import make_env
     from finflow.training.trainer import FinFlowTrainer
 
@@ -24,6 +26,8 @@ __all__ = [
     "FinflowError",
     "PortfolioEnv",
     "PortfolioVectorEnv",
+    "RollbackManager",
+    "StabilityMonitor",
     "load_config",
     "make_env",
 ]
@@ -35,6 +39,8 @@ _HOMES = {
     "FinflowError": "finflow.errors",
     "PortfolioEnv": "finflow.env.portfolio_env",
     "PortfolioVectorEnv": "finflow.env.vector_env",
+    "RollbackManager": "finflow.guard.rollback",
+    "StabilityMonitor": "finflow.guard.stability",
     "load_config": "finflow.config",
     "make_env": "finflow.training.environment",
 }

@@ -25,3 +25,11 @@ class CheckpointError(FinflowError):
 
 class OutputError(FinflowError):
     """A folder or file that cannot be written."""
+
+
+class EvidenceError(FinflowError):
+    """Numbers that cannot carry the statistic asked of them: gaps, too few returns, too few seeds."""
+
+
+class TrainingError(FinflowError):
+    """A training that cannot go on, and what to try."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from finflow.errors import OutputError
@@ -141,3 +141,52 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file that only grows; folders that are missing are made.
+
+    The line goes out in one write, at the end whatever others write at the same time, and is flushed to the disk. What
+    a crash left of an earlier line is closed off first, so that it spoils no other.
+
+    Parameters
+    ----------
+    path
+        The file; made if it is missing.
+    line
+        Without its end.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as stream, _alone(stream.fileno()):
+            whole = stream.seek(0, os.SEEK_END) == 0
+            if not whole:
+                stream.seek(-1, os.SEEK_END)
+                whole = stream.read(1) == b"\n"
+            content = (("" if whole else "\n") + line + "\n").encode("utf-8")
+            if stream.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(stream.fileno())
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {reason(error)}") from error
+
+
+@contextmanager
+def _alone(descriptor: int) -> Iterator[None]:
+    """Hold other writers of the same file off, where the system can."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

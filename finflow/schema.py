@@ -304,6 +304,28 @@ class EntropyScheduleConfig(Section):
         return self
 
 
+class TargetEntropyScheduleConfig(Section):
+    """How the target entropy moves where bcell.alpha_mode is auto; shares as bcell.target_entropy has them."""
+
+    enabled: Flag = Field(default=False, description="move the target entropy; otherwise bcell.target_entropy stays")
+    kind: Literal["linear", "cosine", "exponential"] = Field(default="linear", description="shape of the schedule")
+    initial: Number = Field(default=0.4, gt=0, lt=1, description="target entropy at the first online update")
+    final: Number = Field(default=0.1, gt=0, lt=1, description="target entropy after the last step, and from then on")
+    steps: Int = Field(default=15_000, ge=1, description="gradient updates from initial to final")
+
+
+class RewardNormalizationConfig(Section):
+    """Rewards in units of their recent past, on top of the fixed scale; off by default, which keeps the units."""
+
+    enabled: Flag = Field(default=False, description="normalise rewards as they are sampled, in both phases")
+    window_size: Int = Field(default=1000, ge=2, le=1_000_000, description="rewards that mean and deviation are of")
+    warmup: Int = Field(default=100, ge=0, description="rewards seen before any is normalised")
+    clip: Number = Field(default=10.0, gt=0, description="normalised rewards lie between minus this and this")
+    shift: Flag = Field(
+        default=True, description="take the mean off; without, rewards are scaled alone and the objective is unchanged"
+    )
+
+
 class TrainConfig(Section):
     """How long, how often and on what the agent learns."""
 
@@ -356,6 +378,12 @@ class TrainConfig(Section):
     )
     entropy_schedule: EntropyScheduleConfig = Field(
         default=EntropyScheduleConfig(), description="annealing of the entropy coefficient"
+    )
+    target_entropy_schedule: TargetEntropyScheduleConfig = Field(
+        default=TargetEntropyScheduleConfig(), description="annealing of the target entropy"
+    )
+    reward_normalization: RewardNormalizationConfig = Field(
+        default=RewardNormalizationConfig(), description="rewards in units of their recent past"
     )
 
 
@@ -433,6 +461,128 @@ class BCellConfig(Section):
         return self
 
 
+def period_of(text: str) -> tuple[str, dt.date, dt.date]:
+    """Name, first and last day of a period written NAME:FIRST-DAY:LAST-DAY.
+
+    Raises
+    ------
+    ValueError
+        Saying what is wrong with it.
+    """
+    parts = text.rsplit(":", 2)
+    try:
+        name, first, last = parts[0].strip(), dt.date.fromisoformat(parts[1]), dt.date.fromisoformat(parts[2])
+    except (IndexError, ValueError):
+        name = ""
+    if not name:
+        raise ValueError(
+            f"evaluation.periods names {text!r}: NAME:FIRST-DAY:LAST-DAY is needed, as in crash:1987-10-01:1987-12-31"
+        )
+    if first >= last:
+        raise ValueError(f"evaluation.periods names {text!r}, whose first day is not before its last")
+    return name, first, last
+
+
+class TaxConfig(Section):
+    """Tax on capital gains and interest, reckoned beside every backtest; no strategy decides by it."""
+
+    enabled: Flag = Field(default=False, description="reckon what is left after tax")
+    short_rate: Number = Field(
+        default=0.37, ge=0, lt=1, description="rate on gains of lots held for tax.days or less, and on interest"
+    )
+    long_rate: Number = Field(default=0.20, ge=0, lt=1, description="rate on gains of lots held for longer")
+    days: Int = Field(default=365, ge=0, description="calendar days a lot must be held for more than, to be long-term")
+    method: Literal["fifo", "hifo"] = Field(
+        default="fifo", description="which lots a sale takes: the oldest first, or those that cost most"
+    )
+
+
+class StabilityConfig(Section):
+    """What the stability monitor calls healthy; values are in scaled rewards."""
+
+    q_limit: Number = Field(
+        default=100.0, gt=0, description="magnitude of Q that is too large at gamma 0.99; scales with 1 / (1 - gamma)"
+    )
+    entropy_limit: Number = Field(
+        default=0.01, ge=0, lt=1, description="too concentrated: H(w) / ln K, or exp((H - H_max) / (K - 1)), below it"
+    )
+    actor_loss_limit: Number = Field(default=50.0, gt=0, description="actor loss that is too large")
+    critic_loss_limit: Number = Field(default=20.0, gt=0, description="critic loss that is too large")
+    sharpe_limit: Number = Field(default=-0.5, description="validation Sharpe ratio that is too low")
+    gate_limit: Number = Field(
+        default=0.99, gt=0, le=1, description="weight of one expert, on average, over which the gate has collapsed"
+    )
+    turnover_ratio: Number = Field(
+        default=5.0, gt=1, description="turnover that explodes, as a multiple of the last healthy policy's"
+    )
+    growth_limit: Number = Field(
+        default=3.0, gt=1, description="growth of a network's parameters since the last healthy snapshot, as a multiple"
+    )
+    reward_outlier: Number = Field(
+        default=50.0, gt=0, description="robust deviations from the median at which a reward is an outlier"
+    )
+    reward_limit: Number = Field(
+        default=1000.0, gt=0, description="magnitude of a reward that no market makes: it is not learned from"
+    )
+    deviations: Number = Field(
+        default=10.0, gt=0, description="robust deviations from its own recent values at which a signal is unusual"
+    )
+    window: Int = Field(default=100, ge=20, description="updates that a signal is compared with")
+    warmup: Int = Field(default=30, ge=5, description="updates of a phase before a signal is compared with itself")
+    hits: Int = Field(default=5, ge=1, description="updates in a row beyond a limit before there is an alarm")
+    quiet: Int = Field(default=30, ge=0, description="updates without alarms after a phase begins or is restored")
+    check_interval: Int = Field(default=10, ge=1, description="updates between looks at the policy and the parameters")
+    probe_states: Int = Field(default=64, ge=2, description="recorded states on which the policy is looked at")
+    skip_limit: Int = Field(default=5, ge=1, description="updates skipped in a row before there is an alarm")
+
+
+#: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
+_ROLLBACK_PRESETS = {"conservative": (50, 10, 0.05, 2.0, 0.7), "aggressive": (200, 3, 0.15, 5.0, 0.3)}
+
+
+class RollbackConfig(Section):
+    """When a training goes back to an earlier state, and how far; intervals are in gradient updates."""
+
+    preset: Literal["default", "conservative", "aggressive"] = Field(
+        default="default",
+        description="conservative or aggressive values of the five keys that follow, where they are not given",
+    )
+    save_interval: Int = Field(default=100, ge=1, description="updates between snapshots in memory")
+    max_checkpoints: Int = Field(default=5, ge=1, description="snapshots kept, the newest; the best is kept beside")
+    kl_threshold: Number = Field(
+        default=0.1, gt=0, description="KL to the last healthy policy that is too far, nats per free dimension"
+    )
+    loss_spike: Number = Field(default=3.0, gt=1, description="rise of a loss that is too much, in multiples of usual")
+    reward_drop: Number = Field(
+        default=0.5, gt=0, lt=1, description="share of the usual mean reward under which it has dropped"
+    )
+    metric_window_size: Int = Field(default=10, ge=3, description="looks that losses and rewards are compared with")
+    probation: Int = Field(default=100, ge=0, description="updates without an alarm after which a snapshot is healthy")
+    lr_factor: Number = Field(default=0.5, gt=0, lt=1, description="learning rates are lowered by it")
+    recovery: Int = Field(
+        default=200, ge=1, description="updates without an alarm after which learning rates grow back a step"
+    )
+    max_retries: Int = Field(default=3, ge=0, description="rollbacks in a row, without a recovery, before a stop")
+    max_rollbacks: Int = Field(default=10, ge=0, description="rollbacks of a phase before a stop")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, given: Any) -> Any:
+        """The preset's values where a key was not given."""
+        if not isinstance(given, dict) or given.get("preset") not in _ROLLBACK_PRESETS:
+            return given
+        names = ("save_interval", "max_checkpoints", "kl_threshold", "loss_spike", "reward_drop")
+        return dict(zip(names, _ROLLBACK_PRESETS[given["preset"]], strict=True)) | given
+
+
+class GuardConfig(Section):
+    """What keeps learning safe."""
+
+    enabled: Flag = Field(default=True, description="watch every update, and go back to a healthy state where needed")
+    stability: StabilityConfig = Field(default=StabilityConfig(), description="what is healthy")
+    rollback: RollbackConfig = Field(default=RollbackConfig(), description="going back")
+
+
 class EvaluationConfig(Section):
     """How results are judged, and how the classical strategies are fitted."""
 
@@ -441,6 +591,28 @@ class EvaluationConfig(Section):
     block_length: Int = Field(default=21, ge=1, description="mean block of the stationary bootstrap, in bars")
     rebalance_every: Int = Field(default=21, ge=1, description="decisions between refits of a rolling strategy")
     lookback: Int = Field(default=252, ge=20, description="bars that a rolling strategy is fitted on")
+    sweeps: Flag = Field(
+        default=True,
+        description="run again at other costs, lags and capital, and over the stress periods; a backtest always does",
+    )
+    periods: Names = Field(
+        default=(), description="stress periods of your own beside the four, each NAME:FIRST-DAY:LAST-DAY"
+    )
+    top: Int = Field(default=5, ge=1, description="K of the ranking view, in assets")
+    tax: TaxConfig = Field(default=TaxConfig(), description="tax on capital gains and interest")
+    configurations_tried: Int = Field(
+        default=1,
+        ge=1,
+        description="configurations that the judged one was chosen among on this panel, itself one",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [name for name, _, _ in map(period_of, self.periods)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"evaluation.periods names {twice[0]} more than once")
+        return self
 
 
 class OutputConfig(Section):
@@ -448,6 +620,9 @@ class OutputConfig(Section):
 
     logs_dir: FilePath = Field(default=Path("logs"), description="folder that holds the run folders")
     offline_dir: FilePath = Field(default=Path("data/offline"), description="folder of collected offline datasets")
+    readings: FilePath | None = Field(
+        default=None, description="ledger of test readings; left out: readings.jsonl in logs_dir"
+    )
 
 
 class Config(Section):
@@ -460,5 +635,15 @@ class Config(Section):
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
     offline: OfflineConfig = Field(default=OfflineConfig(), description="the offline phase")
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
+    guard: GuardConfig = Field(default=GuardConfig(), description="safety of learning")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
     output: OutputConfig = Field(default=OutputConfig(), description="files")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.train.target_entropy_schedule.enabled and self.bcell.alpha_mode != "auto":
+            raise ValueError(
+                f"bcell.alpha_mode = {self.bcell.alpha_mode} has no target entropy: "
+                "train.target_entropy_schedule.enabled belongs to bcell.alpha_mode = auto"
+            )
+        return self

@@ -1,12 +1,18 @@
-"""Tensors and JSON in one verified file: safetensors, with the state and a SHA-256 inside. Nothing is unpickled."""
+"""Tensors and JSON in one verified file: safetensors, with the state and a SHA-256 inside. Nothing is unpickled.
+
+A file is measured before it is read: its header must account for every byte of it, and it must fit into this machine's
+memory, so that no size that a header declares is ever allocated on its word.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -16,8 +22,28 @@ from torch import Tensor
 from finflow.errors import CheckpointError
 from finflow.files import write_atomically
 
-VERSION = 1
+VERSION = 2  # 2 hashes its own version, and holds the state of schedules and reward normalisation
+READ = (1, 2)
 KEY = "finflow"  # the only metadata key: several would be written in an order that is not fixed
+LARGEST_HEADER = 10_000_000  # bytes: a training's has some ten thousand
+LARGEST_STATE = 4_000_000  # characters of JSON
+_NAME = re.compile(r"[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*(/[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*)*")
+
+
+class TensorFile(NamedTuple):
+    """What a verified file holds.
+
+    Attributes
+    ----------
+    version : int
+        Of its format.
+    tensors : dict of Tensor
+    state : dict
+    """
+
+    version: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -35,10 +61,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str,
     OutputError
         If the file cannot be written; what was there before is still there.
     """
+    write_atomically(path, file_content(tensors, state))
+
+
+def file_content(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> bytes:
+    """The bytes of such a file."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(state, sort_keys=True, allow_nan=False)
-    header = json.dumps({"version": VERSION, "sha256": _digest(whole, text), "state": text}, sort_keys=True)
-    write_atomically(path, save(whole, metadata={KEY: header}))
+    header = {"version": VERSION, "sha256": _digest(whole, text, VERSION), "state": text}
+    content: bytes = save(whole, metadata={KEY: json.dumps(header, sort_keys=True)})
+    return content
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -47,36 +79,118 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises
     ------
     CheckpointError
-        If it is missing, truncated, altered, or of another version.
+        If it is missing, truncated, altered, or of a version that this finflow does not read.
     """
+    found = read_file(path)
+    return found.tensors, found.state
+
+
+def read_file(path: Path) -> TensorFile:
+    """The same, with the version of its format.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    content = _content(path)
     try:
-        content = path.read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][KEY])
+        version, text, digest = header["version"], header["state"], header["sha256"]
+        if not (type(version) is int and isinstance(text, str) and isinstance(digest, str)):
+            raise TypeError("its header is not one of finflow's")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        _damaged(path, "it has no finflow header")
+    if version not in READ:
+        advice = "a newer finflow" if version > VERSION else "the finflow that wrote it"
+        raise CheckpointError(
+            f"{path} has format version {version}, this finflow reads versions {READ[0]} to {VERSION}; use {advice}"
+        )
+    try:
+        tensors = load(content)
+        altered = digest != _digest(tensors, text, version)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        _damaged(path, " ".join(str(error).split())[:80] if isinstance(error, SafetensorError) else "unknown tensors")
+    if altered:
+        raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint of the run")
+    for name in tensors:
+        if len(name) > 300 or not _NAME.fullmatch(name):
+            _damaged(path, f"it names a tensor {name[:40]!r}")
+    return TensorFile(version, tensors, _parsed(path, text))
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file whose header accounts for all of them."""
+    try:
+        with path.open("rb") as stream:
+            whole = os.fstat(stream.fileno()).st_size
+            first = stream.read(8)
+            size = int.from_bytes(first, "little")
+            if len(first) < 8 or size > min(whole - 8, LARGEST_HEADER):
+                _damaged(path, "it is cut short, or its header is not one of safetensors")
+            header = stream.read(size)
+            declared = 8 + size + _end_of_tensors(path, header)
+            if declared != whole:
+                _damaged(path, f"it has {whole:,} bytes where its header says {declared:,}")
+            if whole > _memory() // 4:  # the bytes, the tensors, and what is made of them
+                raise CheckpointError(f"{path} has {whole:,} bytes, more than this machine can take into memory")
+            return first + header + stream.read()
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _end_of_tensors(path: Path, header: bytes) -> int:
+    """Bytes that the tensors take, by the header's own account."""
     try:
-        tensors = load(content)
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][KEY])
-        version, text, digest = header["version"], header["state"], header["sha256"]
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        why = str(error)[:80] if isinstance(error, SafetensorError) else "it has no finflow header"
-        raise CheckpointError(
-            f"{path} is damaged or not a finflow checkpoint ({why}); use another checkpoint of the run"
-        ) from error
-    if version != VERSION:
-        raise CheckpointError(
-            f"{path} has format version {version}, this finflow reads version {VERSION}; use the finflow that wrote it"
-        )
-    if digest != _digest(tensors, text):
-        raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint of the run")
-    return tensors, dict(json.loads(text))
+        entries = json.loads(header)
+        ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
+        if not all(type(end) is int and end >= 0 for end in ends):
+            raise TypeError("offsets are whole numbers")
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        _damaged(path, "its header is not one of safetensors")
+    return max(ends, default=0)
 
 
-def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Hash of names, types, shapes and values of tensors, and of the state."""
+def _memory() -> int:
+    """Bytes of this machine's memory; a large number where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 1 << 36
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """The JSON state: an object, of numbers that are numbers."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no number")
+
+    try:
+        if len(text) > LARGEST_STATE:
+            raise ValueError(f"it has {len(text):,} characters")
+        state = json.loads(text, parse_constant=refuse)
+        if not isinstance(state, dict):
+            raise TypeError("it is no object")
+    except RecursionError:
+        raise CheckpointError(f"{path} is no finflow checkpoint: its state is nested too deeply") from None
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is no finflow checkpoint: its state cannot be read ({error})") from None
+    return state
+
+
+def _damaged(path: Path, why: str) -> NoReturn:
+    raise CheckpointError(
+        f"{path} is damaged or not a finflow checkpoint ({why}); use another checkpoint of the run"
+    ) from None
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str, version: int) -> str:
+    """Hash of names, types, shapes and values of tensors, and of the state; from version 2 on, of the version too."""
     digest = hashlib.sha256(text.encode())
+    if version > 1:
+        digest.update(f"version {version};".encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())

@@ -19,14 +19,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--with-backtest",
         action="store_true",
-        help="list the backtest of every classical strategy beside the agent, not of equal weight alone (the report "
-        "has them all in any case)",
+        help="run at other costs, lags and capital and over stress periods, whatever evaluation.sweeps says, and list "
+        "every classical strategy beside the agent, not equal weight alone (the report has them all in any case)",
     )
     add_configuration_options(parser)
     given = parser.parse(arguments)
     if given.checkpoint is None:
         parser.error("--checkpoint is missing: the checkpoint file or run folder of the agent")
-    run_evaluation(given, given.checkpoint, only=None if given.with_backtest else ["equal-weight"])
+    only = None if given.with_backtest else ["equal-weight"]
+    run_evaluation(given, given.checkpoint, only, with_backtest=given.with_backtest)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ train:
   checkpoint_updates: 7
   validation_updates: 11
 bcell: {hidden_dim: 16, n_quantiles: 8, cql_samples: 2, memory_capacity: 150}
-evaluation: {bootstrap_samples: 100, lookback: 60}
+evaluation: {bootstrap_samples: 100, lookback: 60, sweeps: false}
 output: {logs_dir: logs, offline_dir: offline}
 """
 TRAIN = ("--mode", "train", "--config", "tiny.yaml")
@@ -298,12 +298,12 @@ def truncate(run: Path) -> None:
 
 def next_format(run: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        rewritten(run, lambda tensors, state: patch.setattr("finflow.tensor_file.VERSION", 2))
+        rewritten(run, lambda tensors, state: patch.setattr("finflow.tensor_file.VERSION", 3))
 
 
 BAD_CHECKPOINTS: dict[str, tuple[Callable[[Path], object], list[str], list[str]]] = {
     "truncated": (truncate, [], ["can be read", "damaged", "start a new run"]),
-    "of another format": (next_format, [], ["format version 2", "reads version 1", "the finflow that wrote it"]),
+    "of another format": (next_format, [], ["format version 3", "reads versions 1 to 2", "the finflow that wrote it"]),
     "with a key this version does not know": (
         lambda run: rewritten(run, lambda _, state: state.update(config=state["config"].replace("gamma:", "gama:"))),
         [],

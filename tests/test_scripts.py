@@ -108,7 +108,8 @@ def test_evaluate_lists_equal_weight_or_every_strategy_beside_the_agent(evaluati
     assert called("evaluate.py", "--checkpoint", "a.safetensors") == 0
     assert called("evaluate.py", "--checkpoint", "a.safetensors", "--with-backtest") == 0
     assert [values[1] for values, _ in evaluations] == [Path("a.safetensors")] * 2
-    assert [named for _, named in evaluations] == [{"only": ["equal-weight"]}, {"only": None}]
+    assert [values[2] for values, _ in evaluations] == [["equal-weight"], None]
+    assert [named for _, named in evaluations] == [{"with_backtest": False}, {"with_backtest": True}]
 
 
 def test_evaluate_needs_a_checkpoint(evaluations: Calls, capsys: pytest.CaptureFixture[str]) -> None:

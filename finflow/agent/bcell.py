@@ -34,7 +34,7 @@ from finflow.agent.losses import (
 )
 from finflow.agent.networks import Encoding
 from finflow.agent.offline_learner import OfflineLearner
-from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
+from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser
 from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.simplex import standard_normal, target_entropy
 from finflow.config import BCellConfig
@@ -81,7 +81,7 @@ class BCell:
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
         self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
-        self.alpha_optimiser = torch.optim.Adam([self.log_alpha], lr=config.alpha_lr)
+        self.alpha_optimiser = CarefulAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
         self.action_noise = Generator(device=device).manual_seed(0)
 
     def seed_from(self, learner: OfflineLearner) -> None:
@@ -114,6 +114,7 @@ class BCell:
         update: int,
         actor: bool = True,
         alpha: float | None = None,
+        target: float | None = None,
     ) -> dict[str, Tensor]:
         """One update of critics, policy and temperature.
 
@@ -130,6 +131,8 @@ class BCell:
             Whether the policy learns too: right after the hand-over only the critics do.
         alpha : float, optional
             A scheduled entropy coefficient, in place of the tuned one.
+        target : float, optional
+            A scheduled target entropy, in place of ``bcell.target_entropy``.
 
         Returns
         -------
@@ -145,13 +148,13 @@ class BCell:
         drawn, log_density = decision.distribution.sample(standard_normal(draws, noise, batch.actions))
         next_drawn, next_log_density = next_distribution.sample(standard_normal(draws, noise, batch.actions))
 
-        target, samples = self._targets(batch, next_drawn[:, :1], update)
+        goal, samples = self._targets(batch, next_drawn[:, :1], update)
         encoding = self.critic.encode(states)
         proposals = CoverageProposals(
             torch.cat([coverage.portfolios, drawn[:, 1:].detach(), next_drawn[:, 1:]], dim=1),
             torch.cat([coverage.log_density, log_density[:, 1:].detach(), next_log_density[:, 1:]], dim=1),
         )
-        critic_loss, metrics = self._critic_loss(batch, encoding, proposals, target, samples, dropout_noise)
+        critic_loss, metrics = self._critic_loss(batch, encoding, proposals, goal, samples, dropout_noise)
         temperature = self.log_alpha.detach().exp() if alpha is None else torch.tensor(alpha, device=self.device)
         if actor:
             policy_loss, entropy = self._policy_loss(
@@ -163,7 +166,7 @@ class BCell:
             metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
             metrics["trade_rate"] = decision.trade_rate.mean().detach()
             if alpha is None and config.alpha_mode == "auto":
-                self._update_alpha(log_density[:, 0], dimensions)
+                self._update_alpha(log_density[:, 0], dimensions, config.target_entropy if target is None else target)
         metrics["alpha"] = temperature
         follow(self.target_critic, self.critic, config.tau)
         return metrics
@@ -213,6 +216,7 @@ class BCell:
             "quantile_loss": quantile_loss.detach(),
             "cql_loss": penalty.detach(),
             "q": data.mean().detach(),
+            "q_largest": data.detach().abs().max(),
         }
         return q_loss + quantile_loss + self.config.cql_alpha * penalty, metrics
 
@@ -226,12 +230,13 @@ class BCell:
         dimensions = drawn.shape[-1] - 1
         return actor_loss(log_density, value[:, 0], alpha, dimensions), -log_density.mean().detach()
 
-    def _update_alpha(self, log_density: Tensor, dimensions: int) -> None:
+    def _update_alpha(self, log_density: Tensor, dimensions: int, share: float) -> None:
         """Move the temperature so that the policy's entropy comes to its target."""
-        target = target_entropy(self.config.target_entropy, dimensions + 1)
+        target = target_entropy(share, dimensions + 1)
         loss = temperature_loss(self.log_alpha, log_density, target, dimensions)
         self.alpha_optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.alpha_optimiser.beware(loss)
         self.alpha_optimiser.step()
 
     def act(self, observation: Mapping[str, Any], deterministic: bool = True) -> NDArray[np.float32]:
@@ -282,9 +287,16 @@ class BCell:
         own = {name.removeprefix("bcell/"): t for name, t in tensors.items()}
         if "log_alpha" not in own or "bcell" not in state:
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
-        lenses = tuple(tuple(lens) for lens in shape["lenses"])
-        sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
-        agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        largest = max(tensor.numel() for tensor in own.values())
+        try:
+            lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
+            sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
+            if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
+                raise ValueError("its sizes are none")
+            agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({reason})") from error
         with torch.no_grad():
             for name, tensor in agent._tensors():
                 if name not in own or own[name].shape != tensor.shape:

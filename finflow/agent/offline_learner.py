@@ -154,5 +154,6 @@ class OfflineLearner:
             "q_loss": q_loss.detach(),
             "quantile_loss": quantile_loss.detach(),
             "q": valuation.mean.mean().detach(),
+            "q_largest": valuation.mean.detach().abs().max(),
             "critic_gradient": length,
         }

@@ -9,10 +9,29 @@ import torch
 from torch import Tensor, nn
 
 
-def make_optimiser(modules: nn.Module | Iterable[nn.Module], learning_rate: float) -> torch.optim.Adam:
+class CarefulAdam(torch.optim.Adam):
+    """Adam, fused into one pass, that can be told to leave out steps whose gradient is not finite.
+
+    Attributes
+    ----------
+    careful : bool
+        Whether it does. What it leaves out changes neither parameters nor moments.
+    found_inf : Tensor or None
+        Read by the fused pass, so that nothing waits for the device.
+    """
+
+    careful = False
+    found_inf: Tensor | None = None
+
+    def beware(self, length: Tensor) -> None:
+        """Tell the next step how long its gradient is."""
+        self.found_inf = (length - length).ne(0.0).float() if self.careful else None  # 1 where it is not finite
+
+
+def make_optimiser(modules: nn.Module | Iterable[nn.Module], learning_rate: float) -> CarefulAdam:
     """Adam over the parameters of a module, or of several, fused into one pass."""
     parts = [modules] if isinstance(modules, nn.Module) else modules
-    return torch.optim.Adam([p for part in parts for p in part.parameters()], lr=learning_rate, fused=True)
+    return CarefulAdam([p for part in parts for p in part.parameters()], lr=learning_rate, fused=True)
 
 
 def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
@@ -34,6 +53,8 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     length = nn.utils.clip_grad_norm_(parameters, gradient_norm)
+    if isinstance(optimiser, CarefulAdam):
+        optimiser.beware(length)
     optimiser.step()
     return length.detach()
 

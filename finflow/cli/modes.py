@@ -9,7 +9,7 @@ from pathlib import Path
 from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve, resume_configuration
 from finflow.cli.options import MODES, Parser, add_configuration_options, add_recollect, one_of
 from finflow.cli.output import describe_configuration
-from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_training
+from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_training
 from finflow.cli.safety import run_safely
 
 DESCRIPTION = """\
@@ -20,9 +20,11 @@ MORE = """\
 modes:
   train      prices, behaviour data, offline learning, online fine-tuning, evaluation, report
   evaluate   judge a trained agent (--resume) on the test window, and write its report
-  backtest   the same for an agent (--resume) or for a named strategy (--strategy)
+  backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
+             other costs, lags and capital, stress periods, and tables of trades and holdings
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
+  inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
   demo       all of train, reduced to about a minute, without a network
 
 examples:
@@ -34,6 +36,7 @@ examples:
   python main.py --mode evaluate --resume logs/20260131_120000
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
+  python main.py --mode inspect logs/20260131_120000
 
 A value comes from the command line (what is given last counts), then from environment
 variables such as FINFLOW_BCELL__CQL_ALPHA=10, then from the file, then from the defaults.
@@ -57,20 +60,20 @@ def _main(arguments: Sequence[str]) -> None:
         print(describe_configuration())
     else:
         _check(given, parser)
-        {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "demo": _demo}[given.mode](
-            given
-        )
+        called = {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
+        called.get(given.mode, _demo)(given)
 
 
 def _parser() -> Parser:
     parser = Parser(DESCRIPTION, epilog=MORE, usage="%(prog)s --mode MODE [options]")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="inspect: run folder or checkpoint file")
     parser.add_argument("--mode", type=one_of(*MODES), metavar="MODE", help=f"{', '.join(MODES[:-1])} or {MODES[-1]}")
     parser.add_argument(
         "--resume",
         type=Path,
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder); evaluate, backtest, audit: the agent to judge",
+        "new run folder); evaluate, backtest, audit: the agent to judge; inspect: what to inspect",
     )
     parser.add_argument(
         "--strategy",
@@ -89,6 +92,10 @@ def _parser() -> Parser:
 def _check(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse what the mode would not use, rather than pass over it."""
     mode = given.mode
+    if given.run and mode != "inspect":
+        parser.refuse(given.run)
+    if mode == "inspect" and bool(given.run) == bool(given.resume):
+        parser.error("--mode inspect needs one run folder or checkpoint file")
     if mode is None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}")
     if given.strategy and mode not in ("backtest", "audit"):
@@ -116,7 +123,7 @@ def _evaluate(given: argparse.Namespace) -> None:
 
 def _backtest(given: argparse.Namespace) -> None:
     if given.resume:
-        run_evaluation(given, given.resume)
+        run_evaluation(given, given.resume, with_backtest=True)
     else:
         backtest_named(resolve(given), given.strategy)
 
@@ -124,6 +131,10 @@ def _backtest(given: argparse.Namespace) -> None:
 def _audit(given: argparse.Namespace) -> None:
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
     run_audit(config, given.strategy or (), given.resume)
+
+
+def _inspect(given: argparse.Namespace) -> None:
+    run_inspection(given.resume or Path(given.run))
 
 
 def _demo(given: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from finflow.errors import FinflowError
 
-MODES = ("train", "evaluate", "backtest", "audit", "demo")
+MODES = ("train", "evaluate", "backtest", "audit", "inspect", "demo")
 
 #: Option, name of its value, the keys it stands for, help.
 _SHORT = (
@@ -54,8 +54,12 @@ class Parser(argparse.ArgumentParser):
         """
         found, unknown = self.parse_known_args(arguments)
         if unknown:
-            self.error(f"unknown argument {unknown[0]}{self._hint(unknown[0])}")
+            self.refuse(unknown[0])
         return found
+
+    def refuse(self, word: str) -> NoReturn:
+        """Answer an argument that nothing asks for."""
+        self.error(f"unknown argument {word}{self._hint(word)}")
 
     def error(self, message: str) -> NoReturn:
         """Answer a mistake like every other: as a FinflowError."""

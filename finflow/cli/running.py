@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit, program
 from finflow.cli.output import plain, show_audit, show_outcome
-from finflow.errors import FinflowError, OutputError
+from finflow.errors import CheckpointError, FinflowError, OutputError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -78,7 +78,12 @@ def run_training(
     show_outcome(outcome)
 
 
-def run_evaluation(arguments: argparse.Namespace, checkpoint: Path, only: Sequence[str] | None = None) -> None:
+def run_evaluation(
+    arguments: argparse.Namespace,
+    checkpoint: Path,
+    only: Sequence[str] | None = None,
+    with_backtest: bool = False,
+) -> None:
     """Judge a trained agent on the test window, and show the outcome.
 
     The report goes into the run's folder; that of a changed market or environment into a folder of its own there.
@@ -91,12 +96,14 @@ def run_evaluation(arguments: argparse.Namespace, checkpoint: Path, only: Sequen
         A run folder or checkpoint file.
     only
         Strategies to list beside the agent; all of them when left out.
+    with_backtest
+        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
     from finflow.training.held_out import evaluate_checkpoint
 
     folder = _evaluation_folder(checkpoint, overrides, elsewhere=explicit(arguments).get("output.logs_dir"))
-    show_outcome(evaluate_checkpoint(checkpoint, overrides, folder), only)
+    show_outcome(evaluate_checkpoint(checkpoint, overrides, folder, with_backtest), only)
 
 
 def backtest_named(config: Config, names: Sequence[str]) -> None:
@@ -122,6 +129,24 @@ def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None
     show_audit(outcome.findings)
     if outcome.complaint is not None:
         raise FinflowError(outcome.complaint)
+
+
+def run_inspection(path: Path) -> None:
+    """Show what a run's checkpoints hold.
+
+    Raises
+    ------
+    CheckpointError
+        One line that names those that are not whole.
+    """
+    from finflow.training.inspection import inspect_checkpoints
+
+    found = inspect_checkpoints(path)
+    print("\n".join(line for inspection in found for line in inspection.lines()))
+    bad = [inspection.path.name for inspection in found if inspection.complaint is not None]
+    if bad:
+        others = "use another one" if len(bad) < len(found) else "start a new run"
+        raise CheckpointError(f"{len(bad)} of {len(found)} checkpoints cannot be used: {', '.join(bad)}; {others}")
 
 
 def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:

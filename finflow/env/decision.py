@@ -157,20 +157,25 @@ class DecisionProcess:
     def __init__(
         self, panel: MarketPanel, features: Features, env: EnvConfig, objectives: ObjectivesConfig, moments: Moments
     ) -> None:
-        if env.fill == "open" and env.execution_lag == 0:
-            raise ConfigError("env.execution_lag is 0 with env.fill open: the close would be known before the open")
         self.panel = panel
-        self.env = env
-        self.lag = env.execution_lag
         self.growth = growth_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
         known = panel.listed[:, :, None].astype(np.float32)
         self.asset_features = np.concatenate([features.assets, known], axis=2)
         self.market_features = features.market
-        self.first_bar = features.first_bar + max(self.lag, 1)
+        self._first_features = features.first_bar
         self.objective = Objective(objectives, moments)
         self.limits = Limits(env.max_weight, env.max_turnover, env.no_trade_band)
+        self._take_lag(env)
         self._price_trades(env)
+
+    def _take_lag(self, env: EnvConfig) -> None:
+        """Take from a configuration how old the newest bar known is."""
+        if env.fill == "open" and env.execution_lag == 0:
+            raise ConfigError("env.execution_lag is 0 with env.fill open: the close would be known before the open")
+        self.env = env
+        self.lag = env.execution_lag
+        self.first_bar = self._first_features + max(self.lag, 1)
 
     def _price_trades(self, env: EnvConfig) -> None:
         """Take the costs from a configuration, and what they need from the panel; only then does either exist."""
@@ -185,6 +190,13 @@ class DecisionProcess:
         other = copy.copy(self)
         names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
         other.env = self.env.model_copy(update={name: getattr(env, name) for name in names})
+        other._price_trades(other.env)
+        return other
+
+    def delayed(self, lag: int) -> DecisionProcess:
+        """The same market, costs and limits at another execution lag."""
+        other = copy.copy(self)
+        other._take_lag(self.env.model_copy(update={"execution_lag": lag}))
         other._price_trades(other.env)
         return other
 

@@ -53,7 +53,7 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
         "equity",
         "Equity",
         "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
-        "last value.",
+        "last value. Online selection, which loses most to costs, is in the tables alone.",
         f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
         render(draw, 4.4),
     )

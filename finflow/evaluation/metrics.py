@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from finflow.evaluation import paths
 from finflow.evaluation.backtest import Backtest
-from finflow.market.panel import BARS_PER_YEAR
 
 if TYPE_CHECKING:
     from finflow.evaluation.paths import Array
@@ -109,12 +108,12 @@ def annual_turnover(turnover: ArrayLike) -> float:
 
     Of half-sums of absolute trades, cash among the assets; the first purchase out of cash counts as one.
     """
-    return _annual_sum(turnover)
+    return float(paths.annual_sum(_series(turnover)))
 
 
 def annual_cost(costs: ArrayLike) -> float:
     """Mean daily cost times 252, as a fraction of wealth a year; the first purchase is among it."""
-    return _annual_sum(costs)
+    return float(paths.annual_sum(_series(costs)))
 
 
 def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.DataFrame:
@@ -158,11 +157,6 @@ def summarise(backtest: Backtest, alpha: float = 0.05) -> dict[str, float]:
         "annual_turnover": annual_turnover(backtest.turnover),
         "annual_cost": annual_cost(backtest.costs),
     }
-
-
-def _annual_sum(values: ArrayLike) -> float:
-    series = _series(values)
-    return float(series.mean()) * BARS_PER_YEAR if series.size else float("nan")
 
 
 def _series(values: ArrayLike) -> Array:

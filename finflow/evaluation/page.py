@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from html import escape
 
 from finflow.evaluation.drawing import MINUS, TIMES, Rendered
+from finflow.evaluation.evidence_page import KINDS, evidence_section, readings_said, verdict_heading, verdict_list
 from finflow.evaluation.page_style import STYLE
 from finflow.evaluation.results import BASELINE, ReportData, Results
+from finflow.evaluation.sections import section_html
 from finflow.evaluation.significance import Interval
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
+_MEANING = {
+    "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",
+    "no": "The reverse is shown on this window.",
+    "not shown": "A yes needs every test below to agree; this window does not show that it is better.",
+}
+MOST_EVENTS = 50  # of the guard, on the page
 
 
 @dataclass(frozen=True)
@@ -80,17 +88,25 @@ def build_page(
     sections = [
         _finding(data, results),
         _section("comparison", "Comparison", _comparison(data, results)),
+        _section("evidence", "Tests", evidence_section(results.evidence)),
         _optimum(data),
         *(_figure(figure) for figure in figures),
         *([_section("experts-alone", "Each expert alone", _experts(data, results))] if results.experts else []),
+        *(section_html(section) for section in data.sections),
+        *([_section("guard", "Guard events", _events(data.events))] if data.events is not None else []),
         _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
         _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
         _section("method", "How the numbers are computed", _method(data)),
         _section("files", "Files beside this page", _links(files)),
     ]
-    contents = [("comparison", "Comparison"), *((figure.name, figure.title) for figure in figures)]
+    contents = [
+        ("comparison", "Comparison"),
+        ("evidence", "Tests"),
+        *((figure.name, figure.title) for figure in figures),
+    ]
     contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
+    contents += [(section.key, section.title) for section in data.sections]
     contents += [("data", "Data and settings"), ("limits", "Limits")]
     navigation = "".join(f'<a href="#{escape(anchor)}">{escape(title)}</a>' for anchor, title in contents)
     dates = data.agent.dates
@@ -132,40 +148,34 @@ def _finding(data: ReportData, results: Results) -> str:
             against = f"<small>{BASELINE} {column.show(results.metrics[BASELINE][key])}</small>"
         value = column.show(results.metrics[data.agent.name][key])
         tiles += f"<div><span>{column.heading}</span><b>{value}</b>{against}</div>"
-    kind = results.finding.replace(" ", "-")
+    verdict = results.evidence.verdict
+    kind = "not-compared" if verdict is None else KINDS[verdict.answer]
+    reasons = f"<p>{escape(readings_said(data.tries))}</p>" if verdict is None else verdict_list(verdict, data.tries)
     return (
         f'<section class="finding {kind}" aria-label="Finding"><h2>{escape(heading)}</h2>'
-        f'{"".join(f"<p>{escape(sentence)}</p>" for sentence in words)}<div class="tiles">{tiles}</div></section>'
+        f"{''.join(f'<p>{escape(sentence)}</p>' for sentence in words)}{reasons}"
+        f'<div class="tiles">{tiles}</div></section>'
     )
 
 
 def _finding_words(data: ReportData, results: Results) -> tuple[str, list[str]]:
-    """Heading and sentences of the finding: never more than the interval allows."""
-    name, difference = data.agent.name, results.difference
-    if difference is None:
+    """The verdict, and what was measured; the reasons follow it."""
+    name, difference, verdict = data.agent.name, results.difference, results.evidence.verdict
+    if difference is None or verdict is None:
         if name == BASELINE:
             return "Equal weight itself", ["This is the strategy that others are compared with."]
         return "Not compared with equal weight", ["Equal weight was not among the strategies, so nothing is claimed."]
     own, base = (_signed(results.metrics[run]["sharpe"], plus=False) for run in (name, BASELINE))
     said = (
-        f"After costs, {'the agent' if name == 'agent' else name} had a Sharpe ratio of {own} and equal weight {base}."
+        f"After costs, {'the agent' if name == 'agent' else name} had a Sharpe ratio of {own} and equal weight {base}: "
+        f"a difference of {_signed(difference.value)}"
     )
-    if not difference.interval.defined:
-        reason = "There is no interval for the difference, because the window is too short or a ratio is undefined."
-        return "Not shown to beat equal weight", [f"{said} {reason}"]
-    low, high = _signed(difference.interval.low), _signed(difference.interval.high)
-    level = f"{data.confidence * 100:g}{THIN}%"
-    said += f" The difference is {_signed(difference.value)}, with a {level} interval from {low} to {high}."
-    if difference.finding == "not shown":
-        return "Not shown to beat equal weight", [
-            f"{said} The interval includes zero: this window cannot tell the two apart."
-        ]
-    if difference.finding == "behind":
-        return "Behind equal weight on this window", [f"{said} The whole interval lies below zero."]
-    return "Ahead of equal weight on this window", [
-        f"{said} The whole interval lies above zero.",
-        "This is one window. The interval does not count what was tried before, and promises nothing about the future.",
-    ]
+    if difference.interval.defined:
+        low, high = _signed(difference.interval.low), _signed(difference.interval.high)
+        said += f", with a {data.confidence * 100:g}{THIN}% interval from {low} to {high}."
+    else:
+        said += ", without an interval, because the window is too short or a ratio is undefined."
+    return verdict_heading(verdict), [said, _MEANING[verdict.answer]]
 
 
 def _comparison(data: ReportData, results: Results) -> str:
@@ -227,6 +237,24 @@ def _experts(data: ReportData, results: Results) -> str:
     return _table("Experts", f"<tr><th>Decides</th>{head}</tr>", rows) + f'<p class="caption">{caption}</p>'
 
 
+def _events(events: Sequence[Mapping[str, object]]) -> str:
+    """What the guard of the training saw and did, the worst and the latest of it."""
+    if not events:
+        return "<p>The guard saw nothing unusual in training, and did nothing.</p>"
+    counts = {level: sum(event.get("level") == level for event in events) for level in ("alarm", "warning", "info")}
+    rollbacks = sum(event.get("signal") == "rollback" for event in events)
+    shown = list(events)[-MOST_EVENTS:]
+    rows = "".join(
+        f'<tr><th scope="row">{escape(str(event.get("update")))}</th>'
+        f"{''.join(f'<td>{escape(str(event.get(name)))}</td>' for name in ('phase', 'level', 'message'))}</tr>"
+        for event in shown
+    )
+    head = "<tr><th>Update</th><th scope='col'>Phase</th><th scope='col'>Level</th><th scope='col'>Event</th></tr>"
+    said = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
+    last = f" The last {len(shown)} of {len(events)} are shown." if len(shown) < len(events) else ""
+    return f"<p>{said}{last}</p>" + _table("Guard events", head, rows)
+
+
 def _interval_table(data: ReportData, results: Results) -> str:
     shown = [
         column
@@ -241,7 +269,7 @@ def _interval_table(data: ReportData, results: Results) -> str:
         rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
     caption = (
         f"{data.confidence * 100:g}{THIN}% percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
-        f"resamples in blocks of {data.block_length} days on average. Turnover and costs were counted, not estimated."
+        f"resamples in blocks of {data.block_length} days on average."
     )
     return _table("Intervals", f"<tr><th>Strategy</th>{head}</tr>", rows) + f'<p class="caption">{escape(caption)}</p>'
 

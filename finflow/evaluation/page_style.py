@@ -12,6 +12,7 @@ body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,
 main{max-width:66rem;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:1.75rem;line-height:1.2;margin:0 0 .3rem}
 h2{font-size:1.2rem;margin:0 0 .7rem}
+h3{font-size:.95rem;margin:1.2rem 0 .5rem}
 section{margin:2.6rem 0 0;scroll-margin-top:1rem}
 p{margin:.4rem 0}
 a{color:var(--accent)}
@@ -59,5 +60,5 @@ dl div{grid-template-columns:1fr}}
 body{font-size:10.5pt}main{max-width:none;padding:0}nav,#files{display:none}a{color:inherit}
 .scroll{overflow:visible;border:0}.plot{background:#fff;padding:0}.plot img{min-width:0;mix-blend-mode:normal}
 table{font-size:7.5pt}th,td{padding:.25rem .3rem}th:first-child{white-space:normal}
-figure,.finding,tr,dl div{break-inside:avoid}h2{break-after:avoid}}
+figure,.finding,tr,dl div{break-inside:avoid}h2,h3{break-after:avoid}}
 """

@@ -80,6 +80,13 @@ def cvar(returns: Array, alpha: float) -> Array:
     return np.where(np.isnan(returns).any(axis=-1), np.nan, worst / share)
 
 
+def annual_sum(values: Array) -> Array:
+    """252 * mean: turnover, or costs, a year."""
+    if values.shape[-1] == 0:
+        return _undefined(values)
+    return np.asarray(BARS_PER_YEAR * values.mean(axis=-1))
+
+
 def _deviation(values: Array) -> Array:
     if values.shape[-1] < 2:
         return _undefined(values)

@@ -8,10 +8,12 @@ import pandas as pd
 
 from finflow.evaluation import agent_figures, figures, page, tearsheet
 from finflow.evaluation.drawing import Rendered
+from finflow.evaluation.overfitting_figure import overfitting_histogram
 from finflow.evaluation.results import ReportData, Results, as_json, judge
 from finflow.evaluation.significance import MINIMUM_BLOCKS
 from finflow.evaluation.training_figure import training
 from finflow.files import write_together
+from finflow.strategies.classical import ONLINE
 
 __all__ = ["ReportData", "write_report"]
 
@@ -50,7 +52,9 @@ def write_report(folder: Path, data: ReportData) -> Path:
     else:
         limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
     files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
-    files |= {f"{figure.name}.png": figure.png for figure in drawn}
+    own = [figure for section in data.sections for figure in section.figures]
+    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
+    files |= data.files
     files["report.html"] = page.build_page(data, results, drawn, limits, list(files))
     write_together({folder / name: content for name, content in files.items()})
     return folder / "report.html"
@@ -58,7 +62,8 @@ def write_report(folder: Path, data: ReportData) -> Path:
 
 def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
     """Draw every figure that the data has something to show for, in the order of the page."""
-    agent, others = data.agent, data.compared
+    # what online selection loses to costs would set the scale of every line; the tables have it
+    agent, others = data.agent, [run for run in data.compared if run.name not in ONLINE]
     sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
     bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
     drawn = [
@@ -70,6 +75,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
+        overfitting_histogram(results.evidence),
         training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]

@@ -12,7 +12,11 @@ import pandas as pd
 
 from finflow.evaluation import metrics, significance
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.data_snooping import Resampling
+from finflow.evaluation.evidence import Evidence, evidence_table, gather_evidence, track_table
 from finflow.evaluation.optimality import KnownOptimum
+from finflow.evaluation.readings import Tries
+from finflow.evaluation.sections import Section
 from finflow.evaluation.significance import Interval, SharpeDifference
 
 BASELINE = "equal-weight"
@@ -45,6 +49,19 @@ class ReportData:
         In a made-up market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
+    sections
+        What further concerns found: sweeps, stress, factors and so on.
+    files
+        Further files beside the page, by name.
+    tries
+        What was tried on the panel before; None where nobody counts, as for a made-up comparison.
+    candidates
+        What the agent was chosen among, beside it, where their returns are known; over the same days.
+    patient
+        Equal weight that is seldom restored, over the same days: the verdict asks for it.
+    events
+        What the guard saw and did in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        nothing is known of a training.
     """
 
     title: str
@@ -60,6 +77,12 @@ class ReportData:
     notes: tuple[str, ...] = ()
     optimum: KnownOptimum | None = None
     experts: tuple[Backtest, ...] = ()
+    sections: tuple[Section, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    tries: Tries | None = None
+    candidates: tuple[Backtest, ...] = ()
+    patient: Backtest | None = None
+    events: tuple[Mapping[str, object], ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be compared."""
@@ -68,7 +91,7 @@ class ReportData:
         names = [run.name for run in self.strategies]
         if len(set(names)) < len(names):
             raise ValueError(f"two strategies share a name: {', '.join(sorted(names))}")
-        for run in self.strategies:
+        for run in (*self.strategies, *self.candidates, *([self.patient] if self.patient else [])):
             if not np.array_equal(run.dates, self.agent.dates):
                 raise ValueError(f"{run.name} covers other days than {self.agent.name}")
 
@@ -95,6 +118,8 @@ class Results:
         By strategy and metric, for what the bootstrap can resample.
     difference
         Sharpe ratio of the agent less that of equal weight; None without a comparison.
+    evidence
+        The verdict and the tests behind it.
     experts
         By expert of the agent: what it is worth alone.
     """
@@ -102,6 +127,7 @@ class Results:
     metrics: dict[str, dict[str, float]]
     intervals: dict[str, dict[str, Interval]]
     difference: SharpeDifference | None
+    evidence: Evidence
     experts: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -130,7 +156,20 @@ def judge(data: ReportData) -> Results:
         )
     summaries = {run.name: metrics.summarise(run, data.cvar_alpha) for run in runs}
     experts = {run.name: metrics.summarise(run, data.cvar_alpha) for run in data.experts}
-    return Results(summaries, intervals, difference, experts)
+    sharpes = {name: table["sharpe"] for name, table in resampled.items()}
+    if data.patient is not None:
+        sharpes[data.patient.name] = significance.resample(data.patient, draws, data.cvar_alpha)["sharpe"]
+    evidence = gather_evidence(
+        data.agent,
+        data.compared,
+        data.baseline,
+        sharpes,
+        data.tries or Tries(),
+        Resampling(data.bootstrap_samples, data.block_length, data.seed),
+        data.candidates,
+        data.patient,
+    )
+    return Results(summaries, intervals, difference, evidence, experts)
 
 
 def as_json(data: ReportData, results: Results) -> str:
@@ -153,7 +192,11 @@ def as_json(data: ReportData, results: Results) -> str:
             "share_ahead": None if difference is None else difference.share_ahead,
         },
         "strategies": {
-            name: {**summary, "intervals": {key: _ends(bounds) for key, bounds in results.intervals[name].items()}}
+            name: {
+                **summary,
+                **track_table(results.evidence.tracks[name]),
+                "intervals": {key: _ends(bounds) for key, bounds in results.intervals[name].items()},
+            }
             for name, summary in results.metrics.items()
         },
         "window": {
@@ -161,9 +204,11 @@ def as_json(data: ReportData, results: Results) -> str:
             "end": str(data.agent.dates[-1]),
             "days": len(data.agent.dates),
         },
+        **evidence_table(results.evidence),
     }
     if data.optimum is not None:
         content["optimum"] = _nearness(data.optimum)
+    content |= {section.key: dict(section.numbers) for section in data.sections}
     return json.dumps(_finite(content), indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
 
 

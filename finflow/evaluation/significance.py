@@ -115,7 +115,7 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]
     Returns
     -------
     dict of float64 (samples,)
-        Under the keys of `metrics.summarise`, turnover and costs excepted: those were counted, not drawn.
+        Under the keys of `metrics.summarise`.
     """
     excess = backtest.returns - backtest.cash_returns
     parts: dict[str, list[Array]] = {}
@@ -131,6 +131,8 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]
             "calmar": paths.calmar_of(annual, deepest),
             "max_drawdown": deepest,
             "cvar": paths.cvar(returns, alpha),
+            "annual_turnover": paths.annual_sum(backtest.turnover[days]),
+            "annual_cost": paths.annual_sum(backtest.costs[days]),
         }
         for key, values in chunk.items():
             parts.setdefault(key, []).append(values)

@@ -5,12 +5,10 @@ Only the validation window is read here: the test window is for a run's own repo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from finflow.evaluation.metrics import summarise
 from finflow.experiments.offline_methods import pretrain_and_measure
 from finflow.files import write_atomically
 from finflow.strategies.classical import COMPARED, named_strategy
+from finflow.training.code import code_hash
 from finflow.training.logging import METRICS
 from finflow.training.materials import prepare
 from finflow.training.trainer import FinFlowTrainer
@@ -43,26 +42,20 @@ class Variant:
         Keys that differ from the defaults.
     offline_only : bool
         Stop before the online phase.
+    measure : callable, optional
+        Trains and measures in another way than whole trainings are.
     """
 
     name: str
     seeds: tuple[int, ...]
     overrides: Mapping[str, object] = field(default_factory=dict)
     offline_only: bool = False
+    measure: Callable[[Config], dict[str, Any]] | None = None
 
     def config(self, seed: int, folder: Path) -> Config:
         """Its configuration with a seed; runs go below ``folder``."""
         places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
         return load_config(None, {**self.overrides, **places, "train.seed": seed}, environ={})
-
-
-@cache
-def code_hash() -> str:
-    """Hash of all code that decides a training's result."""
-    package = Path(__file__).resolve().parent.parent
-    paths = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] != "cli"]
-    content = b"".join(path.relative_to(package).as_posix().encode() + path.read_bytes() for path in paths)
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[dict[str, Any]]:
@@ -89,7 +82,8 @@ def run_missing(variants: Sequence[Variant], folder: Path, runs: Path) -> list[d
             stamp = {"configuration": config_hash(config), "code": code_hash()}
             found = json.loads(path.read_text()) if path.is_file() else {}
             if {name: found.get(name) for name in stamp} != stamp:
-                measure = pretrain_and_measure if variant.offline_only else train_and_measure
+                whole = pretrain_and_measure if variant.offline_only else train_and_measure
+                measure = variant.measure or whole
                 found = {"variant": variant.name, "seed": seed, **stamp, **measure(config)}
                 write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
             results.append(found)

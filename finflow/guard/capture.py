@@ -7,7 +7,7 @@ error, so that nothing can be forgotten by adding a field.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -56,22 +56,36 @@ def capture(owner: Any) -> tuple[dict[str, Tensor], dict[str, Json]]:
     return tensors, state
 
 
-def restore(owner: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Json]) -> None:
+def restore(
+    owner: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Json], begin_afresh: Collection[str] = ()
+) -> None:
     """Put what ``capture`` returned back into a dataclass whose fields have the same kinds and shapes.
+
+    Parameters
+    ----------
+    owner : dataclass instance
+    tensors, state : mapping
+    begin_afresh : collection of str
+        Fields that are left as they are: what was captured is of a time that did not know them.
 
     Raises
     ------
     CheckpointError
-        If something is missing or has another shape.
+        If something is missing, is of another kind or shape, or has no place here.
     """
+    names = {field.name for field in fields(owner)}
+    for name in sorted({*state, *(name.partition(SEPARATOR)[0] for name in tensors)} - names):
+        raise CheckpointError(f"the checkpoint does not fit: {name[:60]!r} has no place here")
     for field in fields(owner):
+        if field.name in begin_afresh:
+            continue
         prefix = field.name + SEPARATOR
         own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         if field.name in tensors:
             own[""] = tensors[field.name]
         try:
             value = _restore_value(getattr(owner, field.name), own, state[field.name])
-        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        except (LookupError, TypeError, RuntimeError, ValueError, AttributeError, OverflowError) as error:
             reason = " ".join(str(error).split())[:160]
             raise CheckpointError(f"the checkpoint does not fit at {field.name} ({reason})") from error
         setattr(owner, field.name, value)
@@ -106,13 +120,14 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
 def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> Any:
     """Put one value's state back; returns what the field now holds."""
     if isinstance(value, Tensor):
-        if tensors[""].shape != value.shape:
-            raise ValueError(f"its shape is {tuple(tensors[''].shape)}, not {tuple(value.shape)}")
+        check_like(tensors[""], value)
         with torch.no_grad():
             value.copy_(tensors[""])
     elif isinstance(value, Generator):
         value.set_state(tensors[""].cpu())
     elif isinstance(value, nn.Module):
+        for name, tensor in value.state_dict().items():
+            check_like(tensors[name], tensor)
         value.load_state_dict(dict(tensors))
     elif isinstance(value, torch.optim.Optimizer):
         _load_optimiser(value, tensors, state)
@@ -121,6 +136,8 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
     elif value is None or isinstance(value, bool | int | float | str | dict | list):
         if tensors:
             raise ValueError("it holds tensors, which have no place here")
+        if value is not None and state is not None and not _alike(value, state):
+            raise TypeError(f"it is of the type {type(state).__name__}, not {type(value).__name__}")
         return copy.deepcopy(state)
     else:
         for key, part in _learned_parts(value):
@@ -132,6 +149,27 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
             if restored is not part:
                 setattr(value, key, restored)
     return value
+
+
+def check_like(found: Tensor, expected: Tensor) -> None:
+    """See that a tensor can take another's place.
+
+    Raises
+    ------
+    ValueError
+        If shape or type differ.
+    """
+    if found.shape != expected.shape:
+        raise ValueError(f"its shape is {tuple(found.shape)}, not {tuple(expected.shape)}")
+    if found.dtype != expected.dtype:
+        raise ValueError(f"it is of the type {found.dtype}, not {expected.dtype}")
+
+
+def _alike(value: Json, state: Json) -> bool:
+    """Whether a JSON value is of the kind of another; a whole number may stand for a float."""
+    if isinstance(value, float):
+        return isinstance(state, int | float) and not isinstance(state, bool)
+    return type(value) is type(state)
 
 
 def _learned_parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -154,11 +192,29 @@ def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor
 def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], state: Json) -> None:
     """Put an optimiser's moments and learning rates back."""
     whole = optimiser.state_dict()
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     moments: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
+        if key == "step":
+            if tensor.numel() != 1 or not 0 <= float(tensor) < 1e15:
+                raise ValueError("its count of steps is none")
+        else:
+            check_like(tensor, parameters[int(number)])
+            if key == "exp_avg_sq" and bool((tensor < 0).any()):
+                raise ValueError("a mean of squares is negative")
         moments.setdefault(int(number), {})[key] = tensor.clone()  # the optimiser goes on to write in it
+    kinds = {frozenset(one) for one in moments.values()}
+    if isinstance(optimiser, torch.optim.Adam):
+        kinds.add(frozenset(("step", "exp_avg", "exp_avg_sq")))
+    if len(kinds) > 1 or not all(0 <= number < len(parameters) for number in moments):
+        raise ValueError("its moments are not those of its parameters")
+    for group, rate in zip(optimiser.param_groups, state, strict=True):
+        if not _alike(0.0, rate) or not 0.0 <= rate <= 1e6:
+            raise ValueError(f"its learning rate is {str(rate)[:20]}")
+        group["lr"] = rate
+    rates = [group["lr"] for group in optimiser.param_groups]
     whole["state"] = moments
     optimiser.load_state_dict(whole)
-    for group, learning_rate in zip(optimiser.param_groups, state, strict=True):
-        group["lr"] = learning_rate
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate

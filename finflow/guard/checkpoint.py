@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from finflow.errors import CheckpointError
-from finflow.tensor_file import read_tensors, write_tensors
+from finflow.errors import CheckpointError, OutputError
+from finflow.tensor_file import TensorFile, read_file, write_tensors
 
 BEST, LATEST, PRETRAINED = "checkpoint_best", "checkpoint_latest", "checkpoint_pretrained"
 SUFFIX = ".safetensors"
@@ -42,7 +43,8 @@ class CheckpointFolder:
         names = ([LATEST] if self.save_latest else []) + ([numbered(update)] if self.max_checkpoints else [])
         self._write(names, tensors, state)
         for path in self.numbered()[self.max_checkpoints :]:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # one too many harms nobody
+                path.unlink(missing_ok=True)
 
     def save_as(self, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write a checkpoint under a name of its own; the best only where the run keeps one."""
@@ -75,8 +77,79 @@ class CheckpointFolder:
                 os.link(first, temporary)
                 os.replace(temporary, self.path(name))
             except OSError:  # a file system without hard links
-                temporary.unlink(missing_ok=True)
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
                 write_tensors(self.path(name), tensors, state)
+
+
+Snapshot = tuple[Mapping[str, Tensor], Mapping[str, Any]]
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run that goes on learning where one of them cannot be written.
+
+    A failure is announced, and what was to be written under a name of its own is kept for the next attempt. The latest
+    is not written before that: so it never speaks of a best checkpoint that is not on the disk.
+
+    Parameters
+    ----------
+    folder : CheckpointFolder
+    say : callable
+        Takes each announcement, one line.
+
+    Attributes
+    ----------
+    failure : str or None
+        Why the newest checkpoint is not on the disk.
+    """
+
+    def __init__(self, folder: CheckpointFolder, say: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.failure: str | None = None
+        self._say = say
+        self._waiting: dict[str, Snapshot] = {}
+        self._written: int | None = None
+
+    def save(self, update: int, snapshot: Callable[[], Snapshot]) -> None:
+        """Write what waits, then the latest and a numbered checkpoint."""
+        try:
+            for name in list(self._waiting):
+                self.folder.save_as(name, *self._waiting[name])
+                del self._waiting[name]
+            self.folder.save(update, *snapshot())
+        except OutputError as error:
+            self._announce(str(error))
+            return
+        if self.failure is not None:
+            self._say(f"checkpoints can be written again: that of update {update} is on the disk")
+        self.failure, self._written = None, update
+
+    def save_as(self, name: str, snapshot: Snapshot) -> None:
+        """Write a checkpoint under a name of its own, or keep it for the next attempt."""
+        self._waiting.pop(name, None)
+        try:
+            self.folder.save_as(name, *snapshot)
+        except OutputError as error:
+            self._waiting[name] = snapshot
+            self._announce(str(error))
+
+    def require_written(self) -> None:
+        """See that nothing waits to be written.
+
+        Raises
+        ------
+        OutputError
+            If the last attempt failed.
+        """
+        if self.failure is not None:
+            raise OutputError(f"the end of this run could not be written: {self.failure}{self._held()}")
+
+    def _announce(self, problem: str) -> None:
+        self.failure = problem
+        self._say(f"{problem}{self._held()}; training goes on, and the next checkpoint tries again")
+
+    def _held(self) -> str:
+        return "" if self._written is None else f" (the newest on the disk is that of update {self._written})"
 
 
 def numbered(update: int) -> str:
@@ -104,12 +177,13 @@ def find_checkpoint(path: Path) -> Path:
     raise CheckpointError(f"{path} has no checkpoint; give a run folder of finflow or one of its checkpoint files")
 
 
-def read_newest(path: Path) -> tuple[Path, dict[str, Tensor], dict[str, Any], str | None]:
+def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
     """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
 
     Returns
     -------
-    path, tensors, state
+    path : Path
+    file : TensorFile
     warning : str or None
         What was damaged, where an older one had to be taken.
 
@@ -120,14 +194,19 @@ def read_newest(path: Path) -> tuple[Path, dict[str, Tensor], dict[str, Any], st
     """
     first = find_checkpoint(path)
     if path.is_file():
-        return first, *read_tensors(first), None
-    problem, warning = "", None
+        return first, read_file(first), None
+    problem = ""
     for candidate in dict.fromkeys([first, *CheckpointFolder(first.parent).numbered()]):
         try:
-            return candidate, *read_tensors(candidate), warning
+            found = read_file(candidate)
         except CheckpointError as error:
             problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
-            warning = f"{problem}; went back to the newest whole one"
+        else:
+            return (
+                candidate,
+                found,
+                f"{problem}; went back to the newest whole one, {candidate.stem}" if problem else None,
+            )
     raise CheckpointError(
         f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
     )

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.bcell import states_of
 from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.errors import FinflowError
 from finflow.strategies.base import Information
 
 FloatArray = NDArray[np.float64]
@@ -46,6 +47,8 @@ class AgentStrategy:
         self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
         self._reasons["trade_rate"].append(decision.trade_rate[0, 0].double().cpu().numpy())
         weights = centre.double().cpu().numpy()
+        if not np.isfinite(weights).all():
+            raise FinflowError("the agent names what is no portfolio: its learning had failed; use another checkpoint")
         normalised: FloatArray = weights / weights.sum()
         return normalised
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from torch import Generator, Tensor
 
 from finflow.agent.critic import NetworkShape
@@ -16,9 +17,11 @@ from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.capture import SEPARATOR
 from finflow.guard.checkpoint import read_newest
 from finflow.market.features import Features
+from finflow.training.migration import checked_facts
 from finflow.yaml_text import parse_file, parse_scalar
 
 CONFIG = "config.yaml"
+LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 
 
 class Checkpoint(NamedTuple):
@@ -29,15 +32,19 @@ class Checkpoint(NamedTuple):
     path : Path
     tensors : dict of Tensor
     facts : dict
-        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``torch``.
+        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in the
+        present format, whichever the file has.
     warning : str or None
         What was damaged, where an older one had to be taken.
+    version : int
+        Of the file's format.
     """
 
     path: Path
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
     warning: str | None
+    version: int
 
     @property
     def counters(self) -> dict[str, Any]:
@@ -46,15 +53,21 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint file, or the latest whole one of a run folder."""
-    found, tensors, facts, warning = read_newest(path)
-    missing = [name for name in ("training", "config", "shape", "market", "log") if name not in facts]
-    if missing:
-        raise CheckpointError(
-            f"{found} is not a checkpoint of a training, it has no {missing[0]}; give a run folder or a file in its "
-            "models folder"
-        )
-    return Checkpoint(found, tensors, facts, warning)
+    """Read a checkpoint file, or the latest whole one of a run folder; one of an older format is brought to this one.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, of a newer format, no checkpoint of a training, or holds learned numbers that are none.
+    """
+    found, file, warning = read_newest(path)
+    facts = checked_facts(found, file.version, file.state)
+    for name, tensor in file.tensors.items():
+        if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{found} holds what is not a number, in {name}: learning had failed there; use an earlier checkpoint"
+            )
+    return Checkpoint(found, file.tensors, facts, warning, file.version)
 
 
 def configuration_of(path: Path) -> Config:
@@ -69,9 +82,14 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
     A checkpoint holds what decides results; where files lie is read from the ``config.yaml`` of its run, if that is
     still beside it.
     """
-    stored = flatten(parse_scalar(checkpoint.facts["config"]))
     try:
+        nested = parse_scalar(checkpoint.facts["config"])
+        if not isinstance(nested, Mapping):
+            raise ConfigError("it is no mapping of keys")
+        stored = flatten(nested)
         load_config(None, stored, environ={})
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError):
+        raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
     except ConfigError as error:
         problem = str(error).replace(" (command line)", "")
         raise CheckpointError(
@@ -93,7 +111,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
         if isinstance(value, Mapping):
             flat.update(flatten(value, f"{prefix}{name}."))
         else:
-            flat[prefix + name] = value
+            flat[f"{prefix}{name}"] = value
     return flat
 
 
@@ -105,7 +123,7 @@ def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
     CheckpointError
         If ``config`` differs in anything that decides results.
     """
-    if checkpoint.facts["config_hash"] != config_hash(config):
+    if config_hash(stored_config(checkpoint)) != config_hash(config):  # keys that are new have their defaults
         raise CheckpointError(
             f"{checkpoint.path} was trained with another configuration; a resumed run keeps its own: start a new run, "
             "or leave the changes out"
@@ -159,14 +177,18 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     CheckpointError
         If there is none that fits.
     """
-    policy = ExpertPolicy(shape_of(checkpoint.facts), Generator()).to(device)
+    shape = shape_of(checkpoint.facts)
+    largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
+    if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
+        raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
+    policy = ExpertPolicy(shape, Generator()).to(device)
     for learner in ("bcell", "learner"):
         prefix = SEPARATOR.join((learner, "policy", ""))
         own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
         if own:
             try:
                 policy.load_state_dict(own)
-            except RuntimeError as error:
+            except (RuntimeError, ValueError, TypeError) as error:
                 reason = " ".join(str(error).split())[:160]
                 raise CheckpointError(
                     f"the policy in {checkpoint.path} does not fit this finflow ({reason}); use the one that wrote it"

@@ -13,10 +13,11 @@ from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.offline.dataset import OfflineDataset
+from finflow.training.pretrain import probe_states, reward_units
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
-from finflow.training.schedules import between, entropy_coefficient
+from finflow.training.schedules import between
 from finflow.training.state import ONLINE, OnlineWorld
 
 COVERAGE_POOL = 65_536
@@ -59,7 +60,7 @@ def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
         store.columns["calibration"][rows] = bcell.behaviour_value.of_behaviour(states)
 
 
-def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors) -> None:
+def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
     """Every portfolio takes one decision drawn from the policy, and remembers it."""
     env, process = world.env, run.materials.process
     state, before = env.state, process.observed_portfolio(env.state)
@@ -70,7 +71,9 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
         calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
     _, reward, terminated, _, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
-    world.replay.add_steps(before, state, action, reward, after, terminated, calibration)
+    kept = run.guard.learnable(reward)
+    world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
+    units.remember(*((reward, state.bar) if kept is None else (reward[kept], state.bar[kept])))
     run.state.counters.vector_step += 1
 
 
@@ -110,35 +113,51 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if bcell is None or world is None:
         raise ValueError("the online phase has not begun")
     market = MarketTensors.of(run.materials.process, run.device)
-    units = RewardUnits.of(run.materials.process, dataset.reward_scale, train.reward_reference, run.device)
+    units = reward_units(run, dataset)
     offline = Transitions.of(dataset, run.device)
     calibrate(offline, bcell, market)
+    run.guard.begin(bcell, bcell.policy, probe_states(run, offline, market), dataset.reward_scale)
     pool = CoveragePool(train.seed, run.materials.process.n_weights, run.device)
     warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
     total = steps * train.updates_per_vector_step
     run.progress.start_phase(f"{ONLINE} (B-Cell)", total, done=counters.phase_update)
     if counters.vector_step == 0:
         run.validate(bcell.policy, {"episode": 0.0})
-    while counters.vector_step < warmup:
-        step_world(run, bcell, world, market)
-        run.stop_if_asked()
     result: dict[str, float] = {}
+    metrics: dict[str, Tensor] = {}
     while counters.vector_step < warmup + steps:
-        step_world(run, bcell, world, market)
+        step_world(run, bcell, world, market, units)
+        if counters.vector_step <= warmup:
+            run.stop_if_asked()
+            continue
         episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
+        rewound = False
         for _ in range(train.updates_per_vector_step):
             done = counters.phase_update
+            if done == train.critic_only_updates:
+                run.guard.settle()
             batch = mixed_batch(run, offline, world.replay, market, units, done / total)
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
-            metrics = bcell.update_sac(
-                batch,
-                coverage,
-                run.state.noise,
-                done,
-                actor=done >= train.critic_only_updates,
-                alpha=_scheduled_alpha(config, done),
-            )
-            run.count_update(metrics, {"episode": episode})
+            found: dict[str, Tensor] = {}
+            if run.guard.accepts(batch):
+                found = bcell.update_sac(
+                    batch,
+                    coverage,
+                    run.state.noise,
+                    done,
+                    actor=done >= train.critic_only_updates,
+                    alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
+                    target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
+                )
+            run.state.entropy_schedule.step()
+            run.state.target_entropy_schedule.step()
+            metrics = found or metrics
+            rewound = run.count_update(found, {"episode": episode})
+            if rewound:
+                break
+        if rewound:
+            run.stop_if_asked()
+            continue
         result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
         run.stop_if_asked()
     run.progress.end_phase()
@@ -165,10 +184,3 @@ def _between_updates(
 def _crossed(count: int, step: int, interval: int) -> bool:
     """Whether the last ``step`` counts reached a multiple of ``interval``."""
     return count // interval > (count - step) // interval
-
-
-def _scheduled_alpha(config: Config, update: int) -> float | None:
-    """The entropy coefficient of the schedule, where there is one."""
-    if config.bcell.alpha_mode != "annealed":
-        return None
-    return entropy_coefficient(config.train.entropy_schedule, update)

@@ -18,8 +18,11 @@ from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
+from finflow.evaluation.field import Field, Make, sharing_fits
+from finflow.evaluation.further import sections_of, tables_of
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.optimality import score_runs
+from finflow.evaluation.readings import readings_of
 from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.files import check_writable
@@ -29,13 +32,17 @@ from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
+from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
-from finflow.training.logging import METRICS
+from finflow.training.logging import EVENTS, METRICS
+from finflow.training.manifest import write_manifest
 from finflow.training.materials import Materials, choose_device, prepare
 
 REPORTS = "reports"
+AGENT = "finflow"
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 
@@ -57,7 +64,9 @@ class Outcome(NamedTuple):
     summary: dict[str, dict[str, float]]
 
 
-def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.device, folder: Path) -> Outcome:
+def evaluate_agent(
+    materials: Materials, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
+) -> Outcome:
     """Judge the policy in a checkpoint on the test window, beside the classical strategies, and write the report.
 
     Parameters
@@ -67,16 +76,34 @@ def evaluate_agent(materials: Materials, checkpoint: Checkpoint, device: torch.d
     device : torch.device
     folder : Path
         The report goes into its ``reports``.
+    with_backtest : bool
+        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
     """
     policy = policy_of(checkpoint, device)
-    agent = AgentStrategy(policy, device)
     counters = checkpoint.counters
     facts = {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)}
-    rows = _training_rows(checkpoint, folder)
-    return _judge(materials, agent, folder, facts, training=rows, experts=experts_alone(policy, device))
+    lines = _logged(checkpoint, folder, METRICS)
+    rows = pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame()
+    told = _logged(checkpoint, folder, EVENTS)
+    events = None if told is None else tuple(json.loads(line) for line in told)
+    makers: dict[str, Make] = {AGENT: lambda: AgentStrategy(policy, device, AGENT)}
+    sweeps = with_backtest or materials.config.evaluation.sweeps
+    return _judge(
+        materials,
+        makers,
+        policy_identity(policy),
+        folder,
+        facts,
+        sweeps,
+        training=rows,
+        experts=experts_alone(policy, device),
+        events=events,
+    )
 
 
-def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
+def evaluate_checkpoint(
+    path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
+) -> Outcome:
     """Evaluate a trained agent from its checkpoint.
 
     Parameters
@@ -87,7 +114,9 @@ def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Pat
         Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
         and the output may differ.
     output : Path, optional
-        Where ``reports`` goes; the run's own folder when left out.
+        Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
+    with_backtest : bool
+        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
 
     Raises
     ------
@@ -102,8 +131,11 @@ def evaluate_checkpoint(path: Path, overrides: Mapping[str, object], output: Pat
     torch.set_num_threads(config.train.threads)
     materials = prepare(config)
     check_same_features(checkpoint, materials.features)
-    folder = output or run_folder_of(checkpoint.path)
-    return evaluate_agent(materials, checkpoint, choose_device(config.train.device), folder)
+    device = choose_device(config.train.device)
+    outcome = evaluate_agent(materials, checkpoint, device, output or run_folder_of(checkpoint.path), with_backtest)
+    if output is not None:
+        write_manifest(output, materials, device, checkpoint_update=checkpoint.counters["update"])
+    return outcome
 
 
 def run_folder_of(checkpoint: Path) -> Path:
@@ -123,37 +155,59 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
     output : Path, optional
         A folder named after the first strategy, under ``output.logs_dir``, when left out.
     """
-    strategies = [
-        optimum_of(config.market, config.env).policy if name == OPTIMAL else named_strategy(name, config.evaluation)
-        for name in names
-    ]
-    folder = output or config.output.logs_dir / f"backtest_{strategies[0].name}"
-    return _judge(prepare(config), strategies[0], folder, {}, others=strategies[1:])
+    makers: dict[str, Make] = {}
+    for path in names:
+        make = _maker(path, config)
+        name = make().name
+        if name in makers:
+            raise ConfigError(f"--strategy names {name} twice; leave one of them out")
+        makers[name] = make
+    folder = output or config.output.logs_dir / f"backtest_{next(iter(makers))}"
+    materials = prepare(config)
+    identity = strategy_identity(next(iter(makers.values()))())
+    outcome = _judge(materials, makers, identity, folder, {}, sweeps=True)
+    write_manifest(folder, materials, torch.device("cpu"), strategies=list(names))
+    return outcome
+
+
+def _maker(path: str, config: Config) -> Make:
+    """What makes a named strategy, fresh."""
+    if path == OPTIMAL:
+        best = optimum_of(config.market, config.env).policy
+        return lambda: best
+    return lambda: named_strategy(path, config.evaluation)
 
 
 def _judge(
     materials: Materials,
-    judged: Strategy,
+    makers: Mapping[str, Make],
+    identity: str,
     folder: Path,
     facts: Mapping[str, object],
+    sweeps: bool,
     training: pd.DataFrame | None = None,
-    others: Sequence[Strategy] = (),
     experts: Sequence[Strategy] = (),
+    events: tuple[dict[str, Any], ...] | None = None,
 ) -> Outcome:
-    """Run a strategy and those it is compared with over the test window, and write the report."""
+    """Run a strategy, the first, and those it is compared with over the test window, and write the report."""
     check_writable(folder / REPORTS, keep=False)
-    config, process = materials.config, materials.held_out_process()
-    taken = {judged.name, *(strategy.name for strategy in others)}
-    classical = [named_strategy(name, config.evaluation) for name in COMPARED if name not in taken]
+    config, process, window = materials.config, materials.held_out_process(), materials.split.test
+    readings_of(ledger_of(config), materials.panel.sha256)  # a damaged ledger is told before any work is done
+    playing = sharing_fits({**makers, **{name: _maker(name, config) for name in COMPARED if name not in makers}})
     best, unknown = _best_policy(config)
-    optimal = [best.policy] if best is not None and best.policy.name not in taken else []
-    both = run_backtests(process, materials.split.test, [judged, *others, *optimal, *classical, *experts])
-    played, alone = both[: len(both) - len(experts)], both[len(both) - len(experts) :]
-    known = score_runs(process, materials.split.test, played, best) if best is not None else None
-    index = index_backtest(process, materials.split.test)
-    runs = (*played, index) if index is not None and index.name not in taken else played
+    optimal = [best.policy] if best is not None and best.policy.name not in makers else []
+    patient = PatientEqualWeight(config.evaluation.rebalance_every)
+    *both, seldom = run_backtests(
+        process, window, [*(make() for make in playing.values()), *optimal, *experts, patient]
+    )
+    played, alone = tuple(both[: len(both) - len(experts)]), tuple(both[len(both) - len(experts) :])
+    known = score_runs(process, window, played, best) if best is not None else None
+    index = index_backtest(process, window)
+    runs = (*played, index) if index is not None and index.name not in makers else played
+    field = Field(process, window, playing, played[: len(playing)])
+    tries = count_reading(config, materials.panel.sha256, identity, runs, folder)
     data = ReportData(
-        title=f"{judged.name} on {_universe(materials)}",
+        title=f"{field.judged} on {_universe(materials)}",
         agent=runs[0],
         strategies=runs[1:],
         bootstrap_samples=config.evaluation.bootstrap_samples,
@@ -166,6 +220,11 @@ def _judge(
         notes=(*_limits(materials, runs), *unknown),
         optimum=known,
         experts=alone,
+        sections=sections_of(field, materials.split, config, sweeps),
+        files=tables_of(field, tuple(makers)),
+        tries=tries,
+        patient=seldom,
+        events=events,
     )
     report = write_report(folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in runs}
@@ -184,14 +243,13 @@ def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
         return None, (f"There is no score against the optimum: {error}.",)
 
 
-def _training_rows(checkpoint: Checkpoint, folder: Path) -> pd.DataFrame:
-    """What training logged, where the run's log is still beside the checkpoint."""
+def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:
+    """The whole lines of a log of the training, where it is still beside the checkpoint; None where it is not."""
     for candidate in (folder, run_folder_of(checkpoint.path)):
-        path = candidate / METRICS
+        path = candidate / name
         if path.is_file():
-            whole = [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
-            return pd.read_json(io.StringIO("\n".join(whole)), lines=True) if whole else pd.DataFrame()
-    return pd.DataFrame()
+            return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
+    return None
 
 
 def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:

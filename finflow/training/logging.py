@@ -1,6 +1,7 @@
-"""What a run writes while it learns: metrics.jsonl, TensorBoard event files and console.log.
+"""What a run writes while it learns: metrics.jsonl, events.jsonl, TensorBoard event files and console.log.
 
-`metrics.jsonl` holds one JSON object a line with sorted keys and no times, so that equal runs write equal bytes. A
+`metrics.jsonl`, and `events.jsonl` for what the guard saw and did, hold one JSON object a line with sorted keys and no
+times, so that equal runs write equal bytes. A
 checkpoint stores `RunLog.position()`; a resumed run opens its log at that position, which cuts off the rows written
 after the checkpoint and has TensorBoard discard their points, so that no update is ever counted twice. `console.log`
 is a diary for people: it has times, and a resumed run only adds to it.
@@ -21,12 +22,17 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DataType
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from finflow.errors import CheckpointError, OutputError
+from finflow.guard.signals import LEVELS
 
 METRICS = "metrics.jsonl"
+EVENTS = "events.jsonl"
 CONSOLE = "console.log"
 
 Value = float | int | str | bool | None
@@ -59,6 +65,7 @@ class RunLog:
         position = dict(resume_at or {})
         self._step = position.get("step", -1)
         kept = _kept_rows((branch_from or self.folder) / METRICS, position.get(METRICS, 0))
+        told = _kept_rows((branch_from or self.folder) / EVENTS, position.get(EVENTS, 0))
         with _writes(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         with _writes(self.folder / CONSOLE):
@@ -66,6 +73,9 @@ class RunLog:
         _lock(self._console, self.folder)
         with _writes(self.folder / METRICS):
             self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
+        with _writes(self.folder / EVENTS):
+            self._told = _open_cut(self.folder / EVENTS, told, copied=branch_from is not None)
+        self._waiting = {METRICS: b"", EVENTS: b""}
         self._events = _EventFile(self.folder, purge_from=None if resume_at is None else self._step + 1)
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept.splitlines():
@@ -90,15 +100,25 @@ class RunLog:
         row: dict[str, Value] = {name: _plain(value) for name, value in values.items()}
         row |= {"phase": phase, "update": update}
         text = json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
-        with _writes(self.folder / METRICS):
-            self._metrics.write(text.encode())
-            self._metrics.flush()
+        self._append(METRICS, text)
         self._events.add(update, phase, row)
         self._step = update
 
+    def event(self, row: Mapping[str, Any]) -> None:
+        """Write one event of the guard: to events.jsonl, and as a marker and a text to TensorBoard.
+
+        Parameters
+        ----------
+        row
+            Plain values; ``update``, ``phase``, ``level``, ``signal`` and ``message`` among them.
+        """
+        text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
+        self._append(EVENTS, text + "\n")
+        self._events.tell(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
+
     def console(self, text: str) -> None:
         """Add one line to console.log, with the time of day."""
-        with _writes(self.folder / CONSOLE):
+        with suppress(OSError):
             self._console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {' '.join(text.split())}\n")
             self._console.flush()
 
@@ -108,15 +128,33 @@ class RunLog:
         Returns
         -------
         position
-            Bytes of metrics.jsonl and of console.log, and the update of the last row (-1 before the first).
+            Bytes of metrics.jsonl, events.jsonl and console.log, and the update of the last row (-1 before the first).
         """
-        with _writes(self.folder / METRICS):
-            os.fsync(self._metrics.fileno())
-        return {METRICS: self._metrics.tell(), CONSOLE: self._console.tell(), "step": self._step}
+        places = {}
+        for name, file in ((METRICS, self._metrics), (EVENTS, self._told)):
+            with _writes(self.folder / name):
+                self._write_waiting(name)
+                os.fsync(file.fileno())
+            places[name] = file.tell()
+        return {**places, CONSOLE: self._console.tell(), "step": self._step}
+
+    def _append(self, name: str, text: str) -> None:
+        self._waiting[name] += text.encode()
+        with suppress(OSError):  # a full disk stops no training: the row waits, and position() tells
+            self._write_waiting(name)
+
+    def _write_waiting(self, name: str) -> None:
+        """Write the rows that wait, as far as there is room."""
+        file = self._metrics if name == METRICS else self._told
+        while waiting := self._waiting[name]:
+            self._waiting[name] = waiting[file.write(waiting) :]
 
     def close(self) -> None:
         """Close the files; safe to call twice."""
-        for file in (self._metrics, self._console, self._events):
+        for name in (METRICS, EVENTS):
+            with suppress(OSError, ValueError):
+                self._write_waiting(name)
+        for file in (self._metrics, self._told, self._console, self._events):
             with suppress(OSError):  # every write was flushed and checked when it was made
                 file.close()
 
@@ -130,21 +168,21 @@ class RunLog:
 
 
 class _EventFile:
-    """A TensorBoard event file, written by the caller's thread so that a failed write is raised where it happened."""
+    """TensorBoard event files, written by the caller's thread.
+
+    After a write that failed, which may have left part of a record, a new file is begun as soon as that is possible;
+    the points between are in metrics.jsonl alone.
+    """
 
     def __init__(self, folder: Path, purge_from: int | None) -> None:
-        stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        number = 0
-        while (path := folder / f"{stem}.{number}").exists():
-            number += 1
-        self._path = path
-        with _writes(path):
-            self._file = path.open("xb")
-        self._records = RecordWriter(self._file)
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if purge_from is not None:  # points of earlier files from this step on are discarded
-            start = SessionLog(status=SessionLog.START)
-            self._write(Event(wall_time=time.time(), step=purge_from, session_log=start))
+        self._stem = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._number = 0
+        self._file: IO[bytes] | None = None
+        with _writes(self._stem):
+            self._open()
+            if purge_from is not None:  # points of earlier files from this step on are discarded
+                start = SessionLog(status=SessionLog.START)
+                self._write(Event(wall_time=time.time(), step=purge_from, session_log=start))
 
     def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
         points = [
@@ -153,15 +191,46 @@ class _EventFile:
             if name != "update" and isinstance(value, float | int)
         ]
         if points:
-            self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+            self._store(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+
+    def tell(self, step: int, level: str, signal: str, message: str) -> None:
+        """A marker, as high as the level, and the words."""
+        text = Summary.Value(
+            tag=f"guard/{signal}",
+            metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
+            tensor=TensorProto(
+                dtype=DataType.DT_STRING,
+                string_val=[f"{level}: {message}".encode()],
+                tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+            ),
+        )
+        marker = Summary.Value(tag=f"guard_events/{signal}", simple_value=float(1 + LEVELS.index(level)))
+        self._store(Event(wall_time=time.time(), step=step, summary=Summary(value=[marker, text])))
+
+    def _store(self, event: Any) -> None:
+        try:
+            if self._file is None:
+                self._open()
+            self._write(event)
+        except OSError:
+            self.close()
 
     def close(self) -> None:
-        self._file.close()
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _open(self) -> None:
+        while (path := self._stem.with_name(f"{self._stem.name}.{self._number}")).exists():
+            self._number += 1
+        self._file = path.open("xb")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def _write(self, event: Any) -> None:
-        with _writes(self._path):
-            self._records.write(event.SerializeToString())
-            self._records.flush()
+        self._records.write(event.SerializeToString())
+        self._records.flush()
 
 
 @contextmanager
@@ -211,7 +280,7 @@ def _open_cut(path: Path, kept: bytes, copied: bool) -> IO[bytes]:
     """Open a file for appending after `kept`, which it already starts with unless it is `copied`."""
     if copied:
         path.write_bytes(kept)
-    file = path.open("ab")
+    file = path.open("ab", buffering=0)
     file.truncate(len(kept))
     file.seek(0, os.SEEK_END)
     return file

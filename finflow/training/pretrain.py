@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finflow.agent.batch import States
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.policy import ExpertPolicy
 from finflow.config import Config
@@ -16,7 +17,7 @@ from finflow.training.ordering import epoch_order, group_size, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
-from finflow.training.state import OFFLINE, seeded
+from finflow.training.state import OFFLINE, REWOUND_PURPOSE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew
@@ -49,14 +50,16 @@ class Epochs:
         self.groups = min(config.train.offline_batch_size // self.group_size, available)
         self.updates = max(available // self.groups, 1)
         self.total = config.train.offline_training_epochs * self.updates
-        self._order: tuple[int, Tensor] | None = None
+        self._order: tuple[tuple[int, int], Tensor] | None = None
 
-    def rows(self, update: int) -> Tensor:
-        """Rows of the batch of an update, (groups * group_size,)."""
+    def rows(self, update: int, rollbacks: int = 0) -> Tensor:
+        """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
         epoch, place = divmod(update, self.updates)
-        if self._order is None or self._order[0] != epoch:
-            generator = seeded(self.seed, ORDER_PURPOSE + epoch)
-            self._order = epoch, epoch_order(self.bars, self.group_size, generator)
+        purpose = ORDER_PURPOSE + epoch if rollbacks == 0 else REWOUND_PURPOSE + 10 * rollbacks + 5
+        key = epoch, rollbacks
+        if self._order is None or self._order[0] != key:
+            generator = seeded(self.seed, purpose)
+            self._order = key, epoch_order(self.bars, self.group_size, generator)
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
     def returns_due(self, update: int) -> bool:
@@ -90,31 +93,62 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     store = Transitions.of(dataset, run.device)
     store.columns["behaviour_return"] = state.behaviour_returns
     market = MarketTensors.of(run.materials.process, run.device)
-    units = RewardUnits.of(run.materials.process, dataset.reward_scale, train.reward_reference, run.device)
+    units = reward_units(run, dataset)
+    fill_window(units, dataset)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
+    run.guard.begin(learner, policy, probe_states(run, store, market), dataset.reward_scale)
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
     while counters.phase_update < epochs.total:
         done = counters.phase_update
         if epochs.returns_due(done):
             refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
-        rows = store.rows(epochs.rows(done).to(run.device))
+        rows = store.rows(epochs.rows(done, run.guard.rollbacks).to(run.device))
         batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
-        metrics |= learner.update(batch, done / epochs.total, state.noise)
-        run.count_update(metrics, {"epoch": float(done // epochs.updates)})
+        found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
+        metrics |= found
+        if run.count_update(metrics if found else {}, {"epoch": float(done // epochs.updates)}):
+            metrics = {}
+            run.stop_if_asked()
+            continue
         last = counters.phase_update == epochs.total
         if last or counters.phase_update % train.validation_updates == 0:
             facts = {}
             if last and config.offline.evaluation_updates:
                 facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
-            found = run.validate(policy, facts)
-            result = {**{name: float(value) for name, value in metrics.items()}, **facts, **found}
+            validated = run.validate(policy, facts)
+            result = {**{name: float(value) for name, value in metrics.items()}, **facts, **validated}
         if last or counters.phase_update % train.checkpoint_updates == 0:
             run.checkpoint()
         run.stop_if_asked()
     run.progress.end_phase()
     return result
+
+
+def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
+    """The units of a run, in both phases."""
+    reference = run.config.train.reward_reference
+    units = RewardUnits.of(run.materials.process, dataset.reward_scale, reference, run.device)
+    return units._replace(normalizer=run.state.reward_normalizer)
+
+
+def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
+    """Begin the window of reward normalisation with the behaviour's rewards, which the online ones then push out.
+
+    So both phases learn in the same units. The behaviour's are taken evenly from the whole of the data.
+    """
+    if units.normalizer is None or units.normalizer.get_statistics()["count"]:
+        return
+    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
+    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
+
+
+def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
+    """Recorded states, evenly apart in the data, on which the guard looks at the policy."""
+    count = min(run.config.guard.stability.probe_states, len(store))
+    places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
+    return market.states(store.columns["bar"][places], store.columns["portfolio"][places])
 
 
 @torch.no_grad()

@@ -78,32 +78,44 @@ class Transitions:
     portfolio_size : int
         K + 3.
     device : torch.device
+    slack : int
+        Older transitions kept beside, which are not drawn: ``forget_after`` can go back so far and lose nothing.
 
     Attributes
     ----------
     columns : dict of Tensor
         Everything stored; rewards are raw.
     written : int
-        Transitions ever written.
+        Transitions ever written, less those forgotten.
+    first : int
+        The oldest that is still there, counted as ``written`` is.
     """
 
-    def __init__(self, capacity: int, n_weights: int, portfolio_size: int, device: torch.device) -> None:
+    def __init__(
+        self, capacity: int, n_weights: int, portfolio_size: int, device: torch.device, slack: int = 0
+    ) -> None:
         widths = {
             "portfolio": portfolio_size,
             "next_portfolio": portfolio_size,
             "action": n_weights,
             "next_action": n_weights,
         }
-        self.columns = {name: torch.zeros(capacity, width, device=device) for name, width in widths.items()}
+        self.places = places = capacity + slack
+        self.columns = {name: torch.zeros(places, width, device=device) for name, width in widths.items()}
         for name in ("reward", "terminated", "calibration", "behaviour_return"):
-            self.columns[name] = torch.zeros(capacity, device=device)
+            self.columns[name] = torch.zeros(places, device=device)
         for name in ("bar", "family"):
-            self.columns[name] = torch.zeros(capacity, dtype=torch.int64, device=device)
+            self.columns[name] = torch.zeros(places, dtype=torch.int64, device=device)
         self.capacity = capacity
-        self.written = 0
+        self.written = self.first = 0
 
     def __len__(self) -> int:
-        return min(self.written, self.capacity)
+        return min(self.written - self.first, self.capacity)
+
+    @property
+    def occupied(self) -> int:
+        """Places that hold something, drawn from or not."""
+        return self.places if self.first > 0 else self.written
 
     @property
     def device(self) -> torch.device:
@@ -121,13 +133,20 @@ class Transitions:
     def add(self, **rows: NDArray[Any]) -> None:
         """Append rows, (n, ...) each; the oldest go when the store is full. Columns left out are zero."""
         count = len(rows["bar"])
-        places = (self.written + torch.arange(count)) % self.capacity
+        places = (self.written + torch.arange(count)) % self.places
         for name, column in self.columns.items():
             if name in rows:
                 column[places] = torch.as_tensor(np.ascontiguousarray(rows[name])).to(column.device, column.dtype)
             else:
                 column[places] = 0
         self.written += count
+        self.first = max(self.first, self.written - self.places)
+
+    def forget_after(self, written: int) -> int:
+        """Take the newest transitions back, down to so many written; returns how many there were."""
+        count = self.written - max(written, self.first)
+        self.written -= count
+        return count
 
     def add_steps(
         self,
@@ -138,6 +157,7 @@ class Transitions:
         after: NDArray[np.float64],
         terminated: NDArray[np.bool_],
         calibration: NDArray[np.float32],
+        kept: NDArray[np.bool_] | None = None,
     ) -> None:
         """Append one vector step of the agent's own.
 
@@ -149,23 +169,27 @@ class Transitions:
             Before the step.
         action : array, (N, K)
         reward, terminated, calibration : array, (N,)
+        kept : array, (N,), optional
+            Which of them to append; all when left out.
         """
-        self.add(
-            bar=state.bar,
-            portfolio=before,
-            action=action,
-            reward=reward,
-            next_portfolio=after,
-            terminated=terminated,
-            family=np.full(len(reward), ONLINE),
-            calibration=calibration,
-        )
+        rows = {
+            "bar": state.bar,
+            "portfolio": before,
+            "action": action,
+            "reward": reward,
+            "next_portfolio": after,
+            "terminated": terminated,
+            "family": np.full(len(reward), ONLINE),
+            "calibration": calibration,
+        }
+        self.add(**(rows if kept is None else {name: values[kept] for name, values in rows.items()}))
 
     def draw(self, count: int, generator: Generator) -> dict[str, Tensor]:
         """Rows drawn uniformly with replacement."""
         device = self.columns["bar"].device
-        places = torch.randint(len(self), (count,), generator=generator, device=device)
-        return self.rows(places)
+        oldest = self.written - len(self)
+        drawn = torch.randint(len(self), (count,), generator=generator, device=device)
+        return self.rows((drawn + oldest) % self.places)
 
     def rows(self, places: Tensor) -> dict[str, Tensor]:
         """Rows at given places."""
@@ -180,7 +204,7 @@ def make_batch(
     noise_scale: float = 0.0,
     group_size: int = 1,
 ) -> Batch:
-    """Look up the features of both states and scale the rewards.
+    """Look up the features of both states and put the rewards into the learners' units.
 
     Parameters
     ----------
@@ -188,6 +212,7 @@ def make_batch(
         From one store, or from several joined.
     market : MarketTensors
     units : RewardUnits
+        Of the rewards, which the store keeps raw.
     noise : Generator, optional
     noise_scale : float
         Of the observation noise.

@@ -12,13 +12,15 @@ Reinforcement Learning, theorem 1.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.env.decision import DecisionProcess, equal_weight_log_returns
+from finflow.training.normalization import RewardNormalizer
 
 
 class RewardUnits(NamedTuple):
@@ -30,10 +32,13 @@ class RewardUnits(NamedTuple):
         The deviation of the behaviour's rewards, stored with the dataset.
     reference : Tensor, (bars,)
         Taken from the reward of a decision at each bar; zeros where there is no reference.
+    normalizer : RewardNormalizer or None
+        With ``train.reward_normalization``.
     """
 
     scale: float
     reference: Tensor
+    normalizer: RewardNormalizer | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
@@ -49,4 +54,11 @@ class RewardUnits(NamedTuple):
 
     def scaled(self, rewards: Tensor, bars: Tensor) -> Tensor:
         """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
-        return (rewards - self.reference[bars]) / self.scale
+        found = (rewards - self.reference[bars]) / self.scale
+        return found if self.normalizer is None else self.normalizer.normalize(found)
+
+    def remember(self, rewards: NDArray[np.float64], bars: NDArray[np.integer[Any]]) -> None:
+        """Have the normaliser see raw rewards of decisions at ``bars``, each (n,)."""
+        if self.normalizer is not None:
+            earned = self.reference[torch.as_tensor(bars, dtype=torch.int64, device=self.reference.device)]
+            self.normalizer.update((rewards - earned.double().cpu().numpy()) / self.scale)

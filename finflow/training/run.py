@@ -18,10 +18,12 @@ from finflow.config import Config, OutputConfig, config_hash, dump_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder, CheckpointWriter
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import feature_names
-from finflow.training.logging import METRICS, RunLog
+from finflow.training.code import runtime
+from finflow.training.guarding import RunGuard
+from finflow.training.logging import EVENTS, METRICS, RunLog
 from finflow.training.materials import Materials
 from finflow.training.profiling import UpdateProfiler
 from finflow.training.progress import ProgressDisplay
@@ -81,16 +83,26 @@ class TrainingRun:
         """Writes traces into the run folder."""
         return UpdateProfiler(self.folder)
 
-    @property
+    @cached_property
+    def guard(self) -> RunGuard:
+        """Watches every update, and takes the state back where it must."""
+        return RunGuard(self)
+
+    @cached_property
     def checkpoints(self) -> CheckpointFolder:
         """The run's checkpoints."""
         train = self.config.train
         return CheckpointFolder(self.folder / MODELS, train.max_checkpoints, train.save_best, train.save_latest)
 
+    @cached_property
+    def writer(self) -> CheckpointWriter:
+        """Writes them; learning goes on where that fails."""
+        return CheckpointWriter(self.checkpoints, self.progress.message)
+
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """The state as tensors and JSON, with what is needed to use or resume it."""
         tensors, state = capture(self.state)
-        position = {name: place for name, place in self.log.position().items() if name in (METRICS, "step")}
+        position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
         return tensors, {
             "training": state,
             "config": dump_config(self.config.model_copy(update={"output": OutputConfig()})),
@@ -100,24 +112,36 @@ class TrainingRun:
             "features": feature_names(self.materials.features),
             "bcell": self.config.bcell.model_dump(mode="json"),
             "log": position,
-            "torch": torch.__version__,
+            "runtime": runtime(self.device),
         }
 
     def checkpoint(self) -> None:
         """Write the latest and a numbered checkpoint."""
-        self.checkpoints.save(self.state.counters.update, *self.snapshot())
+        self.writer.save(self.state.counters.update, self.snapshot)
 
-    def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> None:
-        """Count an update; write a row of metrics now and then, and stop here if that was asked for."""
+    def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> bool:
+        """Count an update; write a row of metrics now and then, and have the guard look at it.
+
+        Parameters
+        ----------
+        metrics : mapping of Tensor
+            Empty for an update that was skipped.
+
+        Returns
+        -------
+        bool
+            Whether the guard took the state back to an earlier one.
+        """
         counters = self.state.counters
         counters.update += 1
         counters.phase_update += 1
-        if counters.phase_update % LOG_EVERY == 0:
+        if metrics and counters.phase_update % LOG_EVERY == 0:
             row = {name: float(value) for name, value in metrics.items()}
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(1)
         if self.config.train.profile:
             self.profiler.after_update(counters.phase, counters.phase_update)
+        return self.guard.after_update(metrics)
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
@@ -147,6 +171,7 @@ class TrainingRun:
         score = metrics[self.config.train.best_by]
         if math.isfinite(score) and (counters.best_score is None or score > counters.best_score):
             counters.best_score, counters.best_update = float(score), counters.update
-            self.checkpoints.save_as(BEST, *self.snapshot())
+            self.writer.save_as(BEST, self.snapshot())
         self.progress.advance(0, sharpe=sharpe)
+        self.guard.after_validation(sharpe, score)
         return metrics

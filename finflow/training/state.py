@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -16,10 +17,16 @@ from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.td3bc import TD3BC
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.guard.capture import check_like
+from finflow.guard.watch import Watch
 from finflow.training.materials import Materials
+from finflow.training.normalization import RewardNormalizer
+from finflow.training.replay import ONLINE as FAMILY
 from finflow.training.replay import Transitions
+from finflow.training.schedules import EntropySchedule
 
 OFFLINE, ONLINE = "offline", "online"
+REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
 METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning}
 
 
@@ -31,9 +38,9 @@ class Counters:
     ----------
     phase : str
     update : int
-        Gradient updates over both phases.
+        Gradient updates over both phases; never goes back.
     phase_update : int
-        Gradient updates of this phase.
+        Gradient updates of this phase; a rollback takes it back.
     vector_step : int
         Vector steps of the online phase, warm-up included.
     best_score : float or None
@@ -55,6 +62,8 @@ class Counters:
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """From JSON."""
+        if set(state) != set(asdict(self)):
+            raise ValueError("they are other counters")
         for name, value in state.items():
             setattr(self, name, value)
 
@@ -76,18 +85,61 @@ class OnlineWorld:
         """Environments in mid-episode, their generator, and what was written to the replay."""
         arrays, generator = self.env.get_state()
         tensors = {f"env.{name}": torch.from_numpy(array) for name, array in arrays.items()}
-        kept = len(self.replay)
+        kept = self.replay.occupied
         tensors |= {f"replay.{name}": column[:kept].clone() for name, column in self.replay.columns.items()}
-        return tensors, {"generator": generator, "written": self.replay.written}
+        return tensors, {"generator": generator, "written": self.replay.written, "first": self.replay.first}
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """Put all of it back."""
-        prefix = "env."
-        arrays = {name.removeprefix(prefix): t.numpy() for name, t in tensors.items() if name.startswith(prefix)}
-        self.env.set_state(arrays, state["generator"])
-        self.replay.written = int(state["written"])
+        fresh, _ = self.env.get_state()
+        for name, array in fresh.items():
+            check_like(tensors[f"env.{name}"], torch.from_numpy(array))
+        written, first = state["written"], state["first"]
+        if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
+            raise ValueError("its count of transitions is none")
+        kept = self.replay.places if first > 0 else written
         for name, column in self.replay.columns.items():
-            column[: len(self.replay)] = tensors[f"replay.{name}"].to(column.device)
+            check_like(tensors[f"replay.{name}"], column[:kept])
+        bars, length = self.env.bars, self.env.episode_length
+        for name, values in (
+            ("env.bar", bars),
+            ("env.age", range(length)),
+            ("replay.bar", bars),
+            ("replay.family", range(FAMILY + 1)),
+        ):
+            if len(tensors[name]) and not {int(tensors[name].min()), int(tensors[name].max())} <= set(values):
+                raise ValueError(f"{name} is out of its range")
+        if not all(bool(tensors[f"env.{name}"].isfinite().all()) for name in fresh):
+            raise ValueError("an environment holds what is not a number")
+        weights, wealth = tensors["env.weights"], tensors["env.wealth"]
+        if bool((weights < -1e-9).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (wealth <= 0).any()):
+            raise ValueError("an environment holds what is no portfolio")
+        self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
+        self.replay.written, self.replay.first = written, first
+        for name, column in self.replay.columns.items():
+            column[:kept] = tensors[f"replay.{name}"].to(column.device)
+
+
+class WorldPosition:
+    """Where a world is, without what its replay holds: all that a snapshot in memory needs of it.
+
+    Parameters
+    ----------
+    world : OnlineWorld
+    """
+
+    def __init__(self, world: OnlineWorld) -> None:
+        self.world = world
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Environments in mid-episode, their generator, and how much was written to the replay."""
+        arrays, generator = self.world.env.get_state()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return tensors, {"generator": generator, "written": self.world.replay.written}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
+        """Put the environments back; what the replay forgets is decided by the guard."""
+        self.world.env.set_state({name: t.numpy() for name, t in tensors.items()}, state["generator"])
 
 
 @dataclass
@@ -101,6 +153,12 @@ class TrainingState:
         Draws everything that is random inside an update.
     exploration : Generator
         Draws the actions of the online portfolios.
+    entropy_schedule, target_entropy_schedule : EntropySchedule
+        Step with the online updates.
+    reward_normalizer : RewardNormalizer or None
+        With ``train.reward_normalization``.
+    watch : Watch
+        What the guard knows: windows of its signals, snapshots, rollbacks so far.
     learner : OfflineLearner or None
         While the offline phase runs.
     behaviour_returns : Tensor, (transitions,), or None
@@ -114,6 +172,10 @@ class TrainingState:
     counters: Counters
     noise: Generator
     exploration: Generator
+    entropy_schedule: EntropySchedule
+    target_entropy_schedule: EntropySchedule
+    watch: Watch
+    reward_normalizer: RewardNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
@@ -134,7 +196,18 @@ def start_offline(config: Config, materials: Materials, device: torch.device, tr
     networks = portfolio_networks(materials.shape, config.bcell, seeded(seed, 1))
     learner = METHODS[config.offline.method](networks, config.bcell, device)
     returns = torch.zeros(transitions, device=device)
-    return TrainingState(Counters(), seeded(seed, 2, device), seeded(seed, 3, device), learner, returns)
+    train = config.train
+    return TrainingState(
+        Counters(),
+        seeded(seed, 2, device),
+        seeded(seed, 3, device),
+        EntropySchedule.of(train.entropy_schedule),
+        EntropySchedule.of(train.target_entropy_schedule),
+        Watch(config.guard, config.bcell.gamma),
+        RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
+        learner,
+        returns,
+    )
 
 
 def start_online(config: Config, materials: Materials, device: torch.device) -> tuple[BCell, OnlineWorld]:
@@ -151,6 +224,31 @@ def start_online(config: Config, materials: Materials, device: torch.device) -> 
     )
     env.reset(seed=seed + 5)
     replay = Transitions(
-        config.bcell.memory_capacity, materials.process.n_weights, materials.process.portfolio_size, device
+        config.bcell.memory_capacity,
+        materials.process.n_weights,
+        materials.process.portfolio_size,
+        device,
+        slack=replay_slack(config),
     )
     return bcell, OnlineWorld(env, replay)
+
+
+def replay_slack(config: Config) -> int:
+    """Transitions kept beyond those learned from, so that a rollback finds what a full replay has dropped since."""
+    if not config.guard.enabled:
+        return 0
+    rollback, train = config.guard.rollback, config.train
+    updates = rollback.save_interval * rollback.max_checkpoints + rollback.probation
+    return min(-(-updates // train.updates_per_vector_step) * train.n_envs, config.bcell.memory_capacity)
+
+
+def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
+    """Other random numbers from here on, decided by the seed and the number of rollbacks."""
+    purpose = REWOUND_PURPOSE + 10 * rollbacks
+    for number, generator in enumerate((state.noise, state.exploration)):
+        fresh = seeded(seed, purpose + number, generator.device)
+        generator.set_state(fresh.get_state())
+    if state.world is not None:
+        arrays, _ = state.world.env.get_state()
+        drawn = np.random.default_rng(np.random.SeedSequence([seed, purpose]))
+        state.world.env.set_state(arrays, dict(drawn.bit_generator.state))

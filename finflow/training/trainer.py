@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import shutil
 import weakref
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from finflow.agent.bcell import BCell
-from finflow.config import Config, config_hash, dump_config
+from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
 from finflow.guard.capture import restore
-from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
+from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder, numbered
 from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.training.checkpoints import (
     CONFIG,
@@ -26,11 +22,14 @@ from finflow.training.checkpoints import (
     check_same_configuration,
     check_same_features,
     read_checkpoint,
+    shape_of,
 )
+from finflow.training.code import changed, runtime
 from finflow.training.datasets import CARD, OfflineData, offline_data
 from finflow.training.finetune import finetune
 from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
 from finflow.training.logging import METRICS, RunLog
+from finflow.training.manifest import MANIFEST, manifest_text
 from finflow.training.materials import choose_device, prepare
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
@@ -38,9 +37,6 @@ from finflow.training.run import TrainingRun, request_stop, stopping_at_once
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
-
-MANIFEST = "manifest.json"
-LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")
 
 
 class FinFlowTrainer:
@@ -96,8 +92,9 @@ class FinFlowTrainer:
         except BaseException:
             self.discard_if_unused()
             raise
-        if checkpoint is not None and checkpoint.warning:
-            print(checkpoint.warning)
+        self._warnings = [] if checkpoint is None else self._remarks(checkpoint)
+        for line in self._warnings:
+            print(line)
 
     def collect_offline_data(self, path: Path | None = None, recollect: bool = False) -> OfflineDataset:
         """Collect the behaviour data, or reuse what was collected by the same code from the same market.
@@ -141,6 +138,7 @@ class FinFlowTrainer:
             self._hand_over(run)
         with run.progress:
             result = finetune(run, self._data())
+        run.writer.require_written()
         return result
 
     def train_offline(self) -> Outcome:
@@ -148,6 +146,7 @@ class FinFlowTrainer:
         run = self._begin()
         self.train_iql()
         self._keep_pretrained(run)
+        run.writer.require_written()
         return self._evaluate(run)
 
     def train(self) -> Outcome:
@@ -177,12 +176,12 @@ class FinFlowTrainer:
             CheckpointFolder(self.run_folder / MODELS).sweep()
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
-            write_atomically(self.run_folder / MANIFEST, json.dumps(self._manifest(), indent=2, sort_keys=True) + "\n")
-            if checkpoint is not None:
-                if checkpoint.warning:
-                    log.console(checkpoint.warning)
-                self._bring_best(state, checkpoint)
+            write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
             progress = ProgressDisplay(console_log=log.console)
+            for line in self._warnings:
+                log.console(line)
+            if checkpoint is not None:
+                self._bring_best(state, checkpoint, progress)
             if checkpoint is None and self._offline_data is not None:
                 for line in self._offline_data.lines():
                     progress.message(line)
@@ -212,6 +211,8 @@ class FinFlowTrainer:
             state.bcell, state.world = start_online(self.config, self.materials, self.device)
             state.learner = state.behaviour_returns = None
         try:
+            if shape_of(checkpoint.facts) != self.materials.shape:
+                raise CheckpointError("its networks have other sizes")
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
         except CheckpointError as error:
             raise CheckpointError(
@@ -219,16 +220,35 @@ class FinFlowTrainer:
                 "run, or use the configuration and the finflow that it was written with"
             ) from error
 
-    def _bring_best(self, state: TrainingState, checkpoint: Checkpoint) -> None:
-        """Take the best checkpoint so far along into a new folder; where it is gone, the best is sought afresh."""
-        source = run_folder_of(checkpoint.path)
-        if source == self.run_folder.resolve() or state.counters.best_update is None:
+    def _remarks(self, checkpoint: Checkpoint) -> list[str]:
+        """What is to be said of a checkpoint that is gone on from: damage, and another runtime than this one."""
+        remarks = (checkpoint.warning, changed(checkpoint.facts["runtime"], runtime(self.device)))
+        return [remark for remark in remarks if remark is not None]
+
+    def _bring_best(self, state: TrainingState, checkpoint: Checkpoint, progress: ProgressDisplay) -> None:
+        """See that the best checkpoint so far is in this run's folder; where it is gone, the best is sought afresh."""
+        update = state.counters.best_update
+        if update is None:
             return
-        before = CheckpointFolder(source / MODELS).path(BEST)
-        if before.is_file() and read_checkpoint(before).counters["update"] == state.counters.best_update:
-            write_atomically(CheckpointFolder(self.run_folder / MODELS).path(BEST), before.read_bytes())
-        else:
-            state.counters.best_score = state.counters.best_update = None
+        source, target = (CheckpointFolder(run / MODELS) for run in (run_folder_of(checkpoint.path), self.run_folder))
+        in_place = source.folder.resolve() == target.folder.resolve()
+        problem = f"{source.path(BEST)} is not there"
+        for path in (source.path(BEST), source.path(numbered(update))):
+            if not path.is_file():
+                continue
+            try:
+                found = read_checkpoint(path).counters["update"]
+            except CheckpointError as error:
+                problem = str(error)
+                continue
+            if in_place and path == source.path(BEST) and found >= update:
+                return  # one found after the checkpoint will be found again
+            if found == update:
+                write_atomically(target.path(BEST), path.read_bytes())
+                return
+        state.counters.best_score = state.counters.best_update = None
+        if in_place:
+            progress.message(f"{problem}; the best checkpoint is sought afresh from here")
 
     def _data(self) -> OfflineDataset:
         """The behaviour data."""
@@ -247,7 +267,7 @@ class FinFlowTrainer:
 
     def _keep_pretrained(self, run: TrainingRun) -> None:
         """Write the offline phase's end under a name of its own, to start online phases from."""
-        run.checkpoints.save_as(PRETRAINED, *run.snapshot())
+        run.writer.save_as(PRETRAINED, run.snapshot())
 
     def _evaluate(self, run: TrainingRun) -> Outcome:
         """Judge the best checkpoint on the test window; without one, the state as it stands."""
@@ -281,22 +301,6 @@ class FinFlowTrainer:
         if not self._branches or not (source / METRICS).is_file():
             return RunLog(self.run_folder)
         return RunLog(self.run_folder, resume_at=position, branch_from=source)
-
-    def _manifest(self) -> dict[str, object]:
-        """What made this run: versions, data, configuration, seed, machine."""
-        config = self.config
-        return {
-            "data": self.materials.panel.describe(),
-            "data_sha256": self.materials.panel.sha256,
-            "configuration_sha256": config_hash(config),
-            "seed": config.train.seed,
-            "device": str(self.device),
-            "threads": config.train.threads,
-            "python": platform.python_version(),
-            "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
-            "versions": {name: version(name) for name in LIBRARIES},
-            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-        }
 
 
 def new_run_folder(logs: Path) -> Path:

@@ -70,8 +70,11 @@ class Application:
         def request_stop() -> None:
             application.stop_requested = True
 
-        def evaluate(path: Path, overrides: Mapping[str, object], output: Path | None = None) -> Outcome:
+        def evaluate(
+            path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
+        ) -> Outcome:
             application.calls.append(("evaluate", (path, dict(overrides), output)))
+            application.calls.append(("with_backtest", with_backtest))
             return application.outcome
 
         def backtest(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
@@ -267,6 +270,14 @@ def test_an_agent_is_evaluated_on_other_tickers(application: Application, run: P
     assert application.called("evaluate")[1] == {"market.source": "yfinance", "market.tickers": ("TSLA", "KO")}
 
 
+@pytest.mark.parametrize(("mode", "always"), [("backtest", True), ("evaluate", False)])
+def test_a_backtest_of_an_agent_always_has_the_sweeps(
+    application: Application, run: Path, mode: str, always: bool
+) -> None:
+    assert main(["--mode", mode, "--resume", str(run)]) == 0
+    assert application.called("with_backtest") is always
+
+
 def test_backtest_of_a_named_strategy(application: Application) -> None:
     assert main(["--mode", "backtest", "--strategy", "momentum", "mine:Own", "--set", "env.slippage_bps=9"]) == 0
     assert application.called("backtest") == (load_config(None, {"env.slippage_bps": 9}, {}), ["momentum", "mine:Own"])
@@ -278,7 +289,10 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--mode", "trian"], "'trian' is not one of train, evaluate, backtest, audit, demo; did you mean train?"),
+        (
+            ["--mode", "trian"],
+            "'trian' is not one of train, evaluate, backtest, audit, inspect, demo; did you mean train",
+        ),
         (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
         (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),
         (["train"], "did you mean --mode train?"),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.evaluation.backtest import Backtest
+from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
+from finflow.env.decision import DecisionProcess
+from finflow.env.objective import Moments
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.field import Field, sharing_fits
 from finflow.evaluation.results import ReportData
+from finflow.market.features import Features
+from finflow.market.panel import MarketPanel
+from finflow.strategies.classical import named_strategy
 
 STRATEGIES = ("buy-and-hold", "equal-weight", "risk-parity")
 DAYS = 400
@@ -77,3 +86,47 @@ def backtest() -> Callable[..., Backtest]:
 @pytest.fixture(scope="session")
 def report_data() -> Callable[..., ReportData]:
     return make_data
+
+
+def make_process(
+    bars: int = 700, assets: int = 5, seed: int = 0, start: str = "2007-01-01", **env: Any
+) -> DecisionProcess:
+    """Random walks with volume, an index and cash that earns; features that say nothing."""
+    rng = np.random.default_rng(seed)
+    moves = rng.normal(4e-4, 0.01, size=(bars, assets)) + rng.normal(0.0, 0.006, size=(bars, 1))
+    close = 50.0 * np.exp(np.cumsum(moves, axis=0))
+    panel = MarketPanel(
+        dates=pd.bdate_range(start, periods=bars).to_numpy().astype("datetime64[D]"),
+        assets=tuple("ABCDEFGH"[:assets]),
+        close=close,
+        cash_returns=np.append(0.0, np.full(bars - 1, 5e-5)),
+        volume=np.full(close.shape, 1e5),
+        benchmark=close.mean(axis=1),
+        benchmark_name="INDEX",
+    )
+    features = Features(
+        assets=np.zeros((bars, assets, 1), dtype=np.float32),
+        market=np.zeros((bars, 1), dtype=np.float32),
+        asset_names=("none",),
+        market_names=("none",),
+        lenses={},
+        first_bar=0,
+    )
+    return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
+
+
+def make_field(process: DecisionProcess, window: range, *names: str, **settings: Any) -> Field:
+    """These named strategies, judged over the window; the first is the one that is judged."""
+    config = EvaluationConfig(lookback=20, **settings)
+    makers = sharing_fits({name: partial(named_strategy, name, config) for name in names})
+    return Field(process, window, makers, run_backtests(process, window, [make() for make in makers.values()]))
+
+
+@pytest.fixture(scope="session")
+def process_of() -> Callable[..., DecisionProcess]:
+    return make_process
+
+
+@pytest.fixture(scope="session")
+def field_of() -> Callable[..., Field]:
+    return make_field

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -19,12 +20,15 @@ import pytest
 from finflow.errors import OutputError
 from finflow.evaluation import metrics, page, report, tearsheet
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.readings import Tries
 from finflow.evaluation.report import ReportData, write_report
-from finflow.evaluation.results import as_json, judge
+from finflow.evaluation.results import Results, as_json, judge
+from finflow.evaluation.sharpe_tests import track_of
 from finflow.evaluation.significance import Interval, SharpeDifference
+from finflow.evaluation.verdict import Reason
 
-FIGURES = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "gate", "experts", "training"]
-ALWAYS = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights"]
+FIGURES = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "gate", "experts", "overfitting", "training"]
+ALWAYS = ["equity", "sharpe", "drawdown", "monthly", "costs", "weights", "overfitting"]
 
 
 class Page(HTMLParser):
@@ -163,22 +167,101 @@ def test_returns_csv_gives_back_every_return(folder: Path, report_data: Callable
         np.testing.assert_array_equal([float(value) for value in table[run.name]], run.returns)
 
 
-def test_the_finding_never_says_more_than_the_interval(report_data: Callable[..., ReportData]) -> None:
-    data = report_data()
+def with_verdict(results: Results, answer: str, *enough: bool) -> Results:
+    """The same results with another verdict."""
+    reasons = tuple(Reason(f"test {number} said -0.5", passed) for number, passed in enumerate(enough))
+    verdict = dataclasses.replace(results.evidence.verdict, answer=answer, reasons=reasons)
+    return dataclasses.replace(results, evidence=dataclasses.replace(results.evidence, verdict=verdict))
+
+
+def test_the_verdict_comes_first_with_its_reasons(report_data: Callable[..., ReportData]) -> None:
+    data = report_data(tries=Tries(configurations=3, others=2))
     results = judge(data)
 
-    def said(value: float, low: float, high: float) -> str:
-        difference = SharpeDifference(value, Interval(low, high), 0.5)
-        return page.build_page(data, dataclasses.replace(results, difference=difference), [], [], [])
+    def said(answer: str, *enough: bool) -> str:
+        text = page.build_page(data, with_verdict(results, answer, *enough), [], [], [])
+        return text[text.index("<h2>") : text.index("</section>")]
 
-    unclear = said(0.3, -0.01, 0.6)
-    assert "Not shown to beat equal weight" in unclear
-    assert "The interval includes zero" in unclear
-    ahead = said(0.3, 0.01, 0.6)
-    assert "Ahead of equal weight on this window" in ahead
-    assert "This is one window." in ahead
-    assert "Behind equal weight on this window" in said(-0.3, -0.6, -0.01)
-    assert "Not shown to beat equal weight" in said(0.3, math.nan, math.nan)
+    unclear = said("not shown", True, False)
+    assert "<h2>Beats equal weight: not shown</h2>" in unclear
+    assert "<li>✓ test 0 said −0.5</li><li>✗ test 1 said −0.5</li>" in unclear
+    assert "has been read 2 times before, for other strategies or agents." in unclear
+    assert "The judged one was chosen among 3 configurations." in unclear
+    assert "Tries that deflate: 5." in unclear
+    assert "Beats equal weight: yes" in said("yes", True, True)
+    assert "promises nothing about the future" in said("yes", True, True)
+    assert "Beats equal weight: no<" in said("no", False)
+    assert "Nobody counted how often" in page.build_page(report_data(), results, [], [], [])
+
+
+def test_the_interval_that_is_shown_is_the_one_asked_for(report_data: Callable[..., ReportData]) -> None:
+    data = report_data(confidence=0.8)
+    results = judge(data)
+    shown = page.build_page(data, results, [], [], [])
+    bounds = results.difference.interval
+    assert f"with a 80\N{NARROW NO-BREAK SPACE}% interval from {bounds.low:+.2f}".replace("-", "−") in shown
+    nothing = SharpeDifference(0.3, Interval(math.nan, math.nan), math.nan)
+    assert "without an interval" in page.build_page(data, dataclasses.replace(results, difference=nothing), [], [], [])
+    assert results.evidence.verdict.difference.low < bounds.low, "the verdict's own level cannot be softened"
+
+
+def test_every_number_of_the_tests_is_in_metrics_json(folder: Path, html: Page) -> None:
+    content = json.loads((folder / "metrics.json").read_text("utf-8"))
+    shown = [found for _, found in html.tags if "data-key" in found]
+    assert len(shown) == 8 + 2 * len(content["strategies"]) + 1
+    for found in shown:
+        value: Any = content
+        for part in str(found["data-key"]).split("/"):
+            value = value[part]
+        assert str(found["data-value"]) == ("null" if value is None else repr(value)), found["data-key"]
+
+
+def test_metrics_json_has_the_evidence_under_its_keys(folder: Path, report_data: Callable[..., ReportData]) -> None:
+    content = json.loads((folder / "metrics.json").read_text("utf-8"))
+    data = report_data()
+    baseline = next(run for run in data.strategies if run.name == "equal-weight")
+    verdict = content["verdict"]
+    track = track_of(data.agent.returns - baseline.returns)
+    assert verdict["dsr"] == verdict["psr"] == track.psr()
+    assert verdict["active_sharpe"] == pytest.approx(metrics.sharpe(data.agent.returns, baseline.returns))
+    assert verdict["tries"]["total"] == 1
+    assert len(verdict["reasons"]) == 3
+    assert verdict["beats_equal_weight"] in ("yes", "no", "not shown")
+    assert content["strategies"]["risk-parity"]["psr"] == pytest.approx(
+        track_of(data.strategies[2].returns - data.strategies[2].cash_returns).psr()
+    )
+    assert set(content["stepm"]["superior"]) <= set(content["strategies"])
+    histogram = content["overfitting"]["histogram"]
+    assert sum(histogram["shares"]) == pytest.approx(1.0)
+    below = sum(share for share, edge in zip(histogram["shares"], histogram["edges"][1:], strict=True) if edge <= 0.0)
+    assert below == pytest.approx(content["overfitting"]["pbo"])
+    assert set(content["overfitting"]["among"]) == set(content["strategies"])
+
+
+def test_patient_equal_weight_is_asked_before_a_yes(
+    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
+) -> None:
+    baseline = report_data().baseline
+    better = dataclasses.replace(baseline, name="agent", returns=baseline.returns + 1e-3 + 1e-5 * baseline.turnover)
+    yes = judge(report_data(agent=better)).evidence.verdict
+    assert yes.answer == "yes"
+    patient = dataclasses.replace(better, name="patient", returns=better.returns + 1e-5)
+    held = judge(report_data(agent=better, patient=patient)).evidence.verdict
+    assert held.answer == "not shown"
+    assert not held.reasons[-1].enough
+    with pytest.raises(ValueError, match="covers other days"):
+        report_data(patient=backtest("patient", steps=10))
+
+
+def test_what_the_agent_was_chosen_among_is_tested_with_it(
+    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
+) -> None:
+    data = report_data(candidates=tuple(backtest(f"trial {number}", seed=50 + number) for number in range(4)))
+    evidence = judge(data).evidence
+    assert evidence.choice == ("agent", "trial 0", "trial 1", "trial 2", "trial 3")
+    assert evidence.verdict.superiority.strategies == 5
+    with pytest.raises(ValueError, match="covers other days"):
+        report_data(candidates=(backtest("trial", steps=10),))
 
 
 @pytest.mark.usefixtures("quick")
@@ -216,7 +299,8 @@ def test_a_short_window_has_a_report_without_intervals(
     )
     text = write_report(tmp_path, data).read_text("utf-8")
     assert f"The window has {days} days; intervals need 105" in text
-    assert "Not shown to beat equal weight" in text
+    assert "Beats equal weight: not shown" in text
+    assert f"returns, and the test needs {4 if days < 4 else 105}; judge a longer window" in text
     content = json.loads((tmp_path / "metrics.json").read_text())
     assert content["strategies"]["agent"]["intervals"]["sharpe"] is None
     assert content["against_equal_weight"]["interval"] is None

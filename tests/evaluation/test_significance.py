@@ -49,7 +49,9 @@ def test_every_metric_of_a_resample_is_the_metric_of_those_days(backtest: Callab
         assert resampled["calmar"][row] == pytest.approx(metrics.calmar(returns))
         assert resampled["max_drawdown"][row] == pytest.approx(metrics.max_drawdown(returns))
         assert resampled["cvar"][row] == pytest.approx(metrics.cvar(returns, 0.05))
-    assert set(resampled) == set(metrics.summarise(run)) - {"annual_turnover", "annual_cost"}
+        assert resampled["annual_turnover"][row] == pytest.approx(metrics.annual_turnover(run.turnover[days]))
+        assert resampled["annual_cost"][row] == pytest.approx(metrics.annual_cost(run.costs[days]))
+    assert set(resampled) == set(metrics.summarise(run))
 
 
 def test_the_interval_is_archs_percentile_interval(backtest: Callable[..., Backtest]) -> None:

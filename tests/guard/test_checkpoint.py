@@ -17,6 +17,7 @@ from finflow.guard.checkpoint import (
     MODELS,
     PRETRAINED,
     CheckpointFolder,
+    CheckpointWriter,
     find_checkpoint,
     numbered,
     read_newest,
@@ -138,7 +139,7 @@ def test_a_stop_between_two_names_leaves_a_run_that_can_go_on(
         patch.setattr(os, "link", killed)
         with pytest.raises(KeyboardInterrupt):
             fill(folder, 2)
-    path, _, state, warning = read_newest(folder.folder.parent)
+    path, (_, _, state), warning = read_newest(folder.folder.parent)
     assert (path.stem, state["update"], warning) == (LATEST, 2, None)
     fill(folder, 3)
     assert updates_in(folder) == [3, 1]
@@ -172,7 +173,7 @@ def test_what_does_not_exist_is_said_not_to(tmp_path: Path) -> None:
 
 def test_the_latest_is_read_without_a_warning(folder: CheckpointFolder) -> None:
     fill(folder, 1, 2)
-    path, tensors, state, warning = read_newest(folder.folder.parent)
+    path, (_, tensors, state), warning = read_newest(folder.folder.parent)
     assert path == folder.path(LATEST)
     assert state == {"update": 2}
     torch.testing.assert_close(tensors["a"], torch.full((3,), 2.0))
@@ -186,7 +187,7 @@ def test_a_damaged_latest_falls_back_to_the_newest_whole_one_and_says_so(
     fill(folder, 1, 2, 3)
     for name in damaged:
         damage(folder.path(name))
-    path, _, state, warning = read_newest(folder.folder.parent)
+    path, (_, _, state), warning = read_newest(folder.folder.parent)
     assert state["update"] == left
     assert path == folder.path(numbered(left))
     assert warning is not None
@@ -208,7 +209,7 @@ def test_a_file_that_was_named_is_never_replaced_by_another(folder: CheckpointFo
     damage(folder.path(LATEST))
     with pytest.raises(CheckpointError, match="damaged"):
         read_newest(folder.path(LATEST))
-    assert read_newest(folder.path(numbered(1)))[2] == {"update": 1}
+    assert read_newest(folder.path(numbered(1)))[1].state == {"update": 1}
 
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
@@ -239,3 +240,43 @@ def test_a_file_in_the_place_of_a_folder_is_an_output_error(tmp_path: Path, use:
         with pytest.raises(OutputError):
             use(place)
     assert (tmp_path / "logs").read_text() == "a file"
+
+
+def test_what_cannot_be_written_is_announced_and_tried_again(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A best that waits is written before the latest, which speaks of it."""
+    said: list[str] = []
+    writer = CheckpointWriter(folder, said.append)
+    writer.save(1, lambda: ({}, {"update": 1}))
+    writer.require_written()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        writer.save_as(BEST, ({}, {"update": 2, "best": True}))
+        writer.save(3, lambda: ({}, {"update": 3}))
+        assert updates_in(folder) == [1]
+        assert not folder.path(BEST).exists()
+        with pytest.raises(OutputError, match=r"the end of this run could not be written: .*No space left.*update 1\)"):
+            writer.require_written()
+    assert len(said) == 2
+    assert all("training goes on, and the next checkpoint tries again" in line and "\n" not in line for line in said)
+    order: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).stem), replace(a, b)))
+    writer.save(4, lambda: ({}, {"update": 4}))
+    assert order == [BEST, LATEST, numbered(4)]
+    assert read_tensors(folder.path(BEST))[1] == {"update": 2, "best": True}
+    assert said[2:] == ["checkpoints can be written again: that of update 4 is on the disk"]
+    writer.require_written()
+
+
+def test_a_newer_best_takes_the_place_of_one_that_waits(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = CheckpointWriter(folder, lambda line: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_space)
+        writer.save_as(BEST, ({}, {"update": 2}))
+    writer.save_as(BEST, ({}, {"update": 3}))
+    writer.save(4, lambda: ({}, {"update": 4}))
+    assert read_tensors(folder.path(BEST))[1] == {"update": 3}

@@ -8,15 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from skfolio.moments import LedoitWolf, ShrunkMu, ShrunkMuMethods
 
 from finflow.config import EvaluationConfig, MarketConfig
 from finflow.errors import FinflowError
+from finflow.evaluation.metrics import cvar
 from finflow.market.sources import load_panel
 from finflow.strategies.base import Information, Strategy, equal_weights, with_cash
-from finflow.strategies.classical import NAMED, MinimumVariance, Momentum, RiskParity, Rolling, named_strategy
+from finflow.strategies.classical import NAMED, MinimumVariance, Momentum, RiskParity, named_strategy
+from finflow.strategies.rolling import Rolling
 
 CONFIG = EvaluationConfig()
-FITTED = ("inverse-volatility", "minimum-variance", "risk-parity", "maximum-diversification", "momentum")
+FITTED = (
+    *("inverse-volatility", "minimum-variance", "risk-parity", "maximum-diversification", "hierarchical-risk-parity"),
+    *("mean-variance", "minimum-cvar", "momentum", "time-series-momentum", "low-volatility"),
+)
 EACH = pytest.mark.parametrize("name", NAMED)
 HELD = np.array([0.1, 0.2, 0.3, 0.1, 0.1, 0.2])
 
@@ -167,6 +173,75 @@ def test_momentum_holds_the_best_third_of_the_year_without_its_last_month() -> N
     known[-20:, 0] *= 0.1  # the last month does not count
     weights = Momentum().decide(information(known, portfolio=np.full(7, 1 / 7)))
     np.testing.assert_allclose(weights, [0.5, 0, 0.5, 0, 0, 0, 0])
+
+
+def test_no_portfolio_had_milder_worst_days_than_minimum_cvar() -> None:
+    returns = prices()[-252:] / prices()[-253:-1] - 1.0
+
+    def worst(weights: NDArray[np.float64]) -> float:
+        return cvar(returns @ weights, 0.05)
+
+    best = worst(named_strategy("minimum-cvar", CONFIG).decide(information(prices()))[:-1])
+    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
+        assert worst(other) <= best + 1e-5
+
+
+def test_mean_variance_shrinks_and_then_has_the_greatest_utility() -> None:
+    returns = prices()[-252:] / prices()[-253:-1] - 1.0
+    covariance = LedoitWolf().fit(returns).covariance_
+    mean = ShrunkMu(LedoitWolf(), method=ShrunkMuMethods.BAYES_STEIN).fit(returns).mu_
+    assert np.ptp(mean) < 0.9 * np.ptp(returns.mean(axis=0))
+
+    def utility(weights: NDArray[np.float64]) -> float:
+        return float(mean @ weights - 2.5 * weights @ covariance @ weights)
+
+    best = utility(named_strategy("mean-variance", CONFIG).decide(information(prices()))[:-1])
+    for other in np.random.default_rng(0).dirichlet(np.full(5, 0.5), 500):
+        assert utility(other) <= best + 1e-8
+
+
+def test_hierarchical_risk_parity_shares_between_clusters_before_assets() -> None:
+    rng = np.random.default_rng(0)
+    common, single = rng.normal(0.0, 0.01, (299, 1)), rng.normal(0.0, 0.01, (299, 1))
+    moves = np.hstack([np.repeat(common, 4, axis=1) + rng.normal(0.0, 0.001, (299, 4)), single])
+    known = np.vstack([np.ones(5), np.cumprod(1.0 + moves, axis=0)])
+    weights = named_strategy("hierarchical-risk-parity", CONFIG).decide(information(known))
+    alone = named_strategy("inverse-volatility", CONFIG).decide(information(known))
+    assert weights[4] > 1.5 * alone[4]  # one of five assets, and one of two clusters
+    assert weights[4] > weights[:4].max()
+
+
+def test_time_series_momentum_keeps_in_cash_what_fell() -> None:
+    drift = np.array([3, 1, -2, -1, 0.5])
+    known = np.exp(np.arange(300)[:, None] * drift * 1e-3)
+    known[-20:, 0] *= 0.01  # the last month does not count
+    weights = named_strategy("time-series-momentum", CONFIG).decide(information(known))
+    np.testing.assert_allclose(weights, [0.2, 0.2, 0.0, 0.0, 0.2, 0.4])
+    falling = named_strategy("time-series-momentum", CONFIG).decide(information(np.exp(-np.cumsum(known, axis=0))))
+    np.testing.assert_array_equal(falling, [0, 0, 0, 0, 0, 1])
+
+
+def test_low_volatility_holds_the_third_that_moved_least() -> None:
+    rng = np.random.default_rng(0)
+    known = np.cumprod(1.0 + rng.normal(0.0, 0.001, (300, 5)) * [5, 1, 4, 2, 3], axis=0)
+    weights = named_strategy("low-volatility", CONFIG).decide(information(known))
+    np.testing.assert_allclose(weights, [0, 0.5, 0, 0.5, 0, 0])
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_memo_saves_fits_and_changes_none(name: str) -> None:
+    memo: dict[tuple[str, bytes], NDArray[np.float64]] = {}
+    expected = named_strategy(name, CONFIG).decide(information(prices()))
+    for _ in range(2):
+        strategy = named_strategy(name, CONFIG)
+        assert isinstance(strategy, Rolling)
+        strategy.memo = memo
+        np.testing.assert_array_equal(strategy.decide(information(prices())), expected)
+        assert len(memo) == 1
+    memo[next(iter(memo))] = np.array([1.0, 0.0, 0.0, 0.0, 0.0])
+    assert strategy.decide(information(prices()))[0] == 1.0  # what is in the memo is used
+    strategy.decide(information(prices(seed=9)))
+    assert len(memo) == 2
 
 
 def test_a_price_that_never_moved_is_left_out() -> None:

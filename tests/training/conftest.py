@@ -35,6 +35,7 @@ TINY = {
     "bcell.memory_capacity": 150,
     "evaluation.bootstrap_samples": 100,
     "evaluation.lookback": 60,
+    "evaluation.sweeps": False,
 }
 
 
@@ -58,13 +59,24 @@ def make_prices() -> Callable[..., Path]:
     return write_prices
 
 
+@pytest.fixture(scope="session")
+def make_tiny() -> Callable[[Path], Callable[..., Config]]:
+    """Makes ``tiny`` for a folder."""
+    return tiny_in
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., Config]:
     """Makes tiny configurations; keys in keyword form, ``bcell__dropout=0.1``."""
-    prices = write_prices(tmp_path / "prices.csv")
+    return tiny_in(tmp_path)
+
+
+def tiny_in(folder: Path) -> Callable[..., Config]:
+    """Tiny configurations whose files lie in a folder."""
+    prices = write_prices(folder / "prices.csv")
 
     def make(**changes: object) -> Config:
-        folders = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}
+        folders = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
         given = {name.replace("__", "."): value for name, value in changes.items()}
         return load_config(None, {**TINY, "market.path": str(prices), **folders, **given}, environ={})
 

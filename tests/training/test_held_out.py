@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -11,11 +13,14 @@ import pandas as pd
 import pytest
 
 from finflow.cli.output import summary_rows
-from finflow.config import Config, load_config
+from finflow.config import Config, config_hash, load_config
 from finflow.errors import ConfigError
+from finflow.evaluation.field import Field
 from finflow.evaluation.page import build_page
 from finflow.evaluation.results import ReportData, as_json, judge
+from finflow.strategies.classical import COMPARED, EqualWeight
 from finflow.training import held_out
+from finflow.training.materials import prepare
 
 SYNTHETIC = {
     "market.source": "synthetic",
@@ -41,10 +46,17 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
     return made
 
 
+@pytest.fixture
+def no_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without running everything again, for tests of other things."""
+    monkeypatch.setattr(held_out, "sections_of", lambda *given: ())
+
+
 def settings(folder: Path, **changes: object) -> Config:
     return load_config(None, {**SYNTHETIC, "output.logs_dir": folder, **changes}, {})
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_the_report_of_a_made_up_market_scores_every_strategy(tmp_path: Path, reports: list[ReportData]) -> None:
     outcome = held_out.backtest_strategies(settings(tmp_path), ["momentum"])
     (data,) = reports
@@ -65,6 +77,7 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(tmp_path: Path, re
     assert dict((row[0], row[-1]) for row in rows)["optimal"] == "1.000"
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_the_optimal_policy_can_be_backtested_by_name(tmp_path: Path, reports: list[ReportData]) -> None:
     outcome = held_out.backtest_strategies(settings(tmp_path), ["optimal"])
     assert list(outcome.summary).count("optimal") == 1
@@ -73,6 +86,7 @@ def test_the_optimal_policy_can_be_backtested_by_name(tmp_path: Path, reports: l
         held_out.backtest_strategies(load_config(None, {}, {}), ["optimal"])
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[ReportData]) -> None:
     outcome = held_out.backtest_strategies(settings(tmp_path, **{"env.execution_lag": 2}), ["equal-weight"])
     assert reports[0].optimum is None
@@ -82,6 +96,7 @@ def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[Repor
     assert "optimality" not in outcome.summary["equal-weight"]
 
 
+@pytest.mark.usefixtures("no_sections")
 def test_a_report_says_what_trading_cost_there(
     tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData]
 ) -> None:
@@ -101,3 +116,80 @@ def test_a_report_says_what_trading_cost_there(
     }
     assert ["move no market" in " ".join(data.notes) for data in reports] == [True, False]
     assert "later prices stay as they were" in " ".join(reports[1].notes)
+
+
+USERS_RULE = """
+import numpy as np
+
+class Wavering:
+    name = "wavering"
+    def __init__(self):
+        self.days = 0
+    def decide(self, information):
+        self.days += 1
+        weights = np.zeros(len(information.portfolio))
+        weights[self.days % 2] = 1.0
+        return weights
+"""
+
+
+@pytest.fixture
+def wavering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A strategy of a user's own, which remembers, by its import path."""
+    (tmp_path / "wavering_rule.py").write_text(USERS_RULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wavering_rule", raising=False)
+    return "wavering_rule:Wavering"
+
+
+def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
+    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData], wavering: str
+) -> None:
+    config = tiny(
+        evaluation__tax__enabled=True,
+        evaluation__periods=["own:2011-12-01:2012-01-13", "learned:2010-12-01:2011-01-31"],
+        evaluation__rebalance_every=60,
+    )
+    outcome = held_out.backtest_strategies(config, [wavering, "equal-weight"])
+    (data,) = reports
+    assert [section.key for section in data.sections] == ["tax", "sweeps", "stress", "ranking"]
+    content = json.loads(as_json(data, judge(data)))
+    assert content["stress"]["own"]["sample"] == "out-of-sample"
+    assert content["stress"]["learned"]["sample"] == "in-sample"
+    assert content["sweeps"]["break_even"]["return_bps"] == 0.0
+    free, dear = (content["sweeps"]["costs_bps"][key]["wavering"]["annual_cost"] for key in ("0", "50"))
+    assert free == 0.0
+    assert dear == pytest.approx(252 * 2 * 0.005, rel=0.02)  # all of it sold, and all bought, every day
+    after, before = (content["tax"]["strategies"]["wavering"][key] for key in ("after", "before"))
+    assert after != before
+    assert set(COMPARED) <= set(content["sweeps"]["lags"]["2"])
+
+    traded = pd.read_parquet(io.BytesIO(data.files["trades.parquet"]))
+    assert set(traded["strategy"]) == {"wavering", "equal-weight"}
+    assert len(pd.read_parquet(io.BytesIO(data.files["holdings.parquet"]))) > len(data.agent.dates)
+
+    manifest = json.loads((outcome.run_folder / "manifest.json").read_text("utf-8"))
+    assert manifest["strategies"] == [wavering, "equal-weight"]
+    assert manifest["configuration_sha256"] == config_hash(config)
+    assert manifest["versions"]["skfolio"]
+    assert len(manifest["data_sha256"]) == 64
+    assert load_config(outcome.run_folder / "config.yaml", {}, {}) == config
+
+
+def test_a_report_without_sweeps_runs_nothing_again(
+    tmp_path: Path, tiny: Callable[..., Config], reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training ends with a report: where it has to be quick, evaluation.sweeps leaves out what takes long."""
+    played: list[int] = []
+    play = held_out.run_backtests
+    monkeypatch.setattr(held_out, "run_backtests", lambda *given: (played.append(1), play(*given))[1])
+    monkeypatch.setattr(Field, "play", lambda *given, **named: pytest.fail("run again"))
+    materials = prepare(tiny())
+    held_out._judge(materials, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, {}, sweeps=False)
+    assert played == [1]
+    assert [section.key for section in reports[0].sections] == ["ranking"]
+
+
+def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Callable[..., Config]) -> None:
+    with pytest.raises(ConfigError, match="names momentum twice"):
+        held_out.backtest_strategies(tiny(), ["momentum", "momentum"])

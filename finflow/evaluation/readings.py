@@ -1,0 +1,173 @@
+"""The ledger of test readings: who has looked at the test window of a panel, and with what.
+
+Every look at a test window is a chance to be lucky, so every final evaluation leaves a line in a file that only grows
+(JSON, one reading a line), under the hash of the panel it read. The count enters the deflated Sharpe ratio, and stands
+in the report.
+
+What counts as a try is a judged strategy or agent, not an evaluation: the same policy (by the hash of its weights) or
+the same rule (by its name and settings), judged again, is the same reading, whatever costs or lag it is judged under.
+Another seed is another policy, because one may keep the better of two; agents that are averaged are one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from finflow.errors import EvidenceError
+from finflow.files import append_line
+
+FILE = "readings.jsonl"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One final evaluation.
+
+    Attributes
+    ----------
+    panel
+        SHA-256 of the panel whose test window was read.
+    judged
+        What was judged: the hash of a policy's weights, or of a rule's name and settings.
+    name
+        What it is called.
+    compared
+        Names of the strategies beside it.
+    configuration
+        Hash of the configuration.
+    configurations
+        How many it was chosen among, as its configuration says.
+    window
+        First and last day.
+    active_sharpe
+        Sharpe ratio of its return over equal weight's, a bar; None where there was none.
+    run
+        Folder of the report.
+    date
+        When, in UTC (ISO 8601).
+    """
+
+    panel: str
+    judged: str
+    name: str
+    compared: tuple[str, ...]
+    configuration: str
+    configurations: int
+    window: tuple[str, str]
+    active_sharpe: float | None
+    run: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Tries:
+    """What the deflated Sharpe ratio deflates by.
+
+    Attributes
+    ----------
+    configurations
+        Those that the judged one was chosen among, itself included.
+    others
+        Other strategies or agents whose readings of the same panel's test window are on file.
+    sharpes
+        Active Sharpe ratios (a bar) of the others, as far as they are known.
+    """
+
+    configurations: int = 1
+    others: int = 0
+    sharpes: tuple[float, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """N of the deflated Sharpe ratio."""
+        return self.configurations + self.others
+
+    def variance(self, own: float, days: int) -> float:
+        """V of the deflated Sharpe ratio, of the tries' Sharpe ratios (a bar).
+
+        That of the known ones, the judged one's ``own`` included, but no less than 1 / (days - 1): that is how far
+        tries without skill would lie apart by luck, and a few that happen to agree do not show that luck was small.
+        """
+        known = np.array([own, *self.sharpes])
+        observed = float(known.var(ddof=1)) if len(known) > 1 else 0.0
+        return max(observed, 1.0 / (days - 1))
+
+
+def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
+    """Readings of one panel's test window, in the order of the file; none where there is no file yet.
+
+    Raises
+    ------
+    EvidenceError
+        If a line is damaged, other than one that a crash cut short: a ledger with holes counts too little.
+    """
+    if not path.exists():
+        return ()
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvidenceError(f"the ledger of test readings {path} cannot be read: {error}; mend or move it") from error
+    found = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        reading = _parsed(line)
+        if reading is not None and reading.panel == panel:
+            found.append(reading)
+        elif reading is None and line.strip() and not _cut_short(line):
+            raise EvidenceError(
+                f"line {number} of the ledger of test readings {path} is damaged; mend it, or move the file away and "
+                "begin another (the count of earlier readings is lost then)"
+            )
+    return tuple(found)
+
+
+def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> Tries:
+    """What to deflate by, from the readings on file before this one.
+
+    Parameters
+    ----------
+    readings
+        Of the same panel.
+    judged
+        What is judged now; earlier readings of it are no other try.
+    configurations
+        How many it was chosen among.
+    """
+    others = {reading.judged: reading for reading in readings if reading.judged != judged}
+    known = [reading.active_sharpe for reading in others.values()]
+    return Tries(
+        configurations=configurations,
+        others=len(others),
+        sharpes=tuple(value for value in known if value is not None and math.isfinite(value)),
+    )
+
+
+def record(path: Path, reading: Reading) -> None:
+    """Add a reading to the ledger.
+
+    Raises
+    ------
+    OutputError
+        If the file cannot be written.
+    """
+    append_line(path, json.dumps(asdict(reading), sort_keys=True, allow_nan=False, ensure_ascii=False))
+
+
+def _parsed(line: str) -> Reading | None:
+    """A reading from its line; None where the line is none."""
+    try:
+        content = json.loads(line)
+        content["compared"], content["window"] = tuple(content["compared"]), tuple(content["window"])
+        return Reading(**content)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _cut_short(line: str) -> bool:
+    """Whether a line is the beginning of a reading that a crash cut off: a whole one ends with its only brace."""
+    return line.startswith("{") and not line.endswith("}")

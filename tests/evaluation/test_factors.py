@@ -1,0 +1,114 @@
+"""Exposures are those that were planted, and factors use nothing of the day they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.env.decision import DecisionProcess
+from finflow.evaluation import factors
+from finflow.evaluation.field import Field
+from finflow.evaluation.sections import section_html
+
+
+def test_the_etfs_are_there_without_a_network() -> None:
+    prices = factors.etf_prices()
+    assert list(prices.columns) == ["MTUM", "QUAL", "SIZE", "USMV", "VLUE"]
+    assert (str(prices.index[0].date()), len(prices)) == ("2014-01-02", 2264)
+
+
+def test_planted_exposures_are_found_within_their_errors() -> None:
+    rng = np.random.default_rng(0)
+    market, value = rng.normal(0.0, 0.01, (2, 2000))
+    excess = 2e-4 + 0.8 * market - 0.3 * value + rng.normal(0.0, 0.002, 2000)
+    found = factors.exposures(excess, {"market": market, "value": value})
+    assert found is not None
+    for name, planted in (("market", 0.8), ("value", -0.3)):
+        error = found["error"][name]
+        assert abs(found["beta"][name] - planted) < 3.0 * error
+        assert 0.002 < error < 0.008  # 0.002 / (0.01 * sqrt(2000)) = 0.0045
+    assert abs(found["alpha"] - 252 * 2e-4) < 3.0 * found["alpha_error"]
+    assert found["r_squared"] == pytest.approx(0.947, abs=0.01)
+    assert found["days"] == 2000
+
+
+def test_errors_grow_where_days_hang_together() -> None:
+    rng = np.random.default_rng(0)
+
+    def slow() -> np.ndarray:
+        return np.convolve(rng.normal(0.0, 0.01, 2007), np.ones(8) / 8**0.5, "valid")
+
+    market, rest = slow(), slow()
+    found = factors.exposures(rest, {"market": market})
+    mixed = factors.exposures(rng.permutation(rest), {"market": market})
+    assert found is not None
+    assert mixed is not None
+    assert found["error"]["market"] > 1.5 * mixed["error"]["market"]
+
+
+def test_nothing_is_said_of_few_days_or_of_factors_that_are_one() -> None:
+    rng = np.random.default_rng(0)
+    market, excess = rng.normal(0.0, 0.01, (2, 500))
+    assert factors.exposures(excess[:100], {"market": market[:100]}) is None
+    assert factors.exposures(excess, {"market": market, "again": market}) is None
+    assert factors.exposures(excess, {"market": np.zeros(500)}) is None
+    holed = np.where(np.arange(500) < 450, np.nan, market)
+    assert factors.exposures(excess, {"market": holed}) is None
+
+
+def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., DecisionProcess]) -> None:
+    panel = process_of(assets=6).panel
+    bars = range(250, 320)
+    found = factors.panel_factors(panel, bars)
+    assert np.isnan(found["momentum"][:3]).all()  # a return and a year before it are needed
+    assert np.isfinite(found["momentum"][3:]).all()
+    bar, row = 300, 50
+    returns = panel.close[1:] / panel.close[:-1] - 1.0
+    today = returns[bar - 1]
+    assert found["market"][row] == pytest.approx(today.mean() - 5e-5)
+    rose = np.argsort(panel.close[bar - 22] / panel.close[bar - 253])
+    assert found["momentum"][row] == pytest.approx(today[rose[-2:]].mean() - today[rose[:2]].mean())
+    moved = np.argsort(returns[bar - 253 : bar - 1].std(axis=0))
+    assert found["volatility"][row] == pytest.approx(today[moved[-2:]].mean() - today[moved[:2]].mean())
+
+
+def test_equal_weight_is_the_market_less_what_it_costs(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    process, window = process_of(), range(300, 600)
+    field = field_of(process, window, "buy-and-hold", "equal-weight")
+    bars = process.decision_bars(window)
+    ends = range(bars.start + 1, bars.stop + 1)
+    made = factors.section(process.panel, ends, field.runs, None)
+    assert made is not None
+    assert made.numbers["etfs"] == {}
+    equal, held = (made.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
+    assert equal["beta"]["market"] == pytest.approx(1.0, abs=5e-3)
+    assert equal["r_squared"] > 0.999
+    assert -0.01 < equal["alpha"] < 0.0
+    assert held["r_squared"] < equal["r_squared"]
+    assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
+    assert factors.section(process.panel, ends, field.runs, None, by_close=False) is None
+
+
+def test_etfs_count_on_the_days_they_have(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    process, window = process_of(), range(300, 600)
+    field = field_of(process, window, "equal-weight")
+    bars = process.decision_bars(window)
+    ends = range(bars.start + 1, bars.stop + 1)
+    rng = np.random.default_rng(0)
+    dates = pd.DatetimeIndex(process.panel.dates[350:560])
+    prices = pd.DataFrame(np.exp(np.cumsum(rng.normal(0, 0.01, (210, 2)), axis=0)), index=dates, columns=["X", "Y"])
+    made = factors.section(process.panel, ends, field.runs, prices)
+    assert made is not None
+    assert made.numbers["etfs"]["equal-weight"]["days"] == 209
+    assert list(made.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
+    early = factors.section(process.panel, ends, field.runs, factors.etf_prices())
+    assert early is not None
+    assert early.numbers["etfs"] == {}
+    assert any("no window of this market has enough days" in sentence for sentence in early.words)

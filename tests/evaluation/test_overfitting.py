@@ -1,0 +1,128 @@
+"""CSCV: by hand, against its own definition, and against the printed example of the R package pbo."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.overfitting import overfitting
+
+Array = NDArray[np.float64]
+
+
+def drawn_by_r(seed: int, count: int) -> Array:
+    """What R's `set.seed(seed); rnorm(count)` gives: Mersenne Twister, seeded as R does, and inversion of 53 bits."""
+    words = []
+    for _ in range(675):
+        seed = (69069 * seed + 1) & 0xFFFFFFFF
+        words.append(seed)
+    twister = np.random.MT19937()
+    twister.state = {"bit_generator": "MT19937", "state": {"key": np.array(words[51:], np.uint32), "pos": 624}}
+    uniform = twister.random_raw(2 * count) * 2.3283064365386963e-10
+    return np.asarray(stats.norm.ppf((np.floor(2.0**27 * uniform[0::2]) + uniform[1::2]) / 2.0**27))
+
+
+def by_definition(excess: Array, blocks: int) -> tuple[list[float], list[float], list[float]]:
+    """Logits and Sharpe ratios of every choice, as the paper writes them, one at a time."""
+    parts = np.split(excess, blocks)
+    logits, inside, outside = [], [], []
+    for choice in itertools.combinations(range(blocks), blocks // 2):
+        samples = [
+            np.concatenate([part for number, part in enumerate(parts) if (number in choice) == chosen])
+            for chosen in (True, False)
+        ]
+        first, second = (sample.mean(axis=0) / sample.std(axis=0, ddof=1) for sample in samples)
+        best = int(first.argmax())
+        share = stats.rankdata(second)[best] / (excess.shape[1] + 1)
+        logits.append(math.log(share / (1.0 - share)))
+        inside.append(first[best])
+        outside.append(second[best])
+    return logits, inside, outside
+
+
+def test_the_generator_is_rs() -> None:
+    np.testing.assert_allclose(drawn_by_r(1, 3), [-0.6264538, 0.1836433, -0.8356286], atol=5e-8)
+
+
+def test_the_example_of_the_r_package_comes_out_as_printed() -> None:
+    """The vignette of pbo 1.3.5 on CRAN, its set.seed(765), prints: p_bo 1, -0.0030456, ar^2 0.97, p_loss 1.
+
+    Its data are test case 1 of the paper, strategies that are all worth nothing over all days, so that what was best
+    in sample must be worst out of it. What it calls slope is the constant of the in-sample on the out-of-sample ratio.
+    """
+    drawn = drawn_by_r(765, 240_000).reshape(100, 2400).T
+    returns = drawn / math.sqrt(252.0) / drawn.std(axis=0, ddof=1)
+    found = overfitting(returns - returns.mean(axis=0) - 0.03 / 252.0, blocks=8)
+    fit = stats.linregress(found.outside, found.inside)
+    adjusted = 1.0 - (1.0 - fit.rvalue**2) * 69.0 / 68.0
+    assert (
+        f"{found.pbo:.7f} {fit.intercept:.7f} {adjusted:.2f} {found.loss:.7f}" == "1.0000000 -0.0030456 0.97 1.0000000"
+    )
+    assert len(found.logits) == 70
+
+
+def test_sixteen_blocks_are_the_papers_12870_choices_and_skill_is_no_overfitting() -> None:
+    returns = np.random.default_rng(0).normal(0.0, 0.01, (1600, 20))
+    returns[:, 4] += 0.0025
+    found = overfitting(returns)
+    assert len(found.logits) == 12_870
+    assert found.pbo < 0.001
+    assert set(found.chosen) == {4}
+    assert found.loss == 0.0
+
+
+def test_without_skill_the_choice_is_a_coin() -> None:
+    found = [overfitting(np.random.default_rng(seed).normal(0.0, 0.01, (640, 30)), 8).pbo for seed in range(60)]
+    assert abs(np.mean(found) - 0.5) < 0.08
+
+
+def test_every_choice_is_that_of_the_definition() -> None:
+    excess = np.random.default_rng(1).standard_t(4, (120, 5)) * 0.01 + 3e-4
+    found = overfitting(excess, blocks=6)
+    logits, inside, outside = by_definition(excess, 6)
+    np.testing.assert_allclose(found.logits, logits, rtol=1e-12)
+    np.testing.assert_allclose(found.inside, inside, rtol=1e-9)
+    np.testing.assert_allclose(found.outside, outside, rtol=1e-9)
+    assert found.pbo == np.mean(np.array(logits) <= 0.0)
+    assert found.slope == pytest.approx(stats.linregress(inside, outside).slope)
+
+
+def test_days_that_the_blocks_do_not_divide_are_left_out_at_the_start() -> None:
+    excess = np.random.default_rng(2).normal(0.0, 0.01, (83, 3))
+    found = overfitting(excess, blocks=4)
+    np.testing.assert_array_equal(found.logits, overfitting(excess[3:], blocks=4).logits)
+    assert found.days == 80
+
+
+def test_two_strategies_by_hand() -> None:
+    """Means of the four blocks: A 3, 3, -2, -2 and B 1, 1, 1, 1, with the same small noise.
+
+    Chosen on blocks {1, 2}, A is the worse one outside (w = 1/3); on {3, 4}, B is. On the four mixed pairs B is chosen
+    and is the better one outside as well (w = 2/3).
+    """
+    noise = np.tile([0.5, -0.5], 8)
+    means = np.column_stack([np.repeat([3.0, 3.0, -2.0, -2.0], 4), np.ones(16)])
+    found = overfitting(0.01 * (means + noise[:, None]), blocks=4)
+    np.testing.assert_allclose(found.logits, np.log([0.5, 2.0, 2.0, 2.0, 2.0, 0.5]))
+    np.testing.assert_array_equal(found.chosen, [0, 1, 1, 1, 1, 1])
+    assert found.pbo == pytest.approx(2 / 6)
+    assert found.loss == pytest.approx(1 / 6)
+
+
+def test_what_cannot_be_chosen_among_is_refused_in_words() -> None:
+    returns = np.random.default_rng(0).normal(0.0, 0.01, (100, 3))
+    with pytest.raises(EvidenceError, match="needs two strategies"):
+        overfitting(returns[:, :1], blocks=4)
+    with pytest.raises(EvidenceError, match=r"has 15 returns, and the test needs 16"):
+        overfitting(returns[:15], blocks=4)
+    returns[7, 1] = np.nan
+    with pytest.raises(EvidenceError, match=r"candidate 2 have a gap .the first at return 8 of 100"):
+        overfitting(returns, blocks=4)
+    with pytest.raises(ValueError, match="even"):
+        overfitting(returns, blocks=5)

@@ -1,0 +1,62 @@
+"""A section shows the numbers that metrics.json has, and no others."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+from finflow.evaluation.page import build_page
+from finflow.evaluation.results import ReportData, as_json, judge
+from finflow.evaluation.sections import Cell, Row, Section, Table, look_up, section_html, show
+
+NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
+
+
+def made(*cells: Cell | str) -> Section:
+    rows = (Row("<first>", cells, marked=True),)
+    return Section("made", "Made & up", NUMBERS, (Table("A table", ("Of", *("x" for _ in cells)), rows, "<caption>"),))
+
+
+def test_a_cell_carries_its_place_in_metrics_json_and_the_whole_number() -> None:
+    text = section_html(made(Cell(("a<b", "sharpe"), error=("a<b", "error")), "in-sample"))
+    assert 'data-path="made/a&lt;b/sharpe" data-value="1.23456">1.23<small>± 0.50</small>' in text
+    assert "<td>in-sample</td>" in text
+    for raw in ("<first>", "<caption>", "a<b", "Made & up"):
+        assert raw not in text
+
+
+def test_an_undefined_number_is_a_dash() -> None:
+    assert 'data-value="null">–</td>' in section_html(made(Cell(("a<b", "nothing"))))
+
+
+@pytest.mark.parametrize("path", [("a<b", "none"), ("b",), ("a<b", "word"), ("a<b",), ("a<b", "sharpe", "more")])
+def test_a_table_cannot_show_what_the_file_does_not_have(path: tuple[str, ...]) -> None:
+    with pytest.raises(KeyError):
+        look_up(NUMBERS, path)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "decimals", "plus", "said"),
+    [
+        (-0.1234, "%", 1, False, "−12.3 %"),
+        (0.1234, "%", 1, True, "+12.3 %"),
+        (-0.0001, "%", 1, True, "0.0 %"),
+        (1234567.8, ",", 0, False, "1,234,568"),
+        (12.5, "bp", 1, False, "12.5 bp"),
+        (math.inf, "", 1, False, "–"),
+    ],
+)
+def test_numbers_are_written_with_their_units(value: float, unit: str, decimals: int, plus: bool, said: str) -> None:
+    assert show(value, unit, decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", " ") == said
+
+
+def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json(report_data: Callable[..., ReportData]) -> None:
+    data = report_data(sections=(made(Cell(("a<b", "sharpe"))),))
+    results = judge(data)
+    page = build_page(data, results, [], [], [])
+    assert '<a href="#made">Made &amp; up</a>' in page
+    assert '<section id="made">' in page
+    assert json.loads(as_json(data, results))["made"] == NUMBERS

@@ -1,0 +1,100 @@
+"""PSR, MinTRL and DSR: the worked examples of the papers to the digits they print, and quantstats."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import quantstats.stats as qs
+from scipy import stats
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.sharpe_tests import Track, expected_maximum, track_of
+
+
+@pytest.mark.parametrize(
+    ("skewness", "kurtosis", "printed"),
+    [(0.0, 3.0, "0.982"), (-2.448, 10.164, "0.913")],
+    ids=["as if normal", "with the fund's moments"],
+)
+def test_psr_is_that_of_the_papers_hedge_fund(skewness: float, kurtosis: float, printed: str) -> None:
+    """Bailey and Lopez de Prado 2012: two years of monthly returns, a Sharpe ratio of 0.458 a month (1.59 a year)."""
+    assert f"{Track(0.458, 24, skewness, kurtosis).psr():.3f}" == printed
+
+
+@pytest.mark.parametrize(
+    ("periods", "skewness", "kurtosis", "printed"),
+    [(252, 0.0, 3.0, "2.73"), (52, 0.0, 3.0, "2.83"), (12, 0.0, 3.0, "3.24"), (12, -0.72, 5.78, "4.99")],
+    ids=["daily", "weekly", "monthly", "monthly, with the moments of hedge funds"],
+)
+def test_the_minimum_track_record_is_the_papers(periods: int, skewness: float, kurtosis: float, printed: str) -> None:
+    """Bailey and Lopez de Prado 2012: years to show, at 95 %, that an annual Sharpe ratio of 2 is more than 1."""
+    track = Track(2.0 / math.sqrt(periods), 0, skewness, kurtosis)
+    assert f"{track.minimum_length(1.0 / math.sqrt(periods)) / periods:.2f}" == printed
+
+
+@pytest.mark.parametrize(
+    ("tries", "skewness", "kurtosis", "printed"),
+    [(100, -3.0, 10.0, "0.9004"), (46, -3.0, 10.0, "0.9505"), (88, 0.0, 3.0, "0.9505")],
+    ids=["100 tries", "46 tries", "88 tries, as if normal"],
+)
+def test_dsr_is_that_of_the_papers_strategist(tries: int, skewness: float, kurtosis: float, printed: str) -> None:
+    """Bailey and Lopez de Prado 2014: 2.5 a year over 1250 days of 250 to a year, the tries' variance 1/2 a year."""
+    track = Track(2.5 / math.sqrt(250.0), 1250, skewness, kurtosis)
+    assert f"{track.dsr(tries, 0.5 / 250.0):.4f}" == printed
+
+
+def test_the_papers_strategist_is_measured_against_the_expected_maximum_that_the_paper_prints() -> None:
+    assert f"{expected_maximum(100, 0.5 / 250.0):.4f}" == "0.1132"
+
+
+def test_the_expected_maximum_is_about_that_of_drawn_tries() -> None:
+    for tries in (5, 50, 500):
+        drawn = np.random.default_rng(tries).normal(0.0, 0.02, (20_000, tries)).max(axis=1).mean()
+        assert expected_maximum(tries, 0.02**2) == pytest.approx(drawn, rel=0.03)
+
+
+def test_with_one_try_dsr_is_psr() -> None:
+    track = Track(0.05, 800, -0.4, 6.0)
+    assert track.dsr(1, 0.3) == track.psr()
+    assert track.dsr(2, 0.001) < track.psr()
+    with pytest.raises(ValueError, match="at least once"):
+        track.dsr(0, 0.3)
+
+
+def test_psr_of_a_series_is_that_of_quantstats() -> None:
+    returns = np.random.default_rng(3).standard_t(4, 700) * 0.008 + 4e-4
+    theirs = qs.probabilistic_sharpe_ratio(pd.Series(returns, pd.bdate_range("2016-01-04", periods=700)))
+    assert track_of(returns).psr() == pytest.approx(float(theirs), rel=0, abs=1e-10)
+
+
+def test_after_the_minimum_track_record_the_confidence_is_the_one_asked_for() -> None:
+    track = Track(0.06, 900, -0.5, 7.0)
+    length = track.minimum_length(0.01, 0.9)
+    as_long = Track(track.sharpe, round(length), track.skewness, track.kurtosis)
+    assert as_long.psr(0.01) == pytest.approx(0.9, abs=1e-3)
+    assert track.minimum_length(0.06) == math.inf
+
+
+def test_psr_covers_skewed_returns_about_as_often_as_it_says() -> None:
+    """Where nothing is earned on average, 5 % of the track records reach a PSR of 0.95."""
+    drawn = 1.0 - np.random.default_rng(0).gamma(4.0, 0.25, (4000, 250))
+    reached = np.mean([track_of(returns).psr() >= 0.95 for returns in drawn])
+    assert abs(reached - 0.05) < 0.012
+    assert stats.skew(drawn, axis=None) < -0.9
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ([0.01, math.nan, 0.02, 0.01, math.inf], "the returns of mine have 2 gaps .the first at return 2 of 5."),
+        ([0.01, math.nan, 0.02, 0.01], "have a gap"),
+        ([0.01, 0.02, 0.01], "mine has 3 returns, and the test needs 4"),
+        ([0.01] * 50, "the returns of mine do not vary"),
+    ],
+)
+def test_returns_that_cannot_be_tested_are_refused_in_words(returns: list[float], said: str) -> None:
+    with pytest.raises(EvidenceError, match=said):
+        track_of(np.array(returns), "mine")

@@ -1,0 +1,87 @@
+"""Bad times: which of them the data has, who had learned from them, and what happened in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.env.decision import DecisionProcess
+from finflow.evaluation import stress
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.field import Field
+from finflow.evaluation.sections import section_html
+from finflow.market.splits import Split
+from finflow.strategies.classical import EqualWeight
+
+SPLIT = Split(400, 500, 900)
+OWN = ("late:2010-01-04:2010-03-31", "chosen:2008-10-01:2008-11-28", "before:1999-01-01:1999-12-31")
+
+
+@pytest.fixture(scope="module")
+def field(process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]) -> Field:
+    """From 2007-01-01 to mid-2010; the test window begins at the end of 2008."""
+    return field_of(process_of(bars=900), SPLIT.test, "equal-weight", "buy-and-hold")
+
+
+@pytest.fixture(scope="module")
+def numbers(field: Field) -> dict[str, Any]:
+    made = stress.section(field, SPLIT, OWN)
+    assert made is not None
+    return dict(made.numbers)
+
+
+def test_only_periods_that_the_data_has_are_judged(numbers: dict[str, Any], field: Field) -> None:
+    assert list(numbers) == ["2008-2009", "late", "chosen"]
+    assert numbers["2008-2009"]["first"] == "2008-01-01"
+    assert numbers["2008-2009"]["last"] == "2009-12-31"
+    made = stress.section(field, SPLIT, OWN)
+    assert made is not None
+    assert "The data has too few days of before." in made.words
+
+
+def test_a_period_says_whether_the_agent_had_learned_from_it(numbers: dict[str, Any]) -> None:
+    samples = {name: period["sample"] for name, period in numbers.items()}
+    assert samples == {
+        "2008-2009": "in-sample and validation and out-of-sample",
+        "late": "out-of-sample",
+        "chosen": "validation",
+    }
+
+
+def test_a_period_of_the_test_window_is_a_part_of_its_backtest(numbers: dict[str, Any], field: Field) -> None:
+    run = field.runs[1]
+    inside = (run.dates >= np.datetime64("2010-01-04")) & (run.dates <= np.datetime64("2010-03-31"))
+    found = numbers["late"]["strategies"]["buy-and-hold"]
+    assert found["return"] == pytest.approx(np.prod(1.0 + run.returns[inside]) - 1.0, rel=1e-12)
+    assert found["worst_day"] == run.returns[inside].min()
+    assert numbers["late"]["days"] == inside.sum()
+    assert "INDEX" in numbers["late"]["strategies"]
+
+
+def test_another_period_is_run_with_time_to_buy_in(numbers: dict[str, Any], field: Field) -> None:
+    dates = field.process.panel.dates
+    first, last = (int(np.searchsorted(dates, np.datetime64(day))) for day in ("2008-10-01", "2008-11-28"))
+    (run,) = run_backtests(field.process, range(first - 1 - stress.RUN_IN, last + 1), [EqualWeight()])
+    kept = run.dates >= np.datetime64("2008-10-01")
+    found = numbers["chosen"]["strategies"]["equal-weight"]
+    assert found["return"] == pytest.approx(np.prod(1.0 + run.returns[kept]) - 1.0, rel=1e-12)
+    assert found["turnover"] < 0.5  # the first purchase lies before
+
+
+def test_a_market_without_any_of_them_has_no_section(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    field = field_of(process_of(start="2010-06-01"), range(300, 420), "equal-weight")
+    assert stress.section(field, Split(200, 300, 420)) is None
+
+
+def test_the_section_marks_every_table(field: Field) -> None:
+    made = stress.section(field, SPLIT, OWN)
+    assert made is not None
+    html = section_html(made)
+    assert html.count('<th scope="col">late, out-of-sample</th>') == 2
+    assert "<td>validation</td>" in html
+    assert 'data-path="stress/chosen/strategies/INDEX/max_drawdown"' in html

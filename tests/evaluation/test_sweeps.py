@@ -1,0 +1,126 @@
+"""A sweep is the backtest at other costs, lags and capital, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.config import CostsConfig
+from finflow.env.decision import DecisionProcess
+from finflow.evaluation import metrics, sweeps
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.capacity import break_even_bps
+from finflow.evaluation.field import Field
+from finflow.evaluation.sections import section_html
+from finflow.strategies.classical import EqualWeight, Momentum
+from finflow.strategies.fitted import MinimumVariance
+
+WINDOW = range(300, 420)
+NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")
+
+
+@pytest.fixture(scope="module")
+def field(process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]) -> Field:
+    return field_of(process_of(), WINDOW, *NAMES)
+
+
+@pytest.fixture(scope="module")
+def numbers(field: Field) -> dict[str, Any]:
+    return dict(sweeps.section(field).numbers)
+
+
+def test_costs_replace_commission_and_slippage(
+    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess]
+) -> None:
+    assert list(numbers["costs_bps"]) == ["0", "5", "10", "25", "50"]
+    for bps in (0, 25):
+        process = process_of(commission_bps=bps, slippage_bps=0.0)
+        (run,) = run_backtests(process, WINDOW, [MinimumVariance(lookback=20)])
+        found = numbers["costs_bps"][str(bps)]["minimum-variance"]
+        assert found["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
+        assert found["annual_cost"] == metrics.annual_cost(run.costs)
+
+
+def test_lags_are_those_of_the_information_set(
+    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess]
+) -> None:
+    for lag in (0, 1, 2):
+        (run,) = run_backtests(process_of(execution_lag=lag), WINDOW, [MinimumVariance(lookback=20)])
+        found = numbers["lags"][str(lag)]["minimum-variance"]
+        assert found["sharpe"] == metrics.sharpe(run.returns, run.cash_returns)
+    assert numbers["lags"]["1"] == numbers["configured"]
+
+
+def test_the_break_even_cost_is_where_both_earn_the_same(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    process = process_of(seed=0)
+    field = field_of(process, range(300, 600), "momentum", "equal-weight")
+    found = dict(sweeps.section(field).numbers)["break_even"]
+    bps = found["return_bps"]
+    assert bps == pytest.approx(break_even_bps(process, range(300, 600), Momentum), abs=0.02)
+    assert bps > 1.0
+    even = process.repriced(process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+    own, equal = run_backtests(even, range(300, 600), [Momentum(), EqualWeight()])
+    assert own.returns.mean() == pytest.approx(equal.returns.mean(), abs=1e-8)
+    bps = found["sharpe_bps"]
+    even = process.repriced(process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+    own, equal = run_backtests(even, range(300, 600), [Momentum(), EqualWeight()])
+    ratios = [metrics.sharpe(run.returns, run.cash_returns) for run in (own, equal)]
+    assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
+
+
+def test_equal_weight_is_not_held_against_itself(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    made = sweeps.section(field_of(process_of(), WINDOW, "equal-weight", "buy-and-hold"))
+    assert set(dict(made.numbers)["break_even"].values()) == {None}
+
+
+def test_capital_counts_only_where_a_cost_depends_on_it(
+    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    assert numbers["capital"] == {}
+    process = process_of(costs=CostsConfig(impact=1.0))
+    made = sweeps.section(field_of(process, WINDOW, "minimum-variance", "equal-weight"))
+    costs = [made.numbers["capital"][f"{capital:.0f}"]["minimum-variance"] for capital in sweeps.CAPITALS]
+    paid = [one["annual_cost"] for one in costs if not one["refused"]]
+    assert len(paid) >= 4
+    assert (np.diff(paid) > 0.0).all()
+    assert "By initial capital" in section_html(made)
+
+
+def test_a_fill_at_the_open_has_no_lag_of_zero(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+) -> None:
+    process = process_of()
+    field = field_of(process, WINDOW, "buy-and-hold")
+    process.env = process.env.model_copy(update={"fill": "open"})
+    made = sweeps.section(field)
+    assert list(made.numbers["lags"]) == ["1", "2"]
+    assert any("no lag of 0" in sentence for sentence in made.words)
+
+
+def test_strategies_are_fitted_once_for_all_costs(
+    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[int] = []
+    fit = MinimumVariance.fit
+    monkeypatch.setattr(MinimumVariance, "fit", lambda self, returns: (fits.append(1), fit(self, returns))[1])
+    field = field_of(process_of(), range(300, 342), "minimum-variance")
+    assert len(fits) == 2
+    for bps in (0.0, 50.0):
+        field.play(field.process.repriced(field.process.env.model_copy(update={"commission_bps": bps})))
+    assert len(fits) == 2
+
+
+def test_the_section_shows_the_sweeps(field: Field) -> None:
+    made = sweeps.section(field)
+    html = section_html(made)
+    assert 'data-path="sweeps/costs_bps/50/minimum-variance/sharpe"' in html
+    assert 'data-path="sweeps/lags/2/buy-and-hold/sharpe"' in html
+    assert html.count("<img") == 1
+    assert any("no configured cost depends on the size" in sentence for sentence in made.words)

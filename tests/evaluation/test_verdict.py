@@ -1,0 +1,116 @@
+"""The verdict: yes only where all witnesses agree, no where the reverse is shown, and no false certainty between."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from finflow.evaluation import paths, significance
+from finflow.evaluation.data_snooping import Resampling
+from finflow.evaluation.readings import Tries
+from finflow.evaluation.sharpe_tests import track_of
+from finflow.evaluation.verdict import Rival, Verdict, reach_verdict
+
+SETTINGS = Resampling(samples=400, block_length=10, seed=0)
+
+
+def made(edge: float, days: int = 1000, extra: float = 0.003, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A strategy that earns `edge` a day over equal weight, give or take `extra`, with no more risk to speak of."""
+    rng = np.random.default_rng(seed)
+    baseline = rng.normal(3e-4, 0.01, days)
+    noise = rng.normal(0.0, extra, days)
+    return baseline + edge + noise - noise.mean(), baseline
+
+
+def judged(own: np.ndarray, baseline: np.ndarray, tries: Tries | None = None, **named: object) -> Verdict:
+    draws = significance.draw_days(len(own), SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
+    differences = paths.sharpe(own[draws]) - paths.sharpe(baseline[draws])
+    return reach_verdict(own, baseline, differences, tries or Tries(), SETTINGS, **named)
+
+
+def test_a_clear_edge_is_a_yes_and_every_witness_says_so() -> None:
+    verdict = judged(*made(4e-4))
+    assert verdict.answer == "yes"
+    assert [reason.enough for reason in verdict.reasons] == [True, True, True]
+    assert verdict.dsr == verdict.psr == track_of(np.subtract(*made(4e-4))).psr()
+    assert verdict.superiority.consistent < 0.01
+    assert verdict.minimum_length < 1000
+
+
+def test_the_same_edge_after_many_tries_is_not_shown() -> None:
+    verdict = judged(*made(4e-4), Tries(configurations=20, others=180))
+    assert verdict.answer == "not shown"
+    assert [reason.enough for reason in verdict.reasons] == [False, True, True]
+    assert "for 200 tries" in verdict.reasons[0].said
+    assert verdict.dsr < 0.95 < verdict.psr
+
+
+def test_an_edge_among_many_candidates_needs_more() -> None:
+    """SPA looks at all that the strategy was chosen among: the luckiest of 300 tells little."""
+    own, baseline = made(2.3e-4)
+    alone = judged(own, baseline)
+    noise = np.random.default_rng(1).normal(0.0, 0.003, (299, 1000))
+    others = {f"c{i}": baseline + each - each.mean() for i, each in enumerate(noise)}
+    among = judged(own, baseline, candidates=others)
+    assert alone.superiority.consistent < 0.05 < among.superiority.consistent
+    assert among.superiority.strategies == 300
+    assert among.answer == "not shown"
+
+
+def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
+    """All three witnesses agree against equal weight restored every day, and none does against a patient one."""
+    own, baseline = made(4e-4)
+    rng = np.random.default_rng(8)
+    cheap = own + rng.normal(0.0, 0.002, 1000) - 1e-5
+    draws = significance.draw_days(1000, SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
+    rival = Rival(cheap, paths.sharpe(own[draws]) - paths.sharpe(cheap[draws]))
+    verdict = judged(own, baseline, patient=rival)
+    assert verdict.answer == "not shown"
+    assert [reason.enough for reason in verdict.reasons] == [True, True, True, False]
+    assert "Against equal weight that is restored once a month, too: Deflated" in verdict.reasons[3].said
+    assert verdict.dsr == judged(own, baseline).dsr
+    poor = Rival(baseline, paths.sharpe(own[draws]) - paths.sharpe(baseline[draws]))
+    assert judged(own, baseline, patient=poor).answer == "yes"
+    assert "all three hold" in judged(own, baseline, patient=poor).reasons[3].said
+
+
+def test_a_greater_return_for_greater_risk_is_no_yes() -> None:
+    """Equal weight on credit: its mean is greater for certain, its Sharpe ratio is not."""
+    rng = np.random.default_rng(1)
+    baseline = rng.normal(1.5e-3, 0.01, 1500)
+    verdict = judged(2.0 * baseline + rng.normal(0.0, 1e-4, 1500), baseline)
+    assert [reason.enough for reason in verdict.reasons] == [True, True, False]
+    assert verdict.answer == "not shown"
+
+
+def test_what_loses_for_certain_is_a_no() -> None:
+    verdict = judged(*made(-5e-4))
+    assert verdict.answer == "no"
+    assert verdict.difference.high < 0.0
+    assert verdict.minimum_length == math.inf
+
+
+def test_noise_is_not_shown() -> None:
+    verdict = judged(*made(0.0))
+    assert verdict.answer == "not shown"
+    assert not any(reason.enough for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda own, baseline: (np.where(np.arange(1000) == 7, np.nan, own), baseline), "have a gap"),
+        (lambda own, baseline: (baseline, baseline), "do not vary"),
+        (lambda own, baseline: (own[:40], baseline[:40]), "has 40 returns, and the test needs 50"),
+        (lambda own, baseline: (own[:2], baseline[:2]), "the active return has 2 returns"),
+    ],
+    ids=["gap", "equal weight itself", "short", "two days"],
+)
+def test_what_cannot_be_tested_is_not_shown_and_says_why(change: object, said: str) -> None:
+    own, baseline = change(*made(5e-3))
+    verdict = judged(own, baseline)
+    assert verdict.answer == "not shown"
+    assert said in verdict.reasons[0].said
+    assert math.isnan(verdict.dsr)

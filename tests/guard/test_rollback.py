@@ -1,0 +1,169 @@
+"""Snapshots are healthy only after probation, and the ladder ends."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.config import RollbackConfig, load_config
+from finflow.guard.rollback import LOWER, ROLLBACK, STOP, RollbackManager
+
+
+def filled(config: RollbackConfig | None = None, upto: int = 500) -> RollbackManager:
+    """One that has seen a clean stretch."""
+    manager = RollbackManager(config)
+    manager.begin_phase(0)
+    for step in range(upto + 1):
+        if manager.due(step):
+            manager.save(step, {"w": torch.tensor(float(step))}, {"step": step}, score=-abs(step - 200.0))
+        if step:
+            manager.advance(step, alarmed=False)
+    return manager
+
+
+def test_a_snapshot_is_healthy_only_after_its_probation() -> None:
+    manager = filled(upto=250)
+    assert [(one.update, one.healthy) for one in manager.snapshots] == [(0, True), (100, True), (200, False)]
+    manager.advance(251, alarmed=True)
+    assert [one.update for one in manager.snapshots] == [0, 100]
+    assert manager.last_healthy is not None
+    assert manager.last_healthy.update == 100
+
+
+def test_the_newest_are_kept_and_always_the_best() -> None:
+    manager = filled(RollbackConfig(max_checkpoints=3), upto=1000)
+    assert [one.update for one in manager.snapshots] == [800, 900, 1000]
+    assert manager.get_statistics() == {
+        "num_checkpoints": 4,
+        "best_checkpoint_step": 200,
+        "best_reward": 0.0,
+        "rollback_count": 0,
+        "last_rollback_step": None,
+        "learning_rate_share": 1.0,
+    }
+
+
+def test_with_room_for_one_a_healthy_one_is_never_given_up_for_one_on_probation() -> None:
+    manager = RollbackManager(RollbackConfig(max_checkpoints=1, save_interval=10, probation=100))
+    for step in range(0, 95, 10):
+        manager.save(step, {}, {})
+        assert manager.last_healthy is not None
+
+
+def test_the_ladder_lowers_then_goes_back_then_further_back_and_ends() -> None:
+    manager = filled()
+    answers, went_to = [], []
+    for number in range(10):
+        step = 510 + 40 * number
+        manager.advance(step, alarmed=True)
+        answers.append(manager.respond(step, gently=True))
+        if answers[-1] == STOP:
+            break
+        if answers[-1] == ROLLBACK:
+            went_to.append(manager.take(step).update)
+    assert answers == [LOWER, ROLLBACK, ROLLBACK, ROLLBACK, STOP]
+    assert went_to == [400, 300, 200]
+    assert manager.share == 0.5**4
+    assert manager.get_statistics()["last_rollback_step"] == 630
+    assert manager.get_statistics()["rollback_count"] == 3
+
+
+def test_what_a_lower_learning_rate_cannot_mend_goes_back_at_once() -> None:
+    assert filled().respond(501, gently=False) == ROLLBACK
+
+
+def test_learning_rates_grow_back_after_a_clean_stretch() -> None:
+    manager = filled()
+    manager.take(501)
+    assert manager.share == 0.5
+    grew = [manager.advance(step, alarmed=False) for step in range(502, 502 + 200)]
+    assert grew.index(True) == 199
+    assert manager.share == 1.0
+    assert manager.retries == 0
+
+
+def test_rollbacks_of_a_phase_are_bounded_even_where_each_seems_to_help() -> None:
+    manager, step, count = filled(RollbackConfig(max_rollbacks=4)), 500, 0
+    while manager.respond(step, gently=False) == ROLLBACK:
+        manager.take(step)
+        count += 1
+        for _ in range(250):
+            step += 1
+            manager.advance(step, alarmed=False)
+    assert count == 4
+
+
+def looks(manager: RollbackManager, **values: list[float]) -> list[bool]:
+    """What is answered to each look."""
+    rows = zip(*values.values(), strict=True)
+    return [manager.should_rollback(**dict(zip(values, row, strict=True)))[0] for row in rows]
+
+
+def test_a_loss_that_triples_is_a_reason_at_the_second_look_also_where_it_is_negative() -> None:
+    usual = [2.0, 2.1, 1.9, 2.2, 2.0, 1.8]
+    assert looks(RollbackManager(), loss=[*usual, 6.5, 6.5]) == [False] * 7 + [True]
+    assert not any(looks(RollbackManager(), loss=[*usual, 5.5, 5.5, 6.5, 2.0, 6.5]))
+    negative = [-2.0, -2.1, -1.9, -2.2, -2.0]
+    assert not any(looks(RollbackManager(), loss=[*negative, 0.0, 1.0]))
+    assert any(looks(RollbackManager(), actor_loss=[*negative, 4.0, 4.0]))
+
+
+def test_rewards_around_zero_give_no_false_reason_and_a_fall_gives_one() -> None:
+    rng = np.random.default_rng(0)
+    usual = (rng.standard_t(3, size=(2000, 160)).mean(axis=1) - 0.02).tolist()
+    manager = RollbackManager()
+    assert not any(looks(manager, reward=usual))
+    should, reason = [manager.should_rollback(reward=-3.0) for _ in range(2)][-1]
+    assert should
+    assert "mean reward fell to -3" in reason
+
+
+def test_a_policy_that_leaps_is_a_reason_and_one_that_learns_fast_is_not() -> None:
+    manager = RollbackManager()
+    assert not any(looks(manager, kl=[0.02 * n for n in range(30)]))
+    assert any(looks(manager, kl=[20.0, 20.0]))
+    slow = RollbackManager()
+    assert not any(looks(slow, kl=[0.001] * 10))
+    assert looks(slow, kl=[0.11, 0.11]) == [False, True]
+
+
+def test_the_presets_are_those_promised_and_keys_that_are_given_win() -> None:
+    names = ("save_interval", "max_checkpoints", "kl_threshold", "loss_spike", "reward_drop")
+    values = {
+        preset: [getattr(RollbackManager.preset(preset).config, name) for name in names]
+        for preset in ("default", "conservative", "aggressive")
+    }
+    assert values == {
+        "default": [100, 5, 0.1, 3.0, 0.5],
+        "conservative": [50, 10, 0.05, 2.0, 0.7],
+        "aggressive": [200, 3, 0.15, 5.0, 0.3],
+    }
+    given = load_config(None, {"guard.rollback.preset": "aggressive", "guard.rollback.save_interval": 70}, {})
+    assert (given.guard.rollback.save_interval, given.guard.rollback.max_checkpoints) == (70, 3)
+
+
+def test_a_manager_goes_on_from_its_saved_state() -> None:
+    manager, other = filled(), RollbackManager()
+    looks(manager, loss=[2.0] * 6 + [9.0], kl=[0.1] * 7)
+    manager.take(501)
+    tensors, state = manager.capture()
+    other.restore(tensors, json.loads(json.dumps(state)))
+    assert other.capture()[1] == state
+    for one in (manager, other):
+        one.advance(540, alarmed=True)
+    assert other.should_rollback(loss=9.0) == manager.should_rollback(loss=9.0)
+    mine, its = manager.take(541), other.take(541)
+    assert (mine.update, mine.state) == (its.update, its.state)
+    assert torch.equal(mine.tensors["w"], its.tensors["w"])
+    assert math.isclose(other.share, manager.share)
+
+
+def test_without_a_snapshot_there_is_nothing_to_go_back_to() -> None:
+    manager = RollbackManager()
+    assert manager.respond(1, gently=False) == STOP
+    with pytest.raises(LookupError):
+        manager.take(1)

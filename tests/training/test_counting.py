@@ -1,0 +1,92 @@
+"""Every final evaluation leaves a reading, and what was tried before deflates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.config import Config
+from finflow.errors import EvidenceError
+from finflow.evaluation.readings import readings_of
+from finflow.evaluation.results import ReportData
+from finflow.strategies.base import Information, equal_weights
+from finflow.strategies.classical import Momentum
+from finflow.training import held_out
+from finflow.training.counting import strategy_identity
+from finflow.training.materials import prepare
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
+    """What reports would be made from."""
+    made: list[ReportData] = []
+
+    def keep(folder: Path, data: ReportData) -> Path:
+        made.append(data)
+        return folder / "report.html"
+
+    monkeypatch.setattr(held_out, "write_report", keep)
+    return made
+
+
+def test_every_strategy_that_is_judged_counts_once(
+    tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData]
+) -> None:
+    ledger = tmp_path / "kept" / "readings.jsonl"
+    config = tiny(output__readings=str(ledger))
+    for name in ("momentum", "buy-and-hold", "momentum"):
+        held_out.backtest_strategies(config, [name])
+    held_out.backtest_strategies(tiny(output__readings=str(ledger), env__commission_bps=40), ["momentum"])
+    assert [data.tries.others for data in reports] == [0, 1, 1, 1]
+    assert reports[0].patient.name == "equal-weight-patient"
+    assert 0.0 < reports[0].patient.turnover[1:].sum() < reports[0].baseline.turnover[1:].sum()
+    assert "equal-weight-patient" not in [run.name for run in reports[0].strategies]
+    held_out.backtest_strategies(
+        tiny(output__readings=str(ledger), evaluation__rebalance_every=5, evaluation__configurations_tried=7),
+        ["momentum"],
+    )
+    assert reports[-1].tries.others == 2
+    assert reports[-1].tries.total == 9
+    kept = readings_of(ledger, prepare(config).panel.sha256)
+    assert [one.name for one in kept] == ["momentum", "buy-and-hold", "momentum", "momentum", "momentum"]
+    active = reports[0].agent.returns - reports[0].baseline.returns
+    assert kept[0].active_sharpe == pytest.approx(active.mean() / active.std(ddof=1))
+    assert reports[1].tries.sharpes == (kept[0].active_sharpe,)
+    assert kept[0].window == (str(reports[0].agent.dates[0]), str(reports[0].agent.dates[-1]))
+    assert "equal-weight" in kept[0].compared
+
+
+def test_the_ledger_lies_with_the_runs_unless_named(
+    tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData]
+) -> None:
+    config = tiny()
+    held_out.backtest_strategies(config, ["momentum"])
+    (line,) = (config.output.logs_dir / "readings.jsonl").read_text().splitlines()
+    assert json.loads(line)["panel"] == prepare(config).panel.sha256
+
+
+def test_a_damaged_ledger_stops_the_evaluation_before_it_reads(
+    tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "readings.jsonl"
+    ledger.write_text("nonsense\n")
+    monkeypatch.setattr(held_out, "run_backtests", lambda *_: pytest.fail("the window was read"))
+    with pytest.raises(EvidenceError, match=r"line 1 of the ledger of test readings .* is damaged"):
+        held_out.backtest_strategies(tiny(output__readings=str(ledger)), ["momentum"])
+    assert ledger.read_text() == "nonsense\n"
+
+
+def test_a_rule_is_known_by_its_settings_and_a_users_own_by_its_source() -> None:
+    class Mine:
+        name = "momentum"
+
+        def decide(self, information: Information) -> np.ndarray:
+            return equal_weights(information.listed)
+
+    identities = {strategy_identity(one) for one in (Momentum(21), Momentum(5), Mine())}
+    assert len(identities) == 3
+    assert strategy_identity(Momentum(21)) in identities

@@ -1,0 +1,253 @@
+"""Checkpoints of older formats go on; and a state that hashes right but that finflow never wrote is one line."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finflow.cli import main
+from finflow.config import Config
+from finflow.errors import CheckpointError
+from finflow.guard.capture import capture, restore
+from finflow.tensor_file import VERSION, read_file, read_tensors, write_tensors
+from finflow.training import code, trainer
+from finflow.training.checkpoints import configuration_of, policy_of, read_checkpoint
+from finflow.training.materials import prepare
+from finflow.training.state import TrainingState, start_offline, start_online
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+FIXTURE = Path(__file__).parent / "fixtures" / "format_1"
+CPU = torch.device("cpu")
+REAL = json.dumps
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_prices: Callable[..., Path]) -> Path:
+    """The folder that the fixture's run was made in, with its prices."""
+    make_prices(tmp_path / "prices.csv")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "models").mkdir(parents=True)
+    shutil.copy(FIXTURE / "checkpoint_online.safetensors", tmp_path / "run/models/checkpoint_latest.safetensors")
+    shutil.copy(FIXTURE / "metrics.jsonl", tmp_path / "run")
+    return tmp_path
+
+
+def test_a_checkpoint_of_format_1_is_migrated() -> None:
+    checkpoint = read_checkpoint(FIXTURE / "checkpoint_online.safetensors")
+    assert (checkpoint.version, VERSION) == (1, 2)
+    training, counters = checkpoint.facts["training"], checkpoint.counters
+    assert training["entropy_schedule"] == {"taken": counters["phase_update"]} == {"taken": 35}
+    assert training["reward_normalizer"] is None
+    assert list(checkpoint.facts["runtime"]) == ["torch"]
+    assert all(bool(parameter.isfinite().all()) for parameter in policy_of(checkpoint, CPU).parameters())
+
+
+def test_a_run_of_format_1_goes_on_where_it_stopped_and_says_what_differs(
+    desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped at update 49 of 74, 35 of them online: the schedule stands there too, and the log is taken up."""
+    monkeypatch.setattr(code, "version", lambda name: "9.9")
+    resumed = FinFlowTrainer(configuration_of(desk / "run"), resume=desk / "run")
+    if read_checkpoint(desk / "run").facts["runtime"]["torch"] != torch.__version__:
+        assert "torch was" in capsys.readouterr().out
+    result = resumed.finetune()
+    assert "checkpoint_best.safetensors is not there; the best checkpoint is sought afresh" in capsys.readouterr().out
+    assert result["alpha"] == pytest.approx(0.01 - 0.009 * 59 / 100_000, rel=1e-6)
+    latest = read_checkpoint(desk / "run")
+    assert (latest.version, latest.counters["update"]) == (2, 74)
+    rows = [json.loads(line)["update"] for line in (desk / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows == sorted(rows)
+    assert rows[-1] == 74
+
+
+@dataclass
+class Extended(TrainingState):
+    """The state of a training, and something more."""
+
+    added: dict[str, Any] = field(default_factory=dict)
+    window: torch.Tensor = field(default_factory=lambda: torch.zeros(3))
+
+
+def test_a_field_that_is_added_to_the_state_is_saved_and_resumed(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the field was written: no list of what to save knows of it."""
+
+    def start(*arguments: Any) -> Extended:
+        return Extended(**vars(start_offline(*arguments)))
+
+    monkeypatch.setattr(trainer, "start_offline", start)
+    first = FinFlowTrainer(tiny(train__offline_training_epochs=1))
+    state = first._begin().state
+    assert isinstance(state, Extended)
+    state.added["healthy"] = 7
+    state.window += 1.5
+    first.train_iql()
+    resumed = FinFlowTrainer(tiny(train__offline_training_epochs=1), resume=first.run_folder)
+    found = resumed._begin().state
+    assert isinstance(found, Extended)
+    assert found.added == {"healthy": 7}
+    assert found.window.tolist() == [1.5] * 3
+    monkeypatch.setattr(trainer, "start_offline", start_offline)
+    with pytest.raises(CheckpointError, match="'added' has no place here"):
+        FinFlowTrainer(tiny(train__offline_training_epochs=1), resume=first.run_folder)._begin()
+
+
+def test_a_resume_says_which_code_and_libraries_are_others() -> None:
+    before = code.runtime(CPU)
+    assert code.changed(before, dict(before)) is None
+    assert code.changed({"torch": before["torch"]}, before) is None  # format 1 knew no more
+    said = code.changed({**before, "code": "0123", "threads": "7"}, before)
+    assert said is not None
+    assert f"code was 0123, is {before['code']}; threads was 7, is {before['threads']}" in said
+    assert "\n" not in said
+
+
+# --- crafted states, each under a hash that is right
+
+
+def state_of(facts: dict[str, Any]) -> dict[str, Any]:
+    state: dict[str, Any] = facts["training"]
+    return state
+
+
+Craft = Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
+CRAFTED: dict[str, Craft] = {
+    "facts that are a word": lambda _, facts: facts.update(training="x"),
+    "no counters": lambda _, facts: state_of(facts).pop("counters"),
+    "a negative update": lambda _, facts: state_of(facts)["counters"].update(update=-1),
+    "an absurd update": lambda _, facts: state_of(facts)["counters"].update(update=10**30),
+    "half an update": lambda _, facts: state_of(facts)["counters"].update(update=1.5),
+    "an update that is true": lambda _, facts: state_of(facts)["counters"].update(update=True),
+    "a phase of another name": lambda _, facts: state_of(facts)["counters"].update(phase="later"),
+    "a counter too many": lambda _, facts: state_of(facts)["counters"].update(restore=1),
+    "a counter too few": lambda _, facts: state_of(facts)["counters"].pop("vector_step"),
+    "a configuration that is a number": lambda _, facts: facts.update(config=7),
+    "a configuration that is a list": lambda _, facts: facts.update(config="[1, 2]"),
+    "a configuration that is no YAML": lambda _, facts: facts.update(config="{" * 50),
+    "a configuration as deep as the sea": lambda _, facts: facts.update(config="[" * 5000),
+    "a shape without a width": lambda _, facts: facts["shape"].pop("hidden"),
+    "an absurd width": lambda _, facts: facts["shape"].update(hidden=10**15),
+    "another width": lambda _, facts: facts["shape"].update(hidden=4096, n_asset_features=9999),
+    "lenses beyond the features": lambda _, facts: facts["shape"]["lenses"][0].append(10**9),
+    "features that are numbers": lambda _, facts: facts["features"].update(assets=[1, 2]),
+    "a negative place in the log": lambda _, facts: facts["log"].update({"metrics.jsonl": -5}),
+    "a log that is a word": lambda _, facts: facts.update(log="x"),
+    "prices that are a number": lambda _, facts: facts.update(market=3),
+    "deep facts": lambda _, facts: facts.update(deep=1),
+    "a learning rate that is a word": lambda _, facts: state_of(facts)["bcell"].update(policy_optimiser=["x"]),
+    "a learning rate below zero": lambda _, facts: state_of(facts)["bcell"].update(policy_optimiser=[-1.0]),
+    "a learner that is a number": lambda _, facts: state_of(facts).update(bcell=5),
+    "a generator of another kind": lambda _, facts: state_of(facts)["world"].update(generator={"bit_generator": "os"}),
+    "a generator without a state": lambda _, facts: state_of(facts)["world"]["generator"].update(state={}),
+    "a negative replay": lambda _, facts: state_of(facts)["world"].update(written=-3),
+    "an absurd replay": lambda _, facts: state_of(facts)["world"].update(written=10**40),
+    "networks that are not numbers": lambda tensors, _: tensors["bcell/policy/gate.bias"].fill_(torch.nan),
+    "networks without end": lambda tensors, _: tensors["bcell/critic/mean.bias"].fill_(torch.inf),
+    "bars of another market": lambda tensors, _: tensors["world/env.bar"].add_(10**6),
+    "bars before the market": lambda tensors, _: tensors["world/replay.bar"].sub_(10**6),
+    "families that are not there": lambda tensors, _: tensors["world/replay.family"].add_(100),
+    "portfolios that are none": lambda tensors, _: tensors["world/env.weights"].mul_(3.0),
+    "wealth below zero": lambda tensors, _: tensors["world/env.wealth"].mul_(-1.0),
+    "ages of another episode": lambda tensors, _: tensors["world/env.age"].add_(1000),
+    "an environment of another size": lambda tensors, _: tensors.update({"world/env.age": torch.zeros(9).long()}),
+    "a replay of another type": lambda tensors, _: tensors.update({"world/replay.bar": torch.zeros(40)}),
+    "a random state of another size": lambda tensors, _: tensors.update(noise=torch.zeros(7, dtype=torch.uint8)),
+    "a random state of nothing": lambda tensors, _: tensors["noise"].fill_(255),
+    "moments of another shape": lambda tensors, _: tensors.update({"bcell/critic_optimiser/0.exp_avg": torch.ones(3)}),
+    "moments of a parameter that is not there": lambda tensors, _: tensors.update(
+        {f"bcell/critic_optimiser/99.{key}": torch.ones(()) for key in ("step", "exp_avg", "exp_avg_sq")}
+    ),
+    "steps below zero": lambda tensors, _: tensors["bcell/critic_optimiser/0.step"].fill_(-4.0),
+    "squares below zero": lambda tensors, _: tensors["bcell/critic_optimiser/0.exp_avg_sq"].fill_(-4.0),
+    "a tensor too many": lambda tensors, _: tensors.update(extra=torch.ones(1)),
+    "a tensor too few": lambda tensors, _: tensors.pop("exploration"),
+}
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_a_crafted_checkpoint_is_one_line_and_status_2(
+    case: str, desk: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the real command line; training itself is not reached."""
+    monkeypatch.setattr(trainer, "finetune", lambda *_: pytest.fail("it was trained on"))
+    latest = desk / "run" / "models" / "checkpoint_latest.safetensors"
+    tensors, facts = read_tensors(latest)
+    facts = {**copy.deepcopy(read_checkpoint(latest).facts)}
+    CRAFTED[case](tensors, facts)
+    if case == "deep facts":  # deeper than json itself would write
+        del facts["deep"]
+        text = json.dumps(facts)[:-1] + ', "deep": ' + "[" * 100_000 + "]" * 100_000 + "}"
+        with monkeypatch.context() as patch:
+            patch.setattr("finflow.tensor_file.json.dumps", lambda value, **_: text if value is facts else REAL(value))
+            write_tensors(latest, tensors, facts)
+    else:
+        write_tensors(latest, tensors, facts)
+    capsys.readouterr()
+    assert main(["--mode", "train", "--resume", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+def test_the_cases_above_are_crafted_from_one_that_is_taken(desk: Path) -> None:
+    """Otherwise they would be refused for another reason."""
+    latest = desk / "run" / "models" / "checkpoint_latest.safetensors"
+    checkpoint = read_checkpoint(latest)
+    write_tensors(latest, checkpoint.tensors, checkpoint.facts)
+    assert read_file(latest).version == 2
+    again = read_checkpoint(latest)
+    config = configuration_of(desk / "run")
+    materials = prepare(config)
+    assert again.facts["market"] == materials.process.panel.sha256
+    state = start_offline(config, materials, CPU, 10)
+    state.bcell, state.world = start_online(config, materials, CPU)
+    state.learner = state.behaviour_returns = None
+    restore(state, again.tensors, again.facts["training"])
+    tensors, facts = capture(state)
+    assert facts == again.facts["training"]
+    assert tensors.keys() == again.tensors.keys()
+
+
+# --- inspection
+
+
+def test_inspect_shows_what_is_held(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["run"], ["run/models/checkpoint_latest.safetensors"], ["--resume", "run"]):
+        assert main(["--mode", "inspect", *given]) == 0
+        shown = capsys.readouterr().out
+        for words in (
+            "checkpoint_latest.safetensors: whole, SHA-256 verified",
+            "format 1, 118,888 bytes",
+            "online phase, update 49 (35 of the phase), vector step 55, 220 decisions played",
+            "best by validation: -0.00112363 at update 47",
+            "bcell/policy 2,917",
+        ):
+            assert words in shown
+
+
+def test_inspect_names_what_is_damaged_and_ends_with_status_2(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = desk / "run" / "models"
+    content = (models / "checkpoint_latest.safetensors").read_bytes()
+    (models / "checkpoint_best.safetensors").write_bytes(content[:-50])
+    (models / "checkpoint_000000042.safetensors").write_bytes(content[:5000] + b"x" + content[5001:])
+    assert main(["--mode", "inspect", "run"]) == 2
+    captured = capsys.readouterr()
+    assert "checkpoint_latest.safetensors: whole" in captured.out
+    assert "checkpoint_best.safetensors: is damaged" in captured.out
+    end = "2 of 3 checkpoints cannot be used: checkpoint_best.safetensors, checkpoint_000000042.safetensors"
+    assert f"error: {end}; use another one\n" == captured.err
+
+
+@pytest.mark.parametrize("given", [[], ["none"], ["run", "--resume", "run"], ["empty"]])
+def test_inspect_needs_one_run_that_is_there(given: list[str], desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (desk / "empty").mkdir()
+    assert main(["--mode", "inspect", *given]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

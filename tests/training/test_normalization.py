@@ -1,0 +1,221 @@
+"""Rewards in units of their recent past: exact for as long as a run may last, and the same after a resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.config import Config
+from finflow.training.normalization import RewardNormalizer
+from finflow.training.pretrain import fill_window
+from finflow.training.replay import make_batch
+from finflow.training.reward_units import RewardUnits
+from finflow.training.run import TrainingRun, request_stop
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+
+
+def exact(window: np.ndarray) -> tuple[float, float]:
+    """Mean and population deviation in rational arithmetic."""
+    values = [Fraction(float(value)) for value in window]
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / len(values)
+    return float(mean), float(variance) ** 0.5
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 51, 160])
+def test_mean_and_deviation_are_those_of_the_last_rewards(size: int) -> None:
+    rewards = np.random.default_rng(0).normal(0.3, 2.0, size)
+    normalizer = RewardNormalizer(window_size=50, warmup=0)
+    for reward in rewards:
+        normalizer.update(reward)
+    found = normalizer.get_statistics()
+    assert found["mean"] == pytest.approx(rewards[-50:].mean(), rel=1e-12)
+    assert found["std"] == pytest.approx(rewards[-50:].std(), rel=1e-12, abs=1e-300)
+    assert (found["count"], found["buffer_size"]) == (size, min(size, 50))
+
+
+def test_a_million_evictions_at_an_offset_of_1e8_leave_no_drift() -> None:
+    """To the last bit: rewards of deviation 1 around 1e8, among which outliers of 1e12 came and went."""
+    rng = np.random.default_rng(1)
+    normalizer = RewardNormalizer(window_size=1000)
+    for _ in range(20):
+        rewards = 1e8 + rng.normal(size=50_050)
+        rewards[rng.integers(0, 49_000, 5)] = 1e12
+        normalizer.update(rewards)
+    found = normalizer.get_statistics()
+    assert found["count"] == 1_001_000
+    assert (found["mean"], found["std"]) == exact(rewards[-1000:])
+
+
+def test_a_textbook_downdate_would_have_drifted() -> None:
+    """What the exactness is for: Welford's recurrence run backwards in doubles, on the same kind of rewards."""
+    rng = np.random.default_rng(1)
+    rewards = (1e8 + rng.normal(size=20_000)).tolist()
+    mean = squares = 0.0
+    for place, reward in enumerate(rewards):
+        count = min(place + 1, 1000)
+        if place >= 1000:
+            gone = rewards[place - 1000]
+            before, mean = mean, mean + (reward - gone) / 1000
+            squares += (reward - gone) * (reward - mean + gone - before)
+        else:
+            delta = reward - mean
+            mean += delta / count
+            squares += delta * (reward - mean)
+    drift = abs((squares / 1000) ** 0.5 - exact(np.array(rewards[-1000:]))[1])
+    assert drift > 1e-9
+
+
+def test_a_reward_is_normalised_by_the_formula_and_clipped() -> None:
+    normalizer = RewardNormalizer(window_size=10, warmup=0)
+    normalizer.update([1.0, 2.0, 3.0])
+    std = np.std([1.0, 2.0, 3.0])
+    assert normalizer.normalize(2.5) == pytest.approx(0.5 / (std + 1e-8), rel=1e-12)
+    assert (normalizer.normalize(1e30), normalizer.normalize(-1e30)) == (10.0, -10.0)
+    assert np.isnan(normalizer.normalize(float("nan")))
+
+
+def test_single_rewards_arrays_and_tensors_agree() -> None:
+    normalizer, rewards = RewardNormalizer(warmup=0), np.linspace(-2, 5, 30)
+    normalizer.update(rewards)
+    single = [normalizer.normalize(float(reward)) for reward in rewards]
+    np.testing.assert_allclose(normalizer.normalize(rewards), single, rtol=1e-12)
+    batch = normalizer.normalize(torch.from_numpy(rewards).float())
+    assert batch.dtype == torch.float32
+    np.testing.assert_allclose(batch.numpy(), single, rtol=1e-5)
+
+
+def test_without_shifting_the_mean_stays() -> None:
+    normalizer = RewardNormalizer(window_size=10, warmup=0, shift=False)
+    normalizer.update([1.0, 2.0, 3.0])
+    assert normalizer.normalize(2.0) == pytest.approx(2.0 / np.std([1.0, 2.0, 3.0]), rel=1e-7)
+    assert normalizer.normalize(0.0) == 0.0
+
+
+def test_nothing_is_normalised_during_the_warm_up() -> None:
+    normalizer = RewardNormalizer(window_size=10, warmup=3)
+    for reward in (5.0, 6.0):
+        normalizer.update(reward)
+        assert normalizer.normalize(7.0) == 7.0
+    normalizer.update(7.0)
+    assert normalizer.normalize(7.0) == pytest.approx(1.0 / np.std([5.0, 6.0, 7.0]), rel=1e-6)
+
+
+def test_equal_rewards_are_no_division_by_zero() -> None:
+    normalizer = RewardNormalizer(window_size=10, warmup=0)
+    normalizer.update([0.1] * 10)
+    assert normalizer.get_statistics()["std"] == 0.0
+    assert normalizer.normalize(0.1) == pytest.approx(0.0, abs=1e-8)
+
+
+def test_what_is_no_reward_never_enters_the_window() -> None:
+    normalizer = RewardNormalizer(window_size=10, warmup=0)
+    normalizer.update([1.0, float("nan"), float("inf"), -float("inf"), 1e200, 3.0, 5e-324, 1e30])
+    found = normalizer.get_statistics()
+    assert found["count"] == 4
+    assert (found["mean"], found["std"]) == exact(np.array([1.0, 3.0, 5e-324, 1e30]))
+
+
+def test_reset_forgets_everything() -> None:
+    normalizer = RewardNormalizer(window_size=10, warmup=2)
+    normalizer.update([1.0, 2.0, 3.0])
+    normalizer.reset()
+    assert normalizer.get_statistics() == {"mean": 0.0, "std": 0.0, "count": 0, "buffer_size": 0}
+    assert normalizer.normalize(4.0) == 4.0
+
+
+def test_it_goes_on_exactly_where_it_stopped() -> None:
+    rng = np.random.default_rng(2)
+    first, other = RewardNormalizer(window_size=20), RewardNormalizer(window_size=20)
+    first.update(rng.normal(1e6, 1.0, 55))
+    tensors, state = first.capture()
+    other.restore(tensors, json.loads(json.dumps(state)))
+    later = rng.normal(size=13)
+    first.update(later)
+    other.update(later)
+    assert first.get_statistics() == other.get_statistics()
+    for tensors, state in (
+        ({"window": torch.ones(3)}, {"count": 3}),
+        ({"window": torch.full((3,), torch.nan, dtype=torch.float64)}, {"count": 3}),
+        ({"window": torch.ones(3, dtype=torch.float64)}, {"count": 2}),
+        ({"window": torch.ones(3, dtype=torch.float64)}, {"count": "3"}),
+    ):
+        with pytest.raises(ValueError):
+            other.restore(tensors, state)
+
+
+@pytest.mark.parametrize("given", [{"window_size": 1}, {"clip": 0.0}, {"warmup": -1}])
+def test_what_is_no_window_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(ValueError):
+        RewardNormalizer(**given)  # type: ignore[arg-type]
+
+
+def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exactly(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"train__reward_normalization__enabled": True, "train__reward_normalization__window_size": 120}
+    trainer = FinFlowTrainer(tiny(**keys))
+    trainer.train_iql()
+    state, data = trainer._begin().state, trainer.collect_offline_data()
+    normalizer = state.reward_normalizer
+    assert normalizer is not None
+    units = RewardUnits.of(trainer.materials.process, data.reward_scale, "equal-weight", torch.device("cpu"))
+    places = np.linspace(0, len(data) - 1, 120).astype(int)
+    scaled = units.scaled(torch.from_numpy(data.reward[places]).double(), torch.from_numpy(data.bar[places]).long())
+    offline = normalizer.get_statistics()
+    assert offline["mean"] == pytest.approx(float(scaled.mean()), abs=1e-6)
+    assert offline["count"] == 120
+    trainer.finetune()
+    assert state.world is not None
+    replay, online = state.world.replay, normalizer.get_statistics()
+    assert online["count"] == 120 + replay.written
+    last = replay.rows((replay.written - 120 + torch.arange(120)) % replay.places)
+    mean = float(units.scaled(last["reward"].double(), last["bar"]).mean())
+    assert online["mean"] == pytest.approx(mean, abs=1e-5)  # the replay's are raw, float32
+
+    market = trainer._begin().materials
+    from finflow.training.replay import MarketTensors
+
+    tensors = MarketTensors.of(market.process, torch.device("cpu"))
+    rows = replay.rows(torch.arange(16))
+    raw = make_batch(rows, tensors, units)
+    normalised = make_batch(rows, tensors, units._replace(normalizer=normalizer))
+    expected = (raw.rewards - online["mean"]) / online["std"]
+    torch.testing.assert_close(normalised.rewards, expected.float(), rtol=1e-4, atol=1e-5)
+
+    stopped, calls, original = FinFlowTrainer(tiny(**keys)), [0], TrainingRun.stop_if_asked
+
+    def stop_at(run: TrainingRun) -> None:
+        calls[0] += 1
+        if calls[0] == 14 + 20 + 33:
+            request_stop()
+        original(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "stop_if_asked", stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.train()
+    resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
+    resumed.finetune()
+    latest = "models/checkpoint_latest.safetensors"
+    assert (resumed.run_folder / latest).read_bytes() == (trainer.run_folder / latest).read_bytes()
+
+
+def test_the_window_is_filled_once(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny())
+    data = trainer.collect_offline_data()
+    normalizer = RewardNormalizer(window_size=30)
+    without = RewardUnits.of(trainer.materials.process, data.reward_scale, "none", torch.device("cpu"))
+    fill_window(without._replace(normalizer=normalizer), data)
+    before = normalizer.get_statistics()
+    fill_window(without._replace(normalizer=normalizer), data)
+    fill_window(without, data)
+    assert normalizer.get_statistics() == before
+    assert before["count"] == 30
