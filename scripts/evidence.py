@@ -1,8 +1,9 @@
 """Make the evidence that takes long, and the tables in docs: `make evidence`. Resumes where it stopped.
 
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
-`planted` that of what offline learning finds in made-up markets, `durability` those about kills, faults of the disk and files made to mislead, `guard` that of faults injected into
-trainings, `nulls` that of the verdict where nothing can be won (with `--retrain 20`: of the demo, trained there).
+`planted` that of what offline learning finds in made-up markets, `durability` those about kills, faults of the disk and
+files made to mislead, `guard` that of faults injected into trainings, `nulls` that of the verdict where nothing can be
+won (with `--retrain 20`: of the demo, trained there).
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ PLANTED_HEAD = """# Evidence about planted signals
 The offline phase alone on made-up markets (docs/synthetic.md), the kinds' own parameters, log return as the objective,
 default costs; networks of 64, 30 epochs over 300 episodes, one sample of the market a seed. Score on four years of
 validation: 1 is the optimal policy, 0 the better of equal weight and holding; mean over seeds with its 95 % interval.
-Policy: `bcell.iql_extraction` (docs/offline.md). Beaten: samples on which the policy scores more than the best of the
-thirty variants of the families that it learned from, which is chosen in hindsight.
+Policy: `bcell.iql_extraction` (docs/offline.md). Best family: of the five that it learned from, each the mean of its
+six variants; beaten: samples on which the policy scores more. Best variant: of all thirty, chosen in hindsight.
 
 """
 
