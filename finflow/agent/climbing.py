@@ -67,7 +67,7 @@ def climbing_loss(value: Tensor, advantage: Tensor, cloning: Tensor, cloning_wei
     Parameters
     ----------
     value : Tensor, (B,)
-        Of the policy's own actions.
+        Of the policy's own actions; less anything that no action changes.
     advantage : Tensor, (B,)
         Of the data's actions.
     cloning : Tensor, ()

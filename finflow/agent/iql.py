@@ -40,13 +40,12 @@ class IQL(OfflineLearner):
         behaviour_metrics = self.update_behaviour_value(behaviour, batch)
         with torch.no_grad():
             now, ahead_value = self.value(batch.both).chunk(2)
-        advantage = data_value - now
-        policy_loss, policy_metrics = self._policy_loss(batch, values, advantage, progress, self.dropout_noise(noise))
+        policy_loss, policy_metrics = self._policy_loss(batch, values, now, progress, self.dropout_noise(noise))
         set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, self._policy_progress(progress)))
         descend(policy_loss, self.policy_optimiser, config.gradient_norm)
         critic_metrics = self.update_critic(batch, ahead_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
         follow(self.target_critic, self.critic, config.tau)
-        own = {"v_loss": v_loss, "v": value.mean(), "advantage": advantage.mean()}
+        own = {"v_loss": v_loss, "v": value.mean(), "advantage": (data_value - now).mean()}
         return {
             **{name: tensor.detach() for name, tensor in own.items()},
             **behaviour_metrics,
@@ -54,16 +53,21 @@ class IQL(OfflineLearner):
             **critic_metrics,
         }
 
+    def travels(self, progress: float) -> bool:
+        """Whether the policy climbs, which takes it far from where it cloned to."""
+        return self.config.iql_extraction == "gradient" and progress >= CLIMB_FROM
+
     def _policy_loss(
-        self, batch: Batch, values: TargetValues, advantage: Tensor, progress: float, noise: Generator | None
+        self, batch: Batch, values: TargetValues, now: Tensor, progress: float, noise: Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """How the policy is read off the values: as published, or by the critics' gradient."""
+        """How the policy is read off the values: as published, or by the critics' gradient; ``now`` is V(s), (B,)."""
+        advantage = values.data - now
         weights = advantage_weights(advantage, self.config.iql_temperature)
-        if self.config.iql_extraction == "awr" or progress < CLIMB_FROM:
+        if not self.travels(progress):
             return self.policy.imitation_loss(batch, weights, noise)
         action, cloning, others, metrics = self.policy.climbing_step(batch, weights, noise)
         value = linear_in(action.unsqueeze(1), lambda chosen: self.least_value(values.encoding, batch, chosen))[:, 0]
-        loss = climbing_loss(value, advantage, cloning, self.config.iql_cloning)
+        loss = climbing_loss(value - now, advantage, cloning, self.config.iql_cloning)  # V(s) teaches nothing here
         return loss + others, {**metrics, "policy_loss": loss.detach()}
 
     def _policy_progress(self, progress: float) -> float:

@@ -98,6 +98,10 @@ class OfflineLearner:
         """
         raise NotImplementedError
 
+    def travels(self, progress: float) -> bool:
+        """Whether the policy moves far at this progress because it is meant to."""
+        return False
+
     def dropout_noise(self, noise: Generator) -> Generator | None:
         """The generator where dropout is on, and none where it is off."""
         return noise if self.config.dropout > 0.0 else None

@@ -61,7 +61,7 @@ def test_the_climb_reaches_experts_and_no_critic(shape: NetworkShape, make_batch
     learner, batch = IQL(portfolio_networks(shape, config, generator()), config, CPU), make_batch()
     batch = batch._replace(families=torch.full((16,), 5))  # of no expert: only the climb can teach them
     values = learner.target_values(batch)
-    loss, _ = learner._policy_loss(batch, values, values.data, progress=1.0, noise=None)
+    loss, _ = learner._policy_loss(batch, values, torch.zeros(16), progress=1.0, noise=None)
     loss.backward()
     assert learner.policy.score.weight.grad.abs().sum() > 0.0
     assert all(parameter.grad is None for parameter in learner.target_critic.parameters())
@@ -78,6 +78,13 @@ def test_it_clones_first(shape: NetworkShape, make_batch: MakeBatch) -> None:
         learned.append(torch.cat([parameter.flatten() for parameter in learner.policy.parameters()]))
     assert torch.equal(*learned)
     assert CLIMB_FROM == 0.5
+
+
+def test_the_guard_is_told_where_the_climb_begins(shape: NetworkShape) -> None:
+    for extraction, far in (("awr", []), ("gradient", [6, 7, 8, 9, 10])):
+        config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
+        learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
+        assert [update for update in range(11) if learner.travels(update / 11)] == far
 
 
 def test_a_climb_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:
