@@ -363,6 +363,10 @@ class TrainConfig(Section):
     save_best: Flag = Field(default=True, description="keep the checkpoint that is best on the validation window")
     save_latest: Flag = Field(default=True, description="keep the newest checkpoint, for --resume")
     max_checkpoints: Int = Field(default=5, ge=0, description="numbered checkpoints kept, newest first")
+    reward_reference: Literal["equal-weight", "none"] = Field(
+        default="equal-weight",
+        description="whose log return over the same bar, before costs, learners see rewards in excess of",
+    )
     profile: Flag = Field(
         default=False, description="write a torch profiler trace of a few updates of each phase into the run folder"
     )
@@ -409,6 +413,13 @@ class BCellConfig(Section):
     iql_expectile: Number = Field(default=0.7, gt=0, lt=1, description="expectile of IQL's value function")
     iql_temperature: Number = Field(
         default=3.0, ge=0, description="beta in the advantage weight min(exp(beta * A), 100)"
+    )
+    iql_extraction: Literal["awr", "gradient"] = Field(
+        default="awr",
+        description="how IQL's policy is read off its values: weighted cloning, as published, or the critics' gradient",
+    )
+    iql_cloning: Number = Field(
+        default=1.0, ge=0, description="weight of plain cloning where IQL's policy follows the critics' gradient"
     )
     alpha_init: Number = Field(default=0.75, gt=0, description="entropy coefficient at the start")
     alpha_mode: Literal["auto", "fixed", "annealed"] = Field(

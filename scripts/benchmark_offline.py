@@ -29,6 +29,7 @@ from finflow.offline.collection import collect
 from finflow.training.materials import Materials, prepare
 from finflow.training.pretrain import Epochs
 from finflow.training.replay import MarketTensors, Transitions, make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.state import seeded
 
 SECONDS = 1.0  # of each contender in each round, of processor time
@@ -54,13 +55,13 @@ def our_iql(materials: Materials) -> Ours:
     config, device = materials.config, torch.device("cpu")
     dataset = collect(config, materials.process, materials.split.train)
     store, market = Transitions.of(dataset, device), MarketTensors.of(materials.process, device)
+    units = RewardUnits.of(materials.process, dataset.reward_scale, config.train.reward_reference, device)
     learner = IQL(portfolio_networks(materials.shape, config.bcell, seeded(0, 0)), config.bcell, device)
     noise, epochs, updates = seeded(0, 1), Epochs(config, dataset), itertools.count()
 
     def draw() -> Batch:
         rows = store.rows(epochs.rows(next(updates)))
-        scale, size = dataset.reward_scale, epochs.group_size
-        return make_batch(rows, market, scale, noise, config.train.observation_noise, size)
+        return make_batch(rows, market, units, noise, config.train.observation_noise, epochs.group_size)
 
     def update(batch: Batch) -> None:
         learner.update(batch, 0.0, noise)

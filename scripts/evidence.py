@@ -1,8 +1,9 @@
 """Make the evidence that takes long, and the tables in docs: `make evidence`. Resumes where it stopped.
 
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
-`durability` those about kills, faults of the disk and files made to mislead, `guard` that of faults injected into
-trainings, `nulls` that of the verdict where nothing can be won (with `--retrain 20`: of the demo, trained there).
+`planted` that of what offline learning finds in made-up markets, `durability` those about kills, faults of the disk and
+files made to mislead, `guard` that of faults injected into trainings, `nulls` that of the verdict where nothing can be
+won (with `--retrain 20`: of the demo, trained there).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from finflow.experiments.null_markets import (
     summarise_study,
 )
 from finflow.experiments.offline_methods import METHODS, FamilyRule, family_results, offline_table
+from finflow.experiments.planted_signals import planted_table, planted_variants
 from finflow.files import write_atomically
 from finflow.training.code import code_hash
 
@@ -87,9 +89,30 @@ end within one standard deviation (over the undisturbed seeds) of the same seed 
 """
 
 
+PLANTED_SEEDS = 3
+PLANTED_HEAD = """# Evidence about planted signals
+
+<!-- Made by scripts/evidence.py (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+
+The offline phase alone on made-up markets (docs/synthetic.md), the kinds' own parameters, log return as the objective,
+default costs; networks of 64, 30 epochs over 300 episodes, one sample of the market a seed. Score on four years of
+validation: 1 is the optimal policy, 0 the better of equal weight and holding; mean over seeds with its 95 % interval.
+Policy: `bcell.iql_extraction` (docs/offline.md). Best family: of the five that it learned from, each the mean of its
+six variants; beaten: samples on which the policy scores more. Best variant: of all thirty, chosen in hindsight.
+
+"""
+
+
 def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
-    pages = {"durability": _durability, "guard": _guard, "nulls": _nulls, "offline": _offline, "runs": _runs}
+    pages = {
+        "durability": _durability,
+        "guard": _guard,
+        "nulls": _nulls,
+        "offline": _offline,
+        "planted": _planted,
+        "runs": _runs,
+    }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
     parser.add_argument("--retrain", type=int, default=0, metavar="N", help="nulls: demo trainings on N null markets")
@@ -117,6 +140,12 @@ def _offline(given: argparse.Namespace) -> None:
     results = run_missing(OFFLINE, KEPT, RUNS)
     page = OFFLINE_HEAD + offline_table(results, family_results(Config())) + _made(results)
     write_atomically(ROOT / "docs" / "offline-evidence.md", page)
+
+
+def _planted(given: argparse.Namespace) -> None:
+    """What offline learning finds on markets whose optimum is known."""
+    results = run_missing(planted_variants(PLANTED_SEEDS), KEPT, RUNS)
+    write_atomically(ROOT / "docs" / "planted-evidence.md", PLANTED_HEAD + planted_table(results) + _made(results))
 
 
 def _runs(given: argparse.Namespace) -> None:

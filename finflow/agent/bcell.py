@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
+from finflow.agent.climbing import linear_in
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.losses import (
     actor_loss,
@@ -223,13 +224,11 @@ class BCell:
         self, states: States, encoding: Encoding, drawn: Tensor, log_density: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The actor's loss, with gradients through the action and none for the critics."""
-        action = drawn.detach().requires_grad_(True)
-        value = self.critic.value(encoding, states, action, with_quantiles=0).mean[..., 0].min(dim=0).values
-        (slope,) = torch.autograd.grad(value.sum(), action)
-        # equal in value and in gradient to Q(s, a), linear in the action
-        linear = value.detach() + (slope * (drawn - action.detach())).sum(dim=(1, 2))
+        value = linear_in(
+            drawn, lambda action: self.critic.value(encoding, states, action, with_quantiles=0).mean.min(dim=0).values
+        )
         dimensions = drawn.shape[-1] - 1
-        return actor_loss(log_density, linear, alpha, dimensions), -log_density.mean().detach()
+        return actor_loss(log_density, value[:, 0], alpha, dimensions), -log_density.mean().detach()
 
     def _update_alpha(self, log_density: Tensor, dimensions: int, share: float) -> None:
         """Move the temperature so that the policy's entropy comes to its target."""

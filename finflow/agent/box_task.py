@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
+from finflow.agent.climbing import Climb
 from finflow.agent.critic import Valuation
 from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import Encoding, EnsembleLinear, normalised
@@ -105,11 +106,10 @@ class BoxPolicy(nn.Module):
         mean: Tensor = self(states)
         return mean
 
-    def deterministic_step(
-        self, batch: Batch, noise: Generator | None = None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The mean action; there is nothing else to learn beside it."""
-        return self(batch.states), torch.zeros((), device=batch.rewards.device), {}
+    def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
+        """The mean action, and the likelihood of the data's; there is nothing else to learn beside them."""
+        cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights))
+        return Climb(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
 
     def coordinates(self, actions: Tensor) -> Tensor:
         """Actions as they are."""

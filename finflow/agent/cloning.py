@@ -23,7 +23,7 @@ class BehaviourCloning(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the policy, the critics and their targets."""
         config = self.config
-        data_value, ahead = self.target_values(batch)
+        _, data_value, ahead = self.target_values(batch)
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, MEAN)
         descend(v_loss, self.value_optimiser, config.gradient_norm)

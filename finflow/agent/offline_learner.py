@@ -11,12 +11,13 @@ import copy
 from typing import NamedTuple
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.box_task import BoxCritic, BoxPolicy, BoxValue
 from finflow.agent.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.losses import bellman_target, mean_loss, pinball_loss
+from finflow.agent.networks import Encoding
 from finflow.agent.optimisation import descend, freeze, make_optimiser
 from finflow.agent.policy import ExpertPolicy
 from finflow.config import BCellConfig
@@ -28,6 +29,24 @@ class Networks(NamedTuple):
     policy: ExpertPolicy | BoxPolicy
     critic: CriticEnsemble | BoxCritic
     value: ValueNetwork | BoxValue
+
+
+class TargetValues(NamedTuple):
+    """What the target critics say of a batch, without gradients.
+
+    Attributes
+    ----------
+    encoding : Encoding
+        Of the states.
+    data : Tensor, (B,)
+        Least value of the data's actions.
+    ahead : Valuation
+        Of the behaviour's next decisions.
+    """
+
+    encoding: Encoding
+    data: Tensor
+    ahead: Valuation
 
 
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
@@ -79,21 +98,29 @@ class OfflineLearner:
         """
         raise NotImplementedError
 
+    def travels(self, progress: float) -> bool:
+        """Whether the policy moves far at this progress because it is meant to."""
+        return False
+
     def dropout_noise(self, noise: Generator) -> Generator | None:
         """The generator where dropout is on, and none where it is off."""
         return noise if self.config.dropout > 0.0 else None
 
-    def target_values(self, batch: Batch) -> tuple[Tensor, Valuation]:
-        """By the target critics: least value of the data's actions, (B,), and the next decisions' own values."""
+    def target_values(self, batch: Batch) -> TargetValues:
+        """What the target critics say of a batch."""
         with torch.no_grad():
-            encoding = self.target_critic.encode(batch.both)
+            both = self.target_critic.encode(batch.both)
             groups = len(batch.both.market) // 2
-            data = self.target_critic.value(
-                encoding.groups(0, groups), batch.states, batch.actions.unsqueeze(1), with_quantiles=0
-            )
+            encoding = both.groups(0, groups)
+            data = self.least_value(encoding, batch, batch.actions.unsqueeze(1))[:, 0]
             following = batch.next_actions.unsqueeze(1)
-            ahead = self.target_critic.value(encoding.groups(groups, 2 * groups), batch.next_states, following)
-            return data.mean[..., 0].min(dim=0).values, ahead
+            ahead = self.target_critic.value(both.groups(groups, 2 * groups), batch.next_states, following)
+            return TargetValues(encoding, data, ahead)
+
+    def least_value(self, encoding: Encoding, batch: Batch, actions: Tensor) -> Tensor:
+        """Least value of actions (B, P, K) by the target critics, (B, P)."""
+        valuation = self.target_critic.value(encoding, batch.states, actions, with_quantiles=0)
+        return valuation.mean.min(dim=0).values
 
     def update_behaviour_value(self, behaviour: Tensor, batch: Batch) -> dict[str, Tensor]:
         """V_mu toward the behaviour's lambda-returns, on an encoding that it does not teach."""
@@ -134,8 +161,3 @@ class OfflineLearner:
             "q_largest": valuation.mean.detach().abs().max(),
             "critic_gradient": length,
         }
-
-
-def modules_of(learner: OfflineLearner) -> list[nn.Module]:
-    """All networks of a learner."""
-    return [part for part in vars(learner).values() if isinstance(part, nn.Module)]

@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States, spread_out
+from finflow.agent.climbing import Climb
 from finflow.agent.critic import NetworkShape
 from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
@@ -32,6 +33,9 @@ LOG_SCALE_RANGE = (-2.3, -0.7)
 # Part of the way to its aim that a family goes in a decision, on average: the mean of the trade rates that behaviour
 # draws, 0.167, times the share of decisions that are due, 0.65.
 FAMILY_RATE = 0.11
+# An aim that is hardly traded hardly feels what it is worth, and while it is bad it is not worth trading: a trap. So a
+# climb lets it learn as if this much of the way to it were gone at least.
+LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
 
 
@@ -116,7 +120,12 @@ class ExpertPolicy(nn.Module):
             self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
 
     def forward(
-        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
+        self,
+        states: States,
+        noise: Generator | None = None,
+        gate_only: bool = False,
+        only: int | None = None,
+        climbing: bool = False,
     ) -> Decision:
         """Decide for a batch of states.
 
@@ -129,6 +138,8 @@ class ExpertPolicy(nn.Module):
             The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
         only : int, optional
             The expert that decides alone, whatever the gate says.
+        climbing : bool
+            An aim that is hardly traded learns as if it were traded more: see ``LEAST_PULL``.
         """
         experts, seen = self._experts(states)
         if gate_only:
@@ -141,6 +152,8 @@ class ExpertPolicy(nn.Module):
         mixed = experts.detach() if gate_only else experts
         aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
         experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
+        if climbing:
+            return self.toward(states, experts, gate, aim, hidden, LEAST_PULL)
         return self.toward(states, experts, gate, aim, hidden)
 
     def imitation_loss(
@@ -173,22 +186,27 @@ class ExpertPolicy(nn.Module):
         decision: Decision = self(states)
         return decision.distribution.centre()
 
-    def deterministic_step(
-        self, batch: Batch, noise: Generator | None = None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The centre, with gradients for the gate and the trade rate; and what the experts learn meanwhile.
+    def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
+        """The centre, with gradients for all of the policy: what climbs a critic, and what holds it to the data.
 
-        Returns
-        -------
-        action : Tensor, (batch, K)
-        loss : Tensor, ()
-            Plain likelihood of each expert on its own family.
-        metrics : dict of Tensor, ()
+        Parameters
+        ----------
+        batch : Batch
+        weights : Tensor, (batch,)
+            Of the transitions in what each expert learns from its own family.
+        noise : Generator, optional
+            For dropout.
         """
-        decision = self(batch.states, noise, gate_only=True)
-        loss = expert_loss(decision, batch, torch.ones_like(batch.rewards))
-        metrics = {"expert_loss": loss.detach(), "trade_rate": decision.trade_rate.mean().detach()}
-        return decision.distribution.centre(), loss, metrics
+        decision = self(batch.states, noise, climbing=True)
+        distribution = decision.distribution
+        apart = log_ratios(batch.actions) - distribution.location
+        spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
+        scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), apart.shape[1])
+        experts = expert_loss(decision, batch, weights)
+        cloning = 0.5 * apart.square().mean()
+        metrics = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
+        found = {name: value.detach() for name, value in metrics.items()}
+        return Climb(distribution.centre(), cloning, experts + scale, found)
 
     def coordinates(self, actions: Tensor) -> Tensor:
         """Actions where distance means something: additive log ratios, (..., K - 1)."""
@@ -198,15 +216,20 @@ class ExpertPolicy(nn.Module):
         """Portfolios moved by ``change`` (..., K - 1) in log ratios; of the same simplex."""
         return log_portfolio(log_ratios(actions) + change).exp()
 
-    def toward(self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor) -> Decision:
-        """Move from the current weights toward an aim."""
+    def toward(
+        self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float = 0.0
+    ) -> Decision:
+        """Move from the current weights toward an aim, which learns as if by ``least_pull`` of the way at least."""
         weights = states.weights
         distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
         rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
-        centre = ((1.0 - trade_rate) * weights + trade_rate * aim).clamp(min=SMALLEST_WEIGHT)
+        taught = aim
+        if least_pull > 0.0:  # the same numbers, with a larger gradient
+            taught = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
+        centre = ((1.0 - trade_rate) * weights + trade_rate * taught).clamp(min=SMALLEST_WEIGHT)
         return Decision(experts, gate, aim, trade_rate, centre, log_scale)
 
     def _experts(self, states: States) -> tuple[Tensor, Tensor]:

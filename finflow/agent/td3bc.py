@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
+from finflow.agent.climbing import linear_in
 from finflow.agent.losses import expectile_loss, td3bc_loss
 from finflow.agent.offline_learner import Networks, OfflineLearner
 from finflow.agent.optimisation import cosine, descend, follow, freeze, set_learning_rate
@@ -46,7 +47,7 @@ class TD3BC(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the critics and, every second time, the policy and the targets."""
         config = self.config
-        data_value, _ = self.target_values(batch)
+        data_value = self.target_values(batch).data
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, MEAN)
         descend(v_loss, self.value_optimiser, config.gradient_norm)
@@ -73,16 +74,16 @@ class TD3BC(OfflineLearner):
 
     def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Climb the first critic, as published, with a pull to the data's action."""
-        action, others, metrics = self.policy.deterministic_step(batch, self.dropout_noise(noise))
+        alike = torch.ones_like(batch.rewards)
+        action, _, others, metrics = self.policy.climbing_step(batch, alike, self.dropout_noise(noise))
         with torch.no_grad():
             encoding = self.critic.encode(batch.states)
-        chosen = action.detach().requires_grad_(True)
-        value = self.critic.value(encoding, batch.states, chosen.unsqueeze(1), with_quantiles=0).mean[0, :, 0]
-        (slope,) = torch.autograd.grad(value.sum(), chosen)
-        # equal in value and in gradient to Q(s, a), linear in the action
-        linear = value.detach() + (slope * (action - chosen.detach())).sum(dim=1)
+        value = linear_in(
+            action.unsqueeze(1),
+            lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0],
+        )
         apart = self.policy.coordinates(action) - self.policy.coordinates(batch.actions)
-        loss = td3bc_loss(linear, apart.square().mean(dim=1))
+        loss = td3bc_loss(value[:, 0], apart.square().mean(dim=1))
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
         descend(loss + others, self.policy_optimiser, self.config.gradient_norm)
         return {**metrics, "policy_loss": loss.detach()}

@@ -119,12 +119,18 @@ def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     return growth
 
 
+def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Log return of equal weight over the bar that ends at each bar, before costs, (bars,); 0 where none is listed."""
+    growth, listed = growth_of(panel, fill)[:, :-1], panel.listed
+    count = listed.sum(axis=1)
+    mean = (growth * listed).sum(axis=1) / np.maximum(count, 1)
+    return np.log(np.where(count > 0, mean, 1.0))
+
+
 def equal_weight_moments(panel: MarketPanel, fill: str, bars: range) -> Moments:
     """Moments of equal weight's daily log return over ``bars``, before costs."""
-    growth = growth_of(panel, fill)[bars.start : bars.stop, :-1]
-    listed = panel.listed[bars.start : bars.stop]
-    log_returns = np.log((growth * listed).sum(axis=1) / np.maximum(listed.sum(axis=1), 1))
-    log_returns = log_returns[listed.any(axis=1)]
+    log_returns = equal_weight_log_returns(panel, fill)[bars.start : bars.stop]
+    log_returns = log_returns[panel.listed[bars.start : bars.stop].any(axis=1)]
     return Moments(float(log_returns.mean()), float((log_returns**2).mean()))
 
 

@@ -97,8 +97,12 @@ def _cell(key: str, values: Sequence[float], as_range: bool) -> str:
     mean = f"{scaled.mean():.2f}{unit}"
     if as_range or len(values) < 2:
         return f"{mean} ({scaled.min():.2f} to {scaled.max():.2f})"
-    width = float(stats.t.ppf(0.975, len(values) - 1)) * scaled.std(ddof=1) / math.sqrt(len(values))
-    return f"{mean} ± {width:.2f}"
+    return f"{mean} ± {half_width(scaled):.2f}"
+
+
+def half_width(values: FloatArray) -> float:
+    """Half the width of the 95 % interval of a mean (Student's t)."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
 
 
 def _mean_reward(rewards: FloatArray | None) -> float:

@@ -21,7 +21,8 @@ LEAST_LOOKS = 5  # before losses and rewards are compared with their own past
 USUAL_SPREAD = 6.0  # deviations that are usual
 LEAST_LOSS = 0.5  # a loss is never said to have risen that is not over a multiple of it
 LOOKS_IN_A_ROW = 2
-KL_RISE = 6.0  # times its usual: a policy that learns does move
+KL_RISE = 6.0  # times the farthest it usually is: a policy that learns does move, and by leaps
+KL_WINDOWS = 5  # looks that its usual is known from, in multiples of a window
 UNKNOWN_KL = 100.0  # times the threshold, while it is not known how fast this training moves the policy
 REWARD_WINDOWS = 10  # rewards are noise for the most part: their usual spread is known from more looks
 
@@ -74,7 +75,7 @@ class RollbackManager:
         self.best: Snapshot | None = None
         size = self.config.metric_window_size
         self.windows = {name: RobustWindow(size, min(LEAST_LOOKS, size), renew=1) for name in ("critic", "actor")}
-        self.windows["kl"] = RobustWindow(size, size, renew=1)
+        self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
         self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
         self.suspects: dict[str, int] = {}
         self.rollback_count = 0
@@ -160,7 +161,7 @@ class RollbackManager:
             Mean reward of the agent's decisions since the last look.
         kl : float, optional
             From the last healthy policy, in nats per free dimension. Held against the threshold, or against six times
-            what is usual in this training where that is more.
+            the farthest that is usual in this training where that is more.
 
         Returns
         -------
@@ -210,7 +211,7 @@ class RollbackManager:
         if kl is None:
             return None
         window = self.windows["kl"]
-        usual = KL_RISE * window.centre if window.ready else UNKNOWN_KL * self.config.kl_threshold
+        usual = KL_RISE * max(window.values) if window.ready else UNKNOWN_KL * self.config.kl_threshold
         limit = max(self.config.kl_threshold, usual)
         if kl <= limit:
             return ""

@@ -13,6 +13,7 @@ from finflow.env.decision import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.evaluation.audit import Answer, Rows
 from finflow.training.replay import MarketTensors, Transitions, make_batch
+from finflow.training.reward_units import RewardUnits
 
 __all__ = ["episode", "fills", "replayed"]
 
@@ -73,8 +74,9 @@ def replayed(process: DecisionProcess, last: int, before: int) -> Answer:
     lag = process.lag
     bars = np.asarray(process.decision_bars(range(max(last - before, 0), last + lag + 2)), dtype=np.int64)
     market = MarketTensors.of(process, torch.device("cpu"))
+    units = RewardUnits.of(process, 1.0, "none", torch.device("cpu"))
     empty = Transitions(len(bars), process.n_weights, process.portfolio_size, torch.device("cpu"))
-    batch = make_batch({**empty.columns, "bar": torch.from_numpy(bars)}, market, 1.0)
+    batch = make_batch({**empty.columns, "bar": torch.from_numpy(bars)}, market, units)
     parts: dict[str, Rows] = {}
     for name, states in (("assets", batch.both.assets), ("market", batch.both.market)):
         now, following = states.numpy()[: len(bars)], states.numpy()[len(bars) :]

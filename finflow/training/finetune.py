@@ -13,8 +13,9 @@ from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.pretrain import probe_states
+from finflow.training.pretrain import probe_states, reward_units
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
 from finflow.training.schedules import between
 from finflow.training.state import ONLINE, OnlineWorld
@@ -59,7 +60,7 @@ def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
         store.columns["calibration"][rows] = bcell.behaviour_value.of_behaviour(states)
 
 
-def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, reward_scale: float) -> None:
+def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
     """Every portfolio takes one decision drawn from the policy, and remembers it."""
     env, process = world.env, run.materials.process
     state, before = env.state, process.observed_portfolio(env.state)
@@ -72,8 +73,7 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
     after = process.observed_portfolio(info.get("final_state", env.state))
     kept = run.guard.learnable(reward)
     world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
-    if run.state.reward_normalizer is not None:
-        run.state.reward_normalizer.update((reward if kept is None else reward[kept]) / reward_scale)
+    units.remember(*((reward, state.bar) if kept is None else (reward[kept], state.bar[kept])))
     run.state.counters.vector_step += 1
 
 
@@ -82,7 +82,7 @@ def mixed_batch(
     offline: Transitions,
     online: Transitions,
     market: MarketTensors,
-    reward_scale: float,
+    units: RewardUnits,
     progress: float,
 ) -> Batch:
     """Offline and online transitions in one batch, the offline share annealed."""
@@ -91,8 +91,7 @@ def mixed_batch(
     n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
     parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
     rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
-    normalizer = run.state.reward_normalizer
-    return make_batch(joined(rows), market, reward_scale, noise, train.observation_noise, normalizer=normalizer)
+    return make_batch(joined(rows), market, units, noise, train.observation_noise)
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -114,6 +113,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if bcell is None or world is None:
         raise ValueError("the online phase has not begun")
     market = MarketTensors.of(run.materials.process, run.device)
+    units = reward_units(run, dataset)
     offline = Transitions.of(dataset, run.device)
     calibrate(offline, bcell, market)
     run.guard.begin(bcell, bcell.policy, probe_states(run, offline, market), dataset.reward_scale)
@@ -126,7 +126,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     result: dict[str, float] = {}
     metrics: dict[str, Tensor] = {}
     while counters.vector_step < warmup + steps:
-        step_world(run, bcell, world, market, dataset.reward_scale)
+        step_world(run, bcell, world, market, units)
         if counters.vector_step <= warmup:
             run.stop_if_asked()
             continue
@@ -136,7 +136,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             done = counters.phase_update
             if done == train.critic_only_updates:
                 run.guard.settle()
-            batch = mixed_batch(run, offline, world.replay, market, dataset.reward_scale, done / total)
+            batch = mixed_batch(run, offline, world.replay, market, units, done / total)
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
             found: dict[str, Tensor] = {}
             if run.guard.accepts(batch):

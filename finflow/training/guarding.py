@@ -76,6 +76,7 @@ class RunGuard:
         self._reference: tuple[int, PolicyProbe | None] = (-1, None)
         self._learner: Any = None
         self._rates: list[float] = []
+        self._far = False
 
     @property
     def watch(self) -> Watch:
@@ -113,6 +114,19 @@ class RunGuard:
             watch.manager.begin_phase(counters.update)
             watch.block = {}
             self._save()
+
+    def travel(self, far: bool, begins: bool) -> None:
+        """Whether the policy is meant to move far now: then how it differs from the last healthy one is no alarm.
+
+        Parameters
+        ----------
+        far : bool
+        begins : bool
+            Whether this update is the first of those.
+        """
+        self._far = far
+        if far and begins:
+            self.settle()
 
     def settle(self) -> None:
         """No alarms for a while: something is changed on purpose."""
@@ -204,10 +218,13 @@ class RunGuard:
         if any(event.level == ALARM for event in events):
             return events
         figures = measure(self._probe(), self._reference_probe(healthy))
-        events += monitor.check_policy(figures, before)
+        events += monitor.check_policy(figures, {} if self._far else before)
         block = watch.collect()
         should, reason = manager.should_rollback(
-            loss=block.get("critic"), actor_loss=block.get("actor"), reward=block.get("reward"), kl=figures["kl"]
+            loss=block.get("critic"),
+            actor_loss=block.get("actor"),
+            reward=block.get("reward"),
+            kl=None if self._far else figures["kl"],
         )
         if should and not monitor.quiet:
             signals = [SUSPECTS[name] for name, count in manager.suspects.items() if count > 1]

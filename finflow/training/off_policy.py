@@ -15,9 +15,9 @@ from finflow.agent.losses import bellman_target, mean_loss
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
 from finflow.config import Config
-from finflow.offline.dataset import OfflineDataset
 from finflow.training.ordering import epoch_order, group_size
 from finflow.training.replay import MarketTensors, Transitions, make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.state import seeded
 
 PURPOSE = 8  # of the generator that orders the data
@@ -25,7 +25,7 @@ VALUED = 4096  # transitions whose states the policy's value is averaged over
 
 
 def fitted_q_value(
-    learner: OfflineLearner, store: Transitions, market: MarketTensors, dataset: OfflineDataset, config: Config
+    learner: OfflineLearner, store: Transitions, market: MarketTensors, units: RewardUnits, config: Config
 ) -> float:
     """Value of the learner's deterministic policy, from the behaviour's transitions alone.
 
@@ -36,7 +36,7 @@ def fitted_q_value(
     -------
     float
         ``(1 - gamma) Q(s, policy(s))``, the mean over states of the data and over critics, in units of a daily log
-        return: comparable with the mean reward of a decision.
+        return, with what the reference earned on average: comparable with the mean reward of a decision.
     """
     critic, target = copy.deepcopy(learner.critic), copy.deepcopy(learner.target_critic)
     freeze([target])
@@ -50,7 +50,7 @@ def fitted_q_value(
     for update in range(config.offline.evaluation_updates):
         start = update * groups % max(len(order) - groups + 1, 1)
         rows = store.rows(order[start : start + groups].flatten().to(store.device))
-        batch = make_batch(rows, market, dataset.reward_scale, group_size=size)
+        batch = make_batch(rows, market, units, group_size=size)
         states, following = batch.states, batch.next_states
         with torch.no_grad():
             action = learner.policy.deterministic(following).unsqueeze(1)
@@ -61,7 +61,8 @@ def fitted_q_value(
         follow(target, critic, config.bcell.tau)
     with torch.no_grad():
         rows = store.rows(order[: max(VALUED // size, 1)].flatten().to(store.device))
-        states = make_batch(rows, market, dataset.reward_scale, group_size=size).states
+        states = make_batch(rows, market, units, group_size=size).states
         action = learner.policy.deterministic(states).unsqueeze(1)
         worth = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
-    return float(worth.mean()) * (1.0 - config.bcell.gamma) * dataset.reward_scale
+    reference = units.reference[store.columns["bar"]].mean()
+    return float(worth.mean()) * (1.0 - config.bcell.gamma) * units.scale + float(reference)

@@ -12,10 +12,10 @@ from finflow.agent.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
-from finflow.training.normalization import RewardNormalizer
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.ordering import epoch_order, group_size, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
 from finflow.training.state import OFFLINE, REWOUND_PURPOSE, seeded
 
@@ -93,7 +93,8 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     store = Transitions.of(dataset, run.device)
     store.columns["behaviour_return"] = state.behaviour_returns
     market = MarketTensors.of(run.materials.process, run.device)
-    fill_window(state.reward_normalizer, dataset)
+    units = reward_units(run, dataset)
+    fill_window(units, dataset)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.guard.begin(learner, policy, probe_states(run, store, market), dataset.reward_scale)
@@ -101,11 +102,11 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     result: dict[str, float] = {}
     while counters.phase_update < epochs.total:
         done = counters.phase_update
+        run.guard.travel(learner.travels(done / epochs.total), begins=not learner.travels((done - 1) / epochs.total))
         if epochs.returns_due(done):
-            refresh_returns(state.behaviour_returns, learner, store, market, dataset, config, state.reward_normalizer)
+            refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
         rows = store.rows(epochs.rows(done, run.guard.rollbacks).to(run.device))
-        scale, size = dataset.reward_scale, epochs.group_size
-        batch = make_batch(rows, market, scale, state.noise, train.observation_noise, size, state.reward_normalizer)
+        batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
         found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
         metrics |= found
         if run.count_update(metrics if found else {}, {"epoch": float(done // epochs.updates)}):
@@ -116,7 +117,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         if last or counters.phase_update % train.validation_updates == 0:
             facts = {}
             if last and config.offline.evaluation_updates:
-                facts = {"fitted_q_value": fitted_q_value(learner, store, market, dataset, config)}
+                facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
             validated = run.validate(policy, facts)
             result = {**{name: float(value) for name, value in metrics.items()}, **facts, **validated}
         if last or counters.phase_update % train.checkpoint_updates == 0:
@@ -126,15 +127,22 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     return result
 
 
-def fill_window(normalizer: RewardNormalizer | None, dataset: OfflineDataset) -> None:
+def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
+    """The units of a run, in both phases."""
+    reference = run.config.train.reward_reference
+    units = RewardUnits.of(run.materials.process, dataset.reward_scale, reference, run.device)
+    return units._replace(normalizer=run.state.reward_normalizer)
+
+
+def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
     """Begin the window of reward normalisation with the behaviour's rewards, which the online ones then push out.
 
     So both phases learn in the same units. The behaviour's are taken evenly from the whole of the data.
     """
-    if normalizer is None or normalizer.get_statistics()["count"]:
+    if units.normalizer is None or units.normalizer.get_statistics()["count"]:
         return
-    places = np.linspace(0, len(dataset) - 1, min(normalizer.window_size, len(dataset))).astype(np.int64)
-    normalizer.update(dataset.reward[places].astype(np.float64) / dataset.reward_scale)
+    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
+    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
@@ -150,9 +158,9 @@ def refresh_returns(
     learner: OfflineLearner,
     store: Transitions,
     market: MarketTensors,
+    units: RewardUnits,
     dataset: OfflineDataset,
     config: Config,
-    normalizer: RewardNormalizer | None = None,
 ) -> None:
     """Write the behaviour's lambda-returns, in scaled rewards, bootstrapped from V_mu as it stands."""
     values = np.empty(len(dataset))
@@ -160,9 +168,8 @@ def refresh_returns(
         rows = slice(start, min(start + VALUE_ROWS, len(dataset)))
         states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows])
         values[rows] = learner.value.of_behaviour(states).cpu().numpy()
-    rewards = dataset.reward.astype(np.float64) / dataset.reward_scale
     found = lambda_returns(
-        rewards if normalizer is None else normalizer.normalize(rewards),
+        units.scaled(store.columns["reward"].double(), store.columns["bar"]).cpu().numpy(),
         values,
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.offline.dataset import SOURCES, OfflineDataset
-from finflow.training.normalization import RewardNormalizer
+from finflow.training.reward_units import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
 
@@ -199,36 +199,33 @@ class Transitions:
 def make_batch(
     rows: dict[str, Tensor],
     market: MarketTensors,
-    reward_scale: float,
+    units: RewardUnits,
     noise: Generator | None = None,
     noise_scale: float = 0.0,
     group_size: int = 1,
-    normalizer: RewardNormalizer | None = None,
 ) -> Batch:
-    """Look up the features of both states and scale the rewards.
+    """Look up the features of both states and put the rewards into the learners' units.
 
     Parameters
     ----------
     rows : dict of Tensor
         From one store, or from several joined.
     market : MarketTensors
-    reward_scale : float
+    units : RewardUnits
+        Of the rewards, which the store keeps raw.
     noise : Generator, optional
     noise_scale : float
         Of the observation noise.
     group_size : int
         Every so many rows are of one bar, and share its market.
-    normalizer : RewardNormalizer, optional
-        Of the scaled rewards: the store keeps them raw.
     """
-    rewards = rows["reward"] / reward_scale
     bars = rows["bar"][::group_size]
     bars = torch.cat([bars, bars + 1])
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
         both=market.states(bars, portfolios, noise, noise_scale),
         actions=rows["action"],
-        rewards=rewards if normalizer is None else normalizer.normalize(rewards),
+        rewards=units.scaled(rows["reward"], rows["bar"]),
         terminated=rows["terminated"],
         next_actions=rows["next_action"],
         families=rows["family"],

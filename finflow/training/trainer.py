@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from finflow.agent.bcell import BCell
+from finflow.agent.policy import ExpertPolicy
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
@@ -175,6 +176,15 @@ class FinFlowTrainer:
         if bcell is None:
             raise FinflowError("there is no B-Cell agent before the offline phase has ended; call finetune() first")
         return bcell
+
+    @property
+    def policy(self) -> ExpertPolicy:
+        """The policy as it stands, in either phase."""
+        state = self._begin().state
+        policy = state.bcell.policy if state.bcell is not None else state.learner.policy if state.learner else None
+        if not isinstance(policy, ExpertPolicy):
+            raise FinflowError("this training has no policy for portfolios")
+        return policy
 
     def _begin(self) -> TrainingRun:
         """The run, made when it is first needed."""

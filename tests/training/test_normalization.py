@@ -14,6 +14,7 @@ from finflow.config import Config
 from finflow.training.normalization import RewardNormalizer
 from finflow.training.pretrain import fill_window
 from finflow.training.replay import make_batch
+from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun, request_stop
 from finflow.training.trainer import FinFlowTrainer
 
@@ -165,24 +166,27 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     state, data = trainer._begin().state, trainer.collect_offline_data()
     normalizer = state.reward_normalizer
     assert normalizer is not None
-    scaled = data.reward[np.linspace(0, len(data) - 1, 120).astype(int)].astype(np.float64) / data.reward_scale
+    units = RewardUnits.of(trainer.materials.process, data.reward_scale, "equal-weight", torch.device("cpu"))
+    places = np.linspace(0, len(data) - 1, 120).astype(int)
+    scaled = units.scaled(torch.from_numpy(data.reward[places]).double(), torch.from_numpy(data.bar[places]).long())
     offline = normalizer.get_statistics()
-    assert offline["mean"] == pytest.approx(scaled.mean())
+    assert offline["mean"] == pytest.approx(float(scaled.mean()), abs=1e-6)
     assert offline["count"] == 120
     trainer.finetune()
     assert state.world is not None
     replay, online = state.world.replay, normalizer.get_statistics()
     assert online["count"] == 120 + replay.written
-    last = replay.columns["reward"][(replay.written - 120 + torch.arange(120)) % replay.capacity]
-    assert online["mean"] == pytest.approx(float(last.double().mean()) / data.reward_scale, rel=1e-5)  # raw, float32
+    last = replay.rows((replay.written - 120 + torch.arange(120)) % replay.places)
+    mean = float(units.scaled(last["reward"].double(), last["bar"]).mean())
+    assert online["mean"] == pytest.approx(mean, abs=1e-5)  # the replay's are raw, float32
 
     market = trainer._begin().materials
     from finflow.training.replay import MarketTensors
 
     tensors = MarketTensors.of(market.process, torch.device("cpu"))
     rows = replay.rows(torch.arange(16))
-    raw = make_batch(rows, tensors, data.reward_scale)
-    normalised = make_batch(rows, tensors, data.reward_scale, normalizer=normalizer)
+    raw = make_batch(rows, tensors, units)
+    normalised = make_batch(rows, tensors, units._replace(normalizer=normalizer))
     expected = (raw.rewards - online["mean"]) / online["std"]
     torch.testing.assert_close(normalised.rewards, expected.float(), rtol=1e-4, atol=1e-5)
 
@@ -205,11 +209,13 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
 
 
 def test_the_window_is_filled_once(tiny: Make) -> None:
-    data = FinFlowTrainer(tiny()).collect_offline_data()
+    trainer = FinFlowTrainer(tiny())
+    data = trainer.collect_offline_data()
     normalizer = RewardNormalizer(window_size=30)
-    fill_window(normalizer, data)
+    without = RewardUnits.of(trainer.materials.process, data.reward_scale, "none", torch.device("cpu"))
+    fill_window(without._replace(normalizer=normalizer), data)
     before = normalizer.get_statistics()
-    fill_window(normalizer, data)
-    fill_window(None, data)
+    fill_window(without._replace(normalizer=normalizer), data)
+    fill_window(without, data)
     assert normalizer.get_statistics() == before
     assert before["count"] == 30

@@ -11,6 +11,7 @@ import pytest
 from finflow.config import Config
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.replay import MarketTensors, Transitions
+from finflow.training.reward_units import RewardUnits
 from finflow.training.trainer import FinFlowTrainer
 
 
@@ -21,11 +22,11 @@ def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: f
     trainer = FinFlowTrainer(config)
     run = trainer._begin()
     dataset = dataclasses.replace(trainer._data(), reward=np.full(len(trainer._data()), 0.004, dtype=np.float32))
-    dataset.meta["reward_scale"] = 0.002
     store, market = Transitions.of(dataset, run.device), MarketTensors.of(run.materials.process, run.device)
     learner = run.state.learner
     assert learner is not None
-    value = fitted_q_value(learner, store, market, dataset, config)
+    units = RewardUnits.of(run.materials.process, 0.002, "none", run.device)
+    value = fitted_q_value(learner, store, market, units, config)
     assert value == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
 
 

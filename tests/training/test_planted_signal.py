@@ -86,3 +86,21 @@ def test_where_assets_do_not_differ_it_learns_to_hold(tmp_path: Path) -> None:
     own = learned.own.turnover.mean() * BARS_PER_YEAR
     assert own < 0.05 * behaviour
     assert own < 2.0 * learned.optimal.turnover.mean() * BARS_PER_YEAR  # most of either is the first purchase
+
+
+def test_a_climb_uses_a_signal_that_costs_to_trade_on(tmp_path: Path) -> None:
+    """The spread reverts within days: cloning, weighted or not, hardly trades on it, and scores less than nothing."""
+    learned = learn(
+        tmp_path,
+        market__synthetic__kind="mean-reverting",
+        market__synthetic__bars=40_000,
+        market__validation_end="2014-12-31",
+        train__offline_episodes=600,
+        train__offline_training_epochs=4,
+        bcell__tau=0.02,
+        bcell__iql_temperature=3.0,
+        bcell__iql_extraction="gradient",
+    )
+    families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
+    assert learned.own.rewards.mean() > max(families)
+    assert learned.scores["finflow"].score > 0.25  # seen: 0.54, with a standard error of 0.08

@@ -1,0 +1,116 @@
+"""Evidence about what offline learning finds of a planted signal, on markets whose optimum is known.
+
+Each seed draws its own sample of the market. Scores are those of docs/synthetic.md, on the validation window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finflow.config import Config
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.optimality import score_runs
+from finflow.experiments.evidence import Variant
+from finflow.experiments.offline_methods import FamilyRule, half_width
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.strategies.behaviour import FAMILIES, family_tables
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.optimal import optimum_of
+from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.trainer import FinFlowTrainer
+
+MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
+EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
+LEARNING = {
+    "objectives.sharpe_beta": 0.0,
+    "objectives.lambda_turn": 0.0,
+    "objectives.lambda_cvar": 0.0,
+    "market.train_end": "2010-12-31",
+    "market.validation_end": "2014-12-31",
+    "train.offline_episodes": 300,
+    "train.offline_training_epochs": 30,
+    "train.validation_updates": 100_000,
+    "offline.evaluation_updates": 0,
+    "bcell.hidden_dim": 64,
+    "bcell.n_quantiles": 1,
+    "bcell.actor_lr": 1e-3,
+}
+
+
+def planted_variants(seeds: int) -> list[Variant]:
+    """Each market with each way of reading a policy off the values."""
+    return [
+        Variant(
+            f"planted-{kind}-{extraction}",
+            seeds=(seed,),
+            overrides={
+                **LEARNING,
+                "market.source": "synthetic",
+                "market.synthetic.kind": kind,
+                "market.synthetic.seed": seed,
+                "bcell.iql_extraction": extraction,
+            },
+            measure=learn_and_score,
+        )
+        for kind in MARKETS
+        for extraction in EXTRACTIONS
+        for seed in range(seeds)
+    ]
+
+
+def learn_and_score(config: Config) -> dict[str, Any]:
+    """Run the offline phase; its policy's score and turnover, and what the behaviour's families earn, on validation."""
+    began = time.monotonic()
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    seconds = round(time.monotonic() - began, 1)
+    process, window = trainer.materials.process, trainer.materials.split.validation
+    best = optimum_of(config.market, config.env)
+    agent = AgentStrategy(trainer.policy, trainer.device)
+    classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
+    tables = {name: family_tables(process.panel, name) for name in FAMILIES}
+    count = len(tables[FAMILIES[0]])
+    families = [
+        FamilyRule(f"{name} {variant}", targets) for name in FAMILIES for variant, targets in enumerate(tables[name])
+    ]
+    runs = run_backtests(process, window, [agent, best.policy, *classical, *families])
+    known = score_runs(process, window, runs, best)
+    ranked = {name: [known.scores[f"{name} {variant}"].score for variant in range(count)] for name in FAMILIES}
+    own = known.scores[agent.name]
+    return {
+        "seconds": {"offline": seconds},
+        "kind": config.market.synthetic.kind,
+        "extraction": config.bcell.iql_extraction,
+        "score": own.score,
+        "standard_error": own.standard_error,
+        "turnover": float(runs[0].turnover.mean() * BARS_PER_YEAR),
+        "optimal_turnover": float(runs[1].turnover.mean() * BARS_PER_YEAR),
+        "best_family_score": max(float(np.mean(scores)) for scores in ranked.values()),
+        "best_variant_score": max(max(scores) for scores in ranked.values()),
+    }
+
+
+def planted_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: a row for each market and extraction, means over seeds with 95 % intervals."""
+    heads = ("score", "each seed", "best family", "beaten", "best variant", "turnover a year", "optimal turnover")
+    lines = [f"| market | policy | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    for kind in MARKETS:
+        for extraction, words in EXTRACTIONS.items():
+            own = [found for found in results if (found["kind"], found["extraction"]) == (kind, extraction)]
+            scores = [found["score"] for found in own]
+            beaten = sum(found["score"] > found["best_family_score"] for found in own)
+            cells = [
+                f"{np.mean(scores):.2f}" + (f" ± {half_width(np.asarray(scores)):.2f}" if len(scores) > 1 else ""),
+                ", ".join(f"{score:.2f}" for score in scores),
+                f"{np.mean([found['best_family_score'] for found in own]):.2f}",
+                f"{beaten} of {len(own)}",
+                f"{np.mean([found['best_variant_score'] for found in own]):.2f}",
+                f"{np.mean([found['turnover'] for found in own]):.1f}",
+                f"{np.mean([found['optimal_turnover'] for found in own]):.1f}",
+            ]
+            lines.append(f"| {kind} | {words} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,106 @@
+"""Climbing a critic: the gradient is the critic's, the critic learns nothing, and the data hold the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from finflow.agent.batch import Batch
+from finflow.agent.climbing import climbing_loss, linear_in
+from finflow.agent.critic import NetworkShape
+from finflow.agent.iql import CLIMB_FROM, IQL
+from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.policy import LEAST_PULL, ExpertPolicy
+from finflow.config import BCellConfig
+
+MakeBatch = Callable[..., Batch]
+CPU = torch.device("cpu")
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A generator of its own."""
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_linear_value_has_the_value_and_its_gradient() -> None:
+    weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    parameter = torch.rand(4, 2, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
+    value = linear_in(parameter.sin(), lambda action: (weight * action.square()).sum(-1))
+    torch.testing.assert_close(value, (weight * parameter.sin().square()).sum(-1))
+    value.sum().backward()
+    expected = 2.0 * weight * parameter.sin() * parameter.cos()
+    torch.testing.assert_close(parameter.grad, expected.detach())
+    assert weight.grad is None
+
+
+def test_the_loss_is_its_formula() -> None:
+    value, advantage = torch.tensor([1.0, 3.0]), torch.tensor([-1.0, 0.5])
+    loss = climbing_loss(value, advantage, torch.tensor(4.0), 0.1)
+    assert loss.item() == pytest.approx(-2.0 / 0.75 + 0.4)
+
+
+def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    policy, states = ExpertPolicy(shape, generator()), make_batch().states
+    with torch.no_grad():
+        policy.trade.bias[0] = -6.0  # a rate of a quarter of a percent
+    plain, pulled = policy(states), policy(states, climbing=True)
+    assert torch.equal(plain.centre, pulled.centre)
+    slopes = []
+    for decision in (plain, pulled):
+        (slope,) = torch.autograd.grad(decision.centre[:, 0].sum(), policy.score.weight)
+        slopes.append(slope)
+    ratio = (slopes[1].norm() / slopes[0].norm()).item()
+    rates = plain.trade_rate
+    assert LEAST_PULL / rates.max().item() * 0.3 < ratio < LEAST_PULL / rates.min().item()  # part comes by the rate
+
+
+def test_the_climb_reaches_experts_and_no_critic(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction="gradient")
+    learner, batch = IQL(portfolio_networks(shape, config, generator()), config, CPU), make_batch()
+    batch = batch._replace(families=torch.full((16,), 5))  # of no expert: only the climb can teach them
+    values = learner.target_values(batch)
+    loss, _ = learner._policy_loss(batch, values, torch.zeros(16), progress=1.0, noise=None)
+    loss.backward()
+    assert learner.policy.score.weight.grad.abs().sum() > 0.0
+    assert all(parameter.grad is None for parameter in learner.target_critic.parameters())
+    assert all(parameter.grad is None for parameter in learner.critic.parameters())
+
+
+def test_it_clones_first(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Before half of the phase, both ways of reading the policy off the values are the same update, bit for bit."""
+    learned = []
+    for extraction in ("awr", "gradient"):
+        config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
+        learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
+        learner.update(make_batch(), 0.0, generator())
+        learned.append(torch.cat([parameter.flatten() for parameter in learner.policy.parameters()]))
+    assert torch.equal(*learned)
+    assert CLIMB_FROM == 0.5
+
+
+def test_the_guard_is_told_where_the_climb_begins(shape: NetworkShape) -> None:
+    for extraction, far in (("awr", []), ("gradient", [6, 7, 8, 9, 10])):
+        config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
+        learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
+        assert [update for update in range(11) if learner.travels(update / 11)] == far
+
+
+def test_a_climb_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """A critic that likes what is held of the first asset: the policy learns to hold it, and less with more cloning."""
+    held = []
+    for cloning in (0.0, 30.0):
+        policy, batch = ExpertPolicy(shape, generator()), make_batch(64)
+        optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
+        for _ in range(150):
+            action, apart, others, _ = policy.climbing_step(batch, torch.ones(64))
+            value = linear_in(action.unsqueeze(1), lambda chosen: chosen[..., -1])[:, 0]
+            loss = climbing_loss(value, torch.ones(64), apart, cloning) + others
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        held.append(policy.deterministic(batch.states)[:, -1].mean().item())
+    before = batch.states.weights[:, -1].mean().item()
+    assert held[0] > 0.8
+    assert held[1] < 0.5 * (held[0] + before)
