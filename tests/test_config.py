@@ -382,6 +382,8 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "bcell.alpha_mode": "fixed",
             "offline.method": "bc",
             "train.best_by": "sharpe",
+            "train.reward_reference": "none",
+            "bcell.iql_extraction": "gradient",
             "guard.rollback.preset": "aggressive",
             "market.synthetic.kind": "regime",
             **dict.fromkeys(("market.synthetic.drift", "market.synthetic.edge"), 0.01),

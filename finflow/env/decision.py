@@ -158,15 +158,15 @@ class DecisionProcess:
         self, panel: MarketPanel, features: Features, env: EnvConfig, objectives: ObjectivesConfig, moments: Moments
     ) -> None:
         self.panel = panel
+        self._first_features = features.first_bar
+        self._take_lag(env)
         self.growth = growth_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
         known = panel.listed[:, :, None].astype(np.float32)
         self.asset_features = np.concatenate([features.assets, known], axis=2)
         self.market_features = features.market
-        self._first_features = features.first_bar
         self.objective = Objective(objectives, moments)
         self.limits = Limits(env.max_weight, env.max_turnover, env.no_trade_band)
-        self._take_lag(env)
         self._price_trades(env)
 
     def _take_lag(self, env: EnvConfig) -> None:

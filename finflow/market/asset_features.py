@@ -256,12 +256,6 @@ def bollinger_20(view: View) -> FloatArray:
     return (view.path - view.path_series.mean(20)) / (2.0 * width)
 
 
-@_feature("momentum", "growth")
-def average_distance_252(view: View) -> FloatArray:
-    """(p - mean p) / (s(252) sqrt 252) over 252 bars: above the year's average (Avramov et al. 2021), or back to it."""
-    return (view.path - view.path_series.mean(252)) / (view.spread(252) * math.sqrt(252.0))
-
-
 @_feature("volatility", "defensive")
 def volatility_21(view: View) -> FloatArray:
     """ln(s(21) sqrt 252): log of the annual volatility over a month (Andersen et al. 2003)."""
