@@ -33,7 +33,7 @@ def _from_1(facts: Facts) -> Facts:
         "watch": None,
     }
     if isinstance(world := facts["training"].get("world"), dict):
-        added["world"] = {**world, "first": 0}
+        added["world"] = {**world, "first": None}
     older = {name: value for name, value in facts.items() if name != "torch"}
     return {**older, "training": {**facts["training"], **added}, "runtime": {"torch": str(facts.get("torch"))}}
 

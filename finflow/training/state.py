@@ -95,9 +95,11 @@ class OnlineWorld:
         for name, array in fresh.items():
             check_like(tensors[f"env.{name}"], torch.from_numpy(array))
         written, first = state["written"], state["first"]
+        ring = first is None  # as format 1 kept it: nothing beside the transitions that may be drawn
+        first = max(written - self.replay.capacity, 0) if ring and type(written) is int else first
         if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
             raise ValueError("its count of transitions is none")
-        kept = self.replay.places if first > 0 else written
+        kept = min(written, self.replay.capacity) if ring else self.replay.places if first > 0 else written
         for name, column in self.replay.columns.items():
             check_like(tensors[f"replay.{name}"], column[:kept])
         bars, length = self.env.bars.tolist(), self.env.episode_length
@@ -116,8 +118,14 @@ class OnlineWorld:
             raise ValueError("an environment holds what is no portfolio")
         self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
         self.replay.written, self.replay.first = written, first
+        stored = torch.arange(first, written)
         for name, column in self.replay.columns.items():
-            column[:kept] = tensors[f"replay.{name}"].to(column.device)
+            rows = tensors[f"replay.{name}"].to(column.device)
+            if ring and kept:
+                column[:] = rows[first % kept]  # places that never held anything hold the oldest
+                column[stored % self.replay.places] = rows[stored % kept]
+            else:
+                column[:kept] = rows
 
 
 class WorldPosition:
