@@ -7,7 +7,7 @@ training as well. After a phase begins or is restored, signals settle: until the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -280,11 +280,6 @@ class StabilityMonitor:
         self.sharpes = list(state["sharpes"])
         for name, window in self.windows.items():
             window.load(state["windows"][name])
-
-
-def worst(events: Sequence[Event]) -> str | None:
-    """The highest level among events."""
-    return max((event.level for event in events), key=LEVELS.index, default=None)
 
 
 def _words(name: str, value: float, limit: float | None) -> str:
