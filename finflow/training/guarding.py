@@ -102,6 +102,7 @@ class RunGuard:
             Of the rewards that environments give.
         """
         self._learner, self._policy, self._states, self._scale = learner, policy, states, reward_scale
+        self._far = False
         for optimiser in [part for part in vars(learner).values() if isinstance(part, torch.optim.Optimizer)]:
             if isinstance(optimiser, CarefulAdam):
                 optimiser.careful = self.enabled

@@ -18,6 +18,7 @@ from finflow.agent.optimisation import descend, make_optimiser
 from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
 from finflow.experiments.guard_faults import FAULTS, Fault, injected
+from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
 from finflow.training.guarding import RunGuard
 from finflow.training.logging import RunLog
@@ -274,3 +275,23 @@ def test_only_where_the_critic_alone_is_at_fault_are_transitions_kept(
     guard.watch.manager.retries = 0
     assert guard._respond([guard._event("alarm", signal, "words") for signal in sorted(signals)])
     assert asked == [quarantined]
+
+
+def test_a_climb_offline_leaves_the_online_phase_guarded(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While IQL's policy climbs, its distance is no alarm; the phase after it is looked at as ever."""
+    looked: dict[str, list[bool]] = {"offline": [], "online": []}
+    judge = RollbackManager.should_rollback
+    config = tiny(bcell__iql_extraction="gradient", guard__stability__check_interval=1)
+    trainer = FinFlowTrainer(config)
+
+    def recorded(manager: RollbackManager, **given: Any) -> tuple[bool, str]:
+        looked[trainer._begin().state.counters.phase].append(given["kl"] is not None)
+        return judge(manager, **given)
+
+    monkeypatch.setattr(RollbackManager, "should_rollback", recorded)
+    trainer.train_iql()
+    trainer.finetune()
+    assert set(looked["offline"]) == {True, False}
+    assert looked["offline"][-1] is False
+    assert looked["online"]
+    assert all(looked["online"])
