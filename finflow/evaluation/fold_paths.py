@@ -19,7 +19,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.drawing import BLACK, BLUE, TIMES, Rendered, date_axis, legend_of_figure, log_axis, render
-from finflow.evaluation.overfitting import overfitting
+from finflow.evaluation.evidence import cscv_of
 from finflow.evaluation.sections import Cell, Row, Section, Table, plain
 from finflow.evaluation.seeds import (
     improvement_estimate,
@@ -270,10 +270,8 @@ def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -
 
 def _pbo(runs: Sequence[Backtest]) -> float | None:
     """Probability that choosing among the agent's path and the strategies by Sharpe ratio is overfitted."""
-    try:
-        return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs])).pbo
-    except EvidenceError:
-        return None
+    found = cscv_of(runs)
+    return None if found is None else found.pbo
 
 
 def _sharpe(run: Backtest) -> float:
