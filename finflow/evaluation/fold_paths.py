@@ -78,7 +78,7 @@ class Paths:
     name: str
     judged: tuple[Judged, ...]
     others: tuple[tuple[Backtest, ...], ...]
-    settings: Mapping[str, int]
+    settings: Mapping[str, float]
 
     @cached_property
     def agents(self) -> tuple[Backtest, ...]:
