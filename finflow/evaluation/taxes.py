@@ -190,8 +190,8 @@ def section(process: DecisionProcess, window: range, runs: Sequence[Backtest], t
         "strategies": found,
     }
     columns = (
-        *("Strategy", "Return a year before tax", "after tax", "and if all is sold at the end"),
-        *("Sharpe after tax", "Tax a year, of wealth", "Share of gains short-term"),
+        *("Strategy", "Return before tax", "Return after tax", "Return, all sold at the end"),
+        *("Sharpe after tax", "Tax, of wealth", "Gains short-term"),
     )
     shown = (("before", "%", 1), ("after", "%", 1), ("liquidated", "%", 1), ("sharpe", "", 2), ("rate", "%", 2))
     rows = tuple(
@@ -206,13 +206,20 @@ def section(process: DecisionProcess, window: range, runs: Sequence[Backtest], t
         for number, run in enumerate(runs)
     )
     words = (
-        f"Gains of lots held for {tax.days} days or less, and interest, are taxed at {tax.short_rate:.0%}, others at "
-        f"{tax.long_rate:.0%}; a sale takes {'the oldest lots' if tax.method == 'fifo' else 'the dearest lots'} first. "
-        "Tax is paid at the first fill of the next year, and for the last year at the end. No strategy decides by it.",
+        (
+            "Gains of lots held for ",
+            Cell(("settings", "days"), "", 0),
+            " days or less, and interest, are taxed at ",
+            Cell(("settings", "short_rate"), "%", 1),
+            ", others at ",
+            Cell(("settings", "long_rate"), "%", 1),
+            f"; a sale takes {'the oldest lots' if tax.method == 'fifo' else 'the dearest lots'} first. Tax is paid at "
+            "the first fill of the next year, and for the last year at the end. No strategy decides by it.",
+        ),
     )
     caption = (
-        "The same weights in an account that pays tax. Gains not yet made at the end go untaxed, but for the third "
-        "figure. There are no wash sales, no brackets, and losses are carried forward."
+        "Returns and tax are a year's; the same weights in an account that pays tax. Gains not yet made at the end go "
+        "untaxed, but where all is sold. There are no wash sales, no brackets, and losses are carried forward."
     )
     return Section("tax", "After tax", numbers, (Table("What tax leaves", columns, rows, caption),), words=words)
 

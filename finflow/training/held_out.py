@@ -348,9 +348,9 @@ def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any
 def _limits(materials: Materials, runs: Sequence[Backtest]) -> tuple[str, ...]:
     """What the data cannot show, in words."""
     notes = []
-    survivorship = materials.panel.provenance.get("survivorship")
+    survivorship = str(materials.panel.provenance.get("survivorship") or "")
     if survivorship:
-        notes.append(str(survivorship))
+        notes.append(f"{survivorship[:1].upper()}{survivorship[1:]}.")
     notes += [
         "One agent from one seed was judged on one test window: the interval covers luck within that window, not the "
         "luck of the seed or of the period.",
