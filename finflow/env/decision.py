@@ -185,6 +185,13 @@ class DecisionProcess:
             self.liquidity = liquidity_of(self.panel, env.costs.window)
             self.first_bar = max(self.first_bar, env.costs.window + self.lag)
 
+    def market_known(self, bars: range) -> MarketState | None:
+        """Volume and volatility (bars, N) as known to decisions that fill at these bars, where a cost needs them."""
+        if self.liquidity is None:
+            return None
+        known = slice(bars.start - self.lag, bars.stop - self.lag)
+        return MarketState(*(table[known] for table in self.liquidity))
+
     def repriced(self, env: EnvConfig) -> DecisionProcess:
         """The same market and limits with the costs and the capital of another configuration."""
         other = copy.copy(self)

@@ -24,7 +24,6 @@ from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.sections import Cell, Row, Section, Table, plain
 from finflow.ledger.accounting import settle
-from finflow.ledger.costs import MarketState
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 from finflow.market.panel import BARS_PER_YEAR
 
@@ -85,10 +84,7 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
         wealth[step] = account.worth(level[step])
         account.open(int(years[bar]))
         account.end(~process.listed[bar], int(days[bar]), level[step])
-        market = None
-        if process.liquidity is not None:
-            market = MarketState(*(table[[bar - process.lag]] for table in process.liquidity))
-        account.trade(run.weights[step], process, int(days[bar]), level[step], market)
+        account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
         account.earn(float(process.growth[bar + 1, -1]) - 1.0)
     last = bars.stop
     account.open(int(years[last]))
@@ -145,14 +141,14 @@ class _Account:
             self.cash += value
             self.units[asset] = 0.0
 
-    def trade(
-        self, weights: FloatArray, process: DecisionProcess, day: int, level: FloatArray, market: MarketState | None
-    ) -> None:
+    def trade(self, weights: FloatArray, process: DecisionProcess, bar: int, day: int, level: FloatArray) -> None:
         """Trade to the weights, and pay for it."""
         wealth = self.worth(level)
         held = self.units * level
         before = np.append(held, self.cash) / wealth
-        fill = settle(before[None], weights[None], process.costs, np.array([wealth]), market)
+        fill = settle(
+            before[None], weights[None], process.costs, np.array([wealth]), process.market_known(range(bar, bar + 1))
+        )
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held
