@@ -169,8 +169,8 @@ def _verdicts(runs: Sequence[Compared]) -> str:
         for run in runs
     )
     more = (
-        "Each of the run alone. Who picks the best of these has tried them all, which its own verdict, reached before, "
-        "does not know of: see what is left of it under “Choosing the best of them”."
+        "Each is of its run alone. Who picks the best of these has tried them all, which its own verdict, reached "
+        "before, does not know of: see what is left of it under “Choosing the best of them”."
     )
     return (
         f'<section class="finding not-shown" aria-label="Verdicts"><h2>Verdicts</h2><ul class="reasons">{items}</ul>'

@@ -333,4 +333,9 @@ def _summary_table(numbers: Mapping[str, object]) -> Table:
         "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A "
         "half is no better than a coin."
     )
-    return Table("Probability of improvement", ("", "value", "from", "to"), (Row("over equal weight", cells),), caption)
+    return Table(
+        "Probability of improvement",
+        ("Sharpe ratio of a training", "value", "from", "to"),
+        (Row("over equal weight", cells),),
+        caption,
+    )

@@ -31,7 +31,10 @@ Array = NDArray[np.float64]
 
 SEED = "train.seed"
 DIFFERENCE = "sharpe_difference"
-_NOT_COMPARED = ("output.", "market.cache_dir", "market.use_cache", "train.device", "train.threads")
+_NOT_COMPARED = (
+    *("output.", "market.cache_dir", "market.use_cache", "train.device", "train.threads"),
+    *("evaluation.sweeps", "evaluation.tax.", "evaluation.periods", "evaluation.top"),
+)
 
 
 class Comparison(NamedTuple):
@@ -196,7 +199,7 @@ def _compared(label: str, run: _Run) -> Compared:
 def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
     """What choosing the best of the runs, by what their reports show, is worth."""
     days = "the judged windows" if any("protocol" in run.metrics for run in runs) else "the test window"
-    old = next((run.folder for run in runs if CASH not in run.table), None)
+    old = next((label for label, run in zip(labels, runs, strict=True) if CASH not in run.table), None)
     if old is not None:
         return choice_section(f"returns.csv of {old} has no returns of cash; judge that run again", days)
     try:
