@@ -93,7 +93,7 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     """
     base = checkpoint_configuration(path)
     changes = _changes(base, resolve(arguments, base))
-    from finflow.training.held_out import FREE_SECTIONS
+    from finflow.training.opened import FREE_SECTIONS
 
     allowed = (*FREE_SECTIONS, *explicit(arguments))
     return {key: value for key, value in changes.items() if key.startswith(allowed)}

@@ -29,7 +29,6 @@ from finflow.evaluation.report import write_report
 from finflow.evaluation.results import ReportData
 from finflow.evaluation.sections import Section
 from finflow.files import check_writable
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.ledger.costs import costs_of
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
@@ -37,17 +36,17 @@ from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
-from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.checkpoints import Checkpoint, policy_of
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
 from finflow.training.explanation import Explainer
 from finflow.training.logging import EVENTS, METRICS
 from finflow.training.manifest import write_manifest
-from finflow.training.materials import Materials, choose_device, prepare
+from finflow.training.materials import Materials, prepare
+from finflow.training.opened import open_for_judging, run_folder_of
 
 REPORTS = "reports"
 AGENT = "finflow"
-FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
 NOTABLE = 3  # trades that a report takes apart
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 
@@ -117,8 +116,7 @@ def evaluate_checkpoint(
     path : Path
         A checkpoint file, or a run folder (its best by validation, or its latest without one).
     overrides : mapping
-        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
-        and the output may differ.
+        As in `opened.open_for_judging`.
     output : Path, optional
         Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
     with_backtest : bool
@@ -128,26 +126,11 @@ def evaluate_checkpoint(
     ------
     ConfigError, CheckpointError, MarketError
     """
-    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
-    if taught:
-        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
-    best = CheckpointFolder(path / MODELS).path(BEST)
-    checkpoint = read_checkpoint(best if best.is_file() else path)
-    config = stored_config(checkpoint, overrides)
-    torch.set_num_threads(config.train.threads)
-    materials = prepare(config)
-    check_same_features(checkpoint, materials.features)
-    device = choose_device(config.train.device)
+    checkpoint, materials, device = open_for_judging(path, overrides)
     outcome = evaluate_agent(materials, checkpoint, device, output or run_folder_of(checkpoint.path), with_backtest)
     if output is not None:
         write_manifest(output, materials, device, checkpoint_update=checkpoint.counters["update"])
     return outcome
-
-
-def run_folder_of(checkpoint: Path) -> Path:
-    """The run that a checkpoint file lies in, or the file's own folder."""
-    parent = checkpoint.resolve().parent
-    return parent.parent if parent.name == MODELS else parent
 
 
 def backtest_strategies(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:

@@ -28,10 +28,11 @@ from finflow.training.checkpoints import (
 from finflow.training.code import changed, runtime
 from finflow.training.datasets import CARD, OfflineData, offline_data
 from finflow.training.finetune import finetune
-from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
+from finflow.training.held_out import Outcome, evaluate_agent
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.manifest import MANIFEST, manifest_text
 from finflow.training.materials import Materials, choose_device, prepare
+from finflow.training.opened import run_folder_of
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
 from finflow.training.run import TrainingRun, request_stop, stopping_at_once

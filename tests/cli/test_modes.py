@@ -90,7 +90,8 @@ class Application:
         free = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
         fakes = {
             "trainer": SimpleNamespace(FinFlowTrainer=Trainer, request_stop=request_stop),
-            "held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest, FREE_SECTIONS=free),
+            "held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest),
+            "opened": SimpleNamespace(FREE_SECTIONS=free),
             "checkpoints": SimpleNamespace(configuration_of=lambda path: application.stored, flatten=flatten),
         }
         for name, fake in fakes.items():
