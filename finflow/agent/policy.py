@@ -22,7 +22,7 @@ from finflow.agent.climbing import Climb
 from finflow.agent.critic import NetworkShape
 from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
-from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios
+from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios, target_entropy
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
@@ -67,6 +67,10 @@ class Decision(NamedTuple):
         """The distribution of the action."""
         location = log_ratios(self.centre)
         return LogisticNormal(location, self.log_scale.expand_as(location))
+
+    def figures(self) -> dict[str, Tensor]:
+        """What is logged of a batch of decisions."""
+        return {"trade_rate": self.trade_rate.mean().detach()}
 
     def expert_distribution(self, expert: Tensor, held: Tensor) -> LogisticNormal:
         """Where a family goes whose aim is what its expert names: part of the way, with the common scale.
@@ -185,6 +189,14 @@ class ExpertPolicy(nn.Module):
         """The centre of the policy, (batch, K)."""
         decision: Decision = self(states)
         return decision.distribution.centre()
+
+    def free_dimensions(self, actions: Tensor) -> int:
+        """Of portfolios (..., K): K - 1."""
+        return actions.shape[-1] - 1
+
+    def target_entropy(self, share: float, dimensions: int) -> float:
+        """Entropy that is this share of the greatest possible."""
+        return target_entropy(share, dimensions + 1)
 
     def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
         """The centre, with gradients for all of the policy: what climbs a critic, and what holds it to the data.
