@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TextIO
 
@@ -19,7 +20,7 @@ from finflow.errors import ConfigError, FinflowError, TrainingError
 from finflow.experiments.overview import Overview
 from finflow.experiments.worker import Reply
 
-__all__ = ["Ledger", "OnDone", "Result", "Task", "Where", "run_tasks"]
+__all__ = ["Ledger", "OnDone", "Result", "Task", "Where", "ready", "run_tasks"]
 
 Result = dict[str, Any]
 RETRIES = 2
@@ -107,6 +108,25 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def ready(where: Where) -> Iterator[None]:
+    """See that tasks can be done there, before anything is made for them; a cluster stays joined meanwhile.
+
+    Raises
+    ------
+    ConfigError
+        If there are no workers, or no cluster answers.
+    """
+    where.remarks()
+    if where.cluster is None:
+        yield
+        return
+    from finflow.experiments.ray_cluster import connected
+
+    with connected(where):
+        yield
 
 
 def run_tasks(
