@@ -82,9 +82,12 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
-#: Keys that say where files lie or how many are kept, and so decide no result.
+#: Keys that say where files lie, how many are kept, or how many agents there are, and so decide no agent's result.
 _NOT_DECIDING = frozenset(
-    {"market.cache_dir", "market.use_cache", "train.save_latest", "train.max_checkpoints", "train.profile"}
+    {
+        *("market.cache_dir", "market.use_cache"),
+        *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
+    }
 )
 
 

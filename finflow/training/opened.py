@@ -39,9 +39,7 @@ def open_for_judging(path: Path, overrides: Mapping[str, object]) -> Opened:
     ------
     ConfigError, CheckpointError, MarketError
     """
-    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
-    if taught:
-        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
+    check_free(overrides)
     best = CheckpointFolder(path / MODELS).path(BEST)
     checkpoint = read_checkpoint(best if best.is_file() else path)
     config = stored_config(checkpoint, overrides)
@@ -49,6 +47,18 @@ def open_for_judging(path: Path, overrides: Mapping[str, object]) -> Opened:
     materials = prepare(config)
     check_same_features(checkpoint, materials.features)
     return Opened(checkpoint, materials, choose_device(config.train.device))
+
+
+def check_free(overrides: Mapping[str, object]) -> None:
+    """Refuse what an evaluation cannot change.
+
+    Raises
+    ------
+    ConfigError
+    """
+    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
+    if taught:
+        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
 
 
 def run_folder_of(checkpoint: Path) -> Path:
