@@ -48,8 +48,8 @@ MULTIPLE = 1.0  # standard errors that are taken off a mean before it ranks
 REDUCED: dict[str, object] = {
     "bcell.hidden_dim": 64,
     "train.offline_episodes": 160,
-    "train.offline_training_epochs": 20,
-    "train.online_episodes": 96,
+    "train.offline_training_epochs": 15,
+    "train.online_episodes": 80,
     "train.validation_updates": 500,
     "train.checkpoint_updates": 2000,
     "train.critic_only_updates": 200,
