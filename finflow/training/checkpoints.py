@@ -11,8 +11,9 @@ import yaml
 from torch import Generator, Tensor
 
 from finflow.agent.critic import NetworkShape
+from finflow.agent.offline_learner import trade_range
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import Config, config_hash, describe_schema, load_config
+from finflow.config import BCellConfig, Config, config_hash, describe_schema, load_config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.capture import SEPARATOR
 from finflow.guard.checkpoint import read_newest
@@ -181,8 +182,10 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
     if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
         raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
-    known = checkpoint.facts.get("bcell", {})
-    rates = float(known.get("trade_rate_floor", 0.0)), float(known.get("trade_rate_ceiling", 1.0))
+    try:
+        rates = trade_range(BCellConfig(**checkpoint.facts.get("bcell", {})))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
     policy = ExpertPolicy(shape, Generator(), trade_range=rates).to(device)
     for place in (("bcell", "average", ""), ("bcell", "policy", ""), ("learner", "policy", "")):
         prefix = SEPARATOR.join(place)

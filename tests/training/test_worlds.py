@@ -12,7 +12,7 @@ import torch
 
 from finflow.agent.bcell import states_of
 from finflow.config import Config
-from finflow.errors import ConfigError
+from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint import read_newest
 from finflow.offline.dataset import made_by
 from finflow.training.checkpoints import policy_of, read_checkpoint
@@ -252,6 +252,10 @@ def test_the_deployed_policy_is_the_average_within_its_trade_rates(tiny: Make) -
     assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
     assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
     assert trainer.policy is bcell.average.policy
+    checkpoint = read_checkpoint(model(trainer, "latest"))
+    for wrong in ({"trade_rate_floor": "x"}, "x", {"trade_rate_floor": 0.9, "trade_rate_ceiling": 0.1}):
+        with pytest.raises(CheckpointError, match="how its agent is configured"):
+            policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
 
 
 def test_rows_of_metrics_say_how_the_training_generalises(tiny: Make) -> None:
