@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from finflow.agent.anchor import anchor_loss, anchor_weight
+from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.climbing import linear_in
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
@@ -33,7 +35,7 @@ from finflow.agent.losses import (
     temperature_loss,
 )
 from finflow.agent.networks import Encoding
-from finflow.agent.offline_learner import OfflineLearner
+from finflow.agent.offline_learner import OfflineLearner, trade_range
 from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser
 from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.simplex import standard_normal
@@ -91,7 +93,7 @@ class BCell:
         self.config = config
         self.device = device
         parts = networks or AgentNetworks(
-            ExpertPolicy(shape, generator, config.dropout),
+            ExpertPolicy(shape, generator, config.dropout, trade_range(config)),
             CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout),
             ValueNetwork(shape, generator),
         )
@@ -99,10 +101,12 @@ class BCell:
         self.critic = parts.critic.to(device)
         self.target_critic = copy.deepcopy(self.critic)
         self.behaviour_value = parts.value.to(device)
-        freeze([self.target_critic, self.behaviour_value])
+        self.prior = copy.deepcopy(self.policy)
+        self.average = PolicyAverage.of(config.averaging, self.policy)
+        freeze([self.target_critic, self.behaviour_value, self.prior])
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.weight_decay)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, config.weight_decay)
         self.alpha_optimiser = CarefulAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
         self.action_noise = Generator(device=device).manual_seed(0)
 
@@ -112,11 +116,23 @@ class BCell:
         self.critic.load_state_dict(learner.critic.state_dict())
         self.target_critic.load_state_dict(learner.target_critic.state_dict())
         self.behaviour_value.load_state_dict(learner.value.state_dict())
+        self.prior.load_state_dict(learner.policy.state_dict())
+        self.follow_average(0.0)
+
+    @property
+    def deployed(self) -> ExpertPolicy:
+        """The policy that decides where it counts: the average, where there is one."""
+        return self.policy if self.average is None else self.average.policy
+
+    def follow_average(self, progress: float) -> None:
+        """Take an update into the average, at a share of the online updates."""
+        if self.average is not None:
+            self.average.follow(self.policy, progress)
 
     @torch.no_grad()
     def decide(self, states: States) -> Decision:
         """Decisions and what led to them."""
-        decision: Decision = self.policy(states)
+        decision: Decision = self.deployed(states)
         return decision
 
     @torch.no_grad()
@@ -185,6 +201,11 @@ class BCell:
             policy_loss, entropy = self._policy_loss(
                 states, encoding.detach(), drawn[:, :1], log_density[:, 0], temperature
             )
+            anchor = anchor_weight(config.anchor, update)
+            if anchor > 0.0:
+                held = anchor_loss(config.anchor, decision, batch, self.prior)
+                policy_loss = policy_loss + anchor * held
+                metrics["anchor_loss"] = held.detach()
         metrics["critic_gradient"] = descend(critic_loss, self.critic_optimiser, config.gradient_norm)
         if actor:
             metrics["policy_gradient"] = descend(policy_loss, self.policy_optimiser, config.gradient_norm)
@@ -331,6 +352,7 @@ class BCell:
                 if name not in own or own[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
                 tensor.copy_(own[name])
+        agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -338,6 +360,9 @@ class BCell:
         for part in ("policy", "critic", "target_critic", "behaviour_value"):
             for name, tensor in getattr(self, part).state_dict().items():
                 yield f"{part}/{name}", tensor
+        if self.average is not None:
+            for name, tensor in self.average.policy.state_dict().items():
+                yield f"average/{name}", tensor
         yield "log_alpha", self.log_alpha
 
 

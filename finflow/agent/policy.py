@@ -97,12 +97,21 @@ class ExpertPolicy(nn.Module):
         Draws the initial weights.
     dropout_rate : float
         Of the gate's hidden layer.
+    trade_range : tuple of float
+        Least and greatest trade rate.
     """
 
     lens: Tensor
 
-    def __init__(self, shape: NetworkShape, generator: Generator, dropout_rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        shape: NetworkShape,
+        generator: Generator,
+        dropout_rate: float = 0.0,
+        trade_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
         super().__init__()
+        self.trade_range = trade_range
         experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
@@ -237,6 +246,9 @@ class ExpertPolicy(nn.Module):
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
         rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
+        if self.trade_range != (0.0, 1.0):
+            floor, ceiling = self.trade_range
+            trade_rate = floor + (ceiling - floor) * trade_rate
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
         taught = aim
         if least_pull > 0.0:  # the same numbers, with a larger gradient

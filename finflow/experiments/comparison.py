@@ -134,7 +134,7 @@ def _read(folder: Path) -> _Run:
             raise ValueError("metrics.json is not one of finflow's")
         table = table[[one for one in (name, BASELINE, PATIENT, CASH) if one in table]].astype(np.float64)
         if (gaps := ~np.isfinite(table).all(axis=1)).any():
-            raise ValueError(f"returns.csv has a gap on {table.index[gaps.to_numpy()][0]:%Y-%m-%d}")
+            raise ValueError(f"returns.csv has a gap on {table.index[np.asarray(gaps)][0]:%Y-%m-%d}")
         return _Run(
             folder,
             metrics,

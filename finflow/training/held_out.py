@@ -18,7 +18,7 @@ from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation import agents_together, attribution, why
+from finflow.evaluation import agents_together, attribution, generalisation, why
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.field import Field, Make, sharing_fits
 from finflow.evaluation.further import sections_of, tables_of
@@ -238,6 +238,7 @@ def judge_held_out(
         sections=(
             *_together(field, played, own, best, config),
             *_reasons(field, materials, policy),
+            *_learned(training),
             *sections_of(field, materials.split, config, sweeps),
         ),
         files=tables_of(field, tuple(makers)),
@@ -275,6 +276,12 @@ def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) ->
         explainer = Explainer(policy, field.process, materials.features, field.window, field.runs[0])
         made.append(why.section(explainer.largest(NOTABLE)))
     return made
+
+
+def _learned(training: pd.DataFrame | None) -> list[Section]:
+    """How the training generalised, where it was measured."""
+    found = None if training is None else generalisation.section(training)
+    return [] if found is None else [found]
 
 
 def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:

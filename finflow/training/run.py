@@ -11,12 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from finflow.agent.batch import States
 from finflow.agent.policy import ExpertPolicy
 from finflow.config import Config, OutputConfig, config_hash, dump_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder, CheckpointWriter
+from finflow.training import generalisation
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import feature_names
 from finflow.training.code import runtime
@@ -44,6 +46,8 @@ class TrainingRun:
     folder : Path
     log : RunLog
     progress : ProgressDisplay
+    probe : States or None
+        Recorded states on which policies are compared, from the beginning of a phase on.
     """
 
     config: Config
@@ -53,6 +57,7 @@ class TrainingRun:
     folder: Path
     log: RunLog
     progress: ProgressDisplay
+    probe: States | None = None
 
     @cached_property
     def profiler(self) -> UpdateProfiler:
@@ -142,6 +147,7 @@ class TrainingRun:
         metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
+        row |= generalisation.measure(self, policy)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
         score = metrics[self.config.train.best_by]
         if math.isfinite(score) and (counters.best_score is None or score > counters.best_score):

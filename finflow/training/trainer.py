@@ -183,7 +183,7 @@ class FinFlowTrainer:
     def policy(self) -> ExpertPolicy:
         """The policy as it stands, in either phase."""
         state = self._begin().state
-        policy = state.bcell.policy if state.bcell is not None else state.learner.policy if state.learner else None
+        policy = state.bcell.deployed if state.bcell is not None else state.learner.policy if state.learner else None
         if not isinstance(policy, ExpertPolicy):
             raise FinflowError("this training has no policy for portfolios")
         return policy
