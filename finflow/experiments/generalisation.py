@@ -28,15 +28,17 @@ from finflow.evaluation.results import BASELINE
 from finflow.evaluation.sharpe_tests import track_of
 from finflow.experiments.evidence import Variant
 from finflow.experiments.planted_signals import LEARNING
-from finflow.experiments.protocols import plan_of, train_fold
+from finflow.experiments.protocols import plan_of
+from finflow.experiments.trainings import train_all
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import policy_of, read_checkpoint
 from finflow.training.generalisation import PREFIX
-from finflow.training.held_out import REPORTS, run_folder_of
+from finflow.training.held_out import REPORTS
 from finflow.training.logging import METRICS
 from finflow.training.materials import choose_device, process_on
+from finflow.training.opened import run_folder_of
 from finflow.training.trainer import FinFlowTrainer
 
 FloatArray = NDArray[np.float64]
@@ -121,11 +123,12 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     began = time.process_time()
     plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
-    path = train_fold(plan, cut, seed)
+    training = plan.training(cut, seed)
+    (path,) = train_all([training], {training.market: plan.panel})
     checkpoint = read_checkpoint(path)
     seconds = round(time.process_time() - began, 1)
     device = choose_device(config.train.device)
-    process = process_on(plan.materials(cut, plan.settings(cut, seed)), plan.panel)
+    process = process_on(training.materials(plan.panel), plan.panel)
     policy = policy_of(checkpoint, device)
     strategies = [AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)]
     agent, equal = run_backtests(process, cut.tests[0], strategies)
@@ -148,7 +151,7 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     began = time.process_time()
     plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut = plan.folds[fold - 1]
-    process = process_on(plan.materials(cut, plan.settings(cut, config.train.seed)), plan.panel)
+    process = process_on(plan.training(cut, config.train.seed).materials(plan.panel), plan.panel)
     names = dict.fromkeys((BASELINE, *COMPARED))
     played = run_backtests(process, cut.tests[0], [named_strategy(name, config.evaluation) for name in names])
     return {

@@ -139,7 +139,7 @@ def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, mon
     assert found["training"]["kl"] >= 0.0
     assert np.isfinite(found["training"]["worlds_value"])
     assert len(found["active"]) > 100
-    monkeypatch.setattr(generalisation, "train_fold", lambda *given: pytest.fail("trained again"))
+    monkeypatch.setattr(generalisation, "train_all", lambda *given: pytest.fail("trained again"))
     assert run_missing(variants, tmp_path / "kept", tmp_path / "runs") == results
     assert "| devices | 1 |" in ranking_table(results)
     assert "| equal-weight |" in ranking_table(results)
