@@ -164,7 +164,7 @@ def run_tasks(
     """
     if total is None and isinstance(tasks, list | tuple):
         total = len(tasks)
-    with Overview(kind, total, stream=stream) as overview:
+    with Overview(kind, total, live=not where.in_process, stream=stream) as overview:
         for remark in where.remarks():
             overview.line(f"warning: {remark}")
         ledger = Ledger(tasks, where.retries, on_done, overview)

@@ -175,8 +175,8 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
         return {"run": training.note(panel)["run"]}
     run = training.place / str(training.note(panel).get("run", "none"))
     goes_on = CheckpointFolder(run / MODELS).path(LATEST).is_file()
-    if not goes_on and run.is_dir() and not any((run / MODELS).glob("checkpoint_*")):
-        shutil.rmtree(run)  # it was killed before there was anything to go on from
+    if not goes_on:
+        _remove_unused(run)
     trainer = FinFlowTrainer(
         training.config,
         resume=run if goes_on else None,
@@ -192,6 +192,12 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
         trainer.discard_if_unused()
     _write(training, {**note, "finished": True})
     return {"run": trainer.run_folder.name}
+
+
+def _remove_unused(run: Path) -> None:
+    """Remove a run that was killed before there was anything to go on from."""
+    if run.is_dir() and not any((run / MODELS).glob("checkpoint_*")):
+        shutil.rmtree(run)
 
 
 def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
@@ -210,7 +216,9 @@ def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Map
 def _begun(training: Training, panels: Mapping[str, MarketPanel]) -> dict[str, bytes]:
     """What there is of a training that was stopped; nothing where it cannot go on from that."""
     note = training.note(panels[training.market])
-    if not note or not CheckpointFolder(training.place / str(note["run"]) / MODELS).path(LATEST).is_file():
+    run = training.place / str(note.get("run", "none"))
+    if not CheckpointFolder(run / MODELS).path(LATEST).is_file():
+        _remove_unused(run)
         return {}
     return _packed(training.place, str(note["run"]))
 

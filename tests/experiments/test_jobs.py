@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,10 @@ from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Information
 from finflow.training.ensemble import EnsembleStrategy, evaluate_ensemble
 
+ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
+QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
 
 
 def config_in(folder: Path) -> Config:
@@ -102,29 +106,67 @@ def opens(process: int, folder: Path) -> bool:
         return False
 
 
-def test_a_job_that_was_stopped_goes_on_with_what_is_missing_and_no_more(serial: Job, tmp_path: Path) -> None:
+def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: Job, tmp_path: Path) -> None:
     job = copy(serial, tmp_path)
     begin(job.folder, job.config)
-    alone = job.config.train.model_copy(update={"seeds": 1})
-    run_trainings(replace(job, config=job.config.model_copy(update={"train": alone})))
-    assert [is_finished(one, job.panel) for one in job.trainings] == [True, False, False]
-    before = agents(job)
-    with pytest.raises(CheckpointError, match=r"has 1 of 3 agents; make the others with --mode train --resume"):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(folder=str(tmp_path), changes=QUICK))
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as other:
+        while not any(is_finished(one, job.panel) for one in job.trainings):
+            assert other.poll() is None
+            time.sleep(0.02)
+        workers = [int(word) for word in Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()]
+        other.kill()
+    end = time.monotonic() + 30.0
+    while any(is_alive(worker) for worker in workers) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert workers
+    assert not any(is_alive(worker) for worker in workers)
+    done = [one for one in job.trainings if is_finished(one, job.panel)]
+    assert 0 < len(done) < SEEDS
+    kept = agents(done)
+    with pytest.raises(
+        CheckpointError, match=rf"has {len(done)} of 3 agents; make the others with --mode train --resume"
+    ):
         agents_in(job.folder)
     told = estimate_all([job], Where(workers=2))
-    assert (told.trainings, told.finished, told.at_once) == (3, 1, 2)
-    outcome = run_all([job], tell=lambda line: None)[0]
+    assert (told.trainings, told.finished) == (SEEDS, len(done))
+    run_all([job], tell=lambda line: None)
     assert bits(job) == bits(serial)
-    assert agents(job) | before == agents(job)
+    assert agents(done) == kept
     assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
     numbers = [json.loads((one.folder / "reports" / "metrics.json").read_text()) for one in (job, serial)]
     assert numbers[0] == numbers[1]
-    assert outcome.report == job.folder / "reports" / "report.html"
 
 
-def agents(job: Job) -> dict[str, int]:
-    """Checkpoints and when they were written."""
-    return {str(path): path.stat().st_mtime_ns for path in job.folder.glob("seed-*/*/models/*")}
+SCRIPT = """\
+from pathlib import Path
+
+from finflow.experiments.durability import small_config
+from finflow.experiments.engine import Where
+from finflow.experiments.jobs import job_of
+from finflow.experiments.trainings import train_all
+
+if __name__ == "__main__":
+    folder = Path({folder!r})
+    job = job_of(small_config(folder, {changes!r}), folder / "logs" / "job")
+    train_all(job.trainings, {{"": job.panel}}, Where(workers=2))
+"""
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there, and no mere entry in a table."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def agents(trainings: Sequence[Training]) -> dict[str, int]:
+    """Checkpoints of some agents, and when they were written."""
+    return {str(path): path.stat().st_mtime_ns for one in trainings for path in one.place.glob("*/models/*")}
 
 
 def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
@@ -145,20 +187,25 @@ def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
     assert found["optimality"]["seed 1"] is not None
     page = read_page((serial.folder / "reports" / "report.html").read_text())
     assert numbers_hold(page, content) > 100
-    readings = (serial.config.output.logs_dir / "readings.jsonl").read_text().splitlines()
-    assert len(readings) == 1  # the test window was read once, by all of them
+    lines = (serial.config.output.logs_dir / "readings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run"] for line in lines].count(str(serial.folder)) == 1  # read once, by all of them
 
 
-def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(serial: Job, tmp_path: Path) -> None:
-    places = {"output.logs_dir": str(tmp_path)}
-    found = evaluate_ensemble(agents_in(serial.folder), places, tmp_path / "folder")
-    two = evaluate_ensemble(agents_in(serial.folder)[:2], places, tmp_path / "two", own_folder=True)
+def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
+    serial: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = json.loads((serial.folder / "reports" / "metrics.json").read_text())
-    again = json.loads((found.report.parent / "metrics.json").read_text())
+    elsewhere = ["--set", f"output.logs_dir={tmp_path}"]
+    assert main(["--mode", "evaluate", "--resume", str(serial.folder), *elsewhere]) == 0
+    again = json.loads((tmp_path / serial.folder.name / "reports" / "metrics.json").read_text())
     assert again["strategies"] == first["strategies"]
-    assert next(iter(two.summary)) == "ensemble of 2"
-    with pytest.raises(CheckpointError, match="is the same agent as"):
-        evaluate_ensemble(agents_in(serial.folder)[:1] * 2, places, tmp_path / "same")
+    assert "3 agents alone: Sharpe " in capsys.readouterr().out
+    two = [str(path) for path in agents_in(serial.folder)[:2]]
+    assert main(["--mode", "evaluate", "--resume", *two, *elsewhere]) == 0
+    (folder,) = (tmp_path / "ensembles").iterdir()
+    assert json.loads((folder / "reports" / "metrics.json").read_text())["agent"] == "ensemble of 2"
+    assert main(["--mode", "evaluate", "--resume", two[0], two[0], *elsewhere]) == 2
+    assert "is the same agent as" in capsys.readouterr().err
 
 
 def test_agents_that_see_other_things_do_not_act_as_one(serial: Job, tmp_path: Path) -> None:

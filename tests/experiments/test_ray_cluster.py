@@ -113,7 +113,8 @@ def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
     """Two agents of a job, and two folds of a protocol."""
     changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
-    config = small_config(folder, changes)
+    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+    config = small_config(folder, {**changes, **shorter})
     job = job_of(config, folder / "job")
     plan = plan_of(config, "walk-forward", folder / "protocols", "folds")
     return [*job.trainings, *plan.trainings], {"": job.panel, "folds": plan.panel}
