@@ -24,7 +24,7 @@ from finflow.training.manifest import MANIFEST
 from finflow.yaml_text import parse_file
 
 SEED = "train.seed"
-_NOT_COMPARED = ("output.", "market.cache_dir", "market.use_cache", "train.device", "train.threads")
+_NOT_COMPARED = ("output.", "tune.", "market.cache_dir", "market.use_cache", "train.device", "train.threads")
 
 
 class Comparison(NamedTuple):
