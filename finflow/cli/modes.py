@@ -13,12 +13,14 @@ from finflow.cli.options import (
     add_configuration_options,
     add_protocol,
     add_recollect,
+    add_search,
     check_protocol,
     one_of,
 )
 from finflow.cli.output import describe_configuration
 from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_protocol, run_training
 from finflow.cli.safety import run_safely
+from finflow.cli.searching import run_search, search_configuration
 from finflow.cli.showing import run_comparison, run_explanation
 
 DESCRIPTION = """\
@@ -32,6 +34,8 @@ modes:
              --protocol walk-forward or cpcv: train anew for every fold before that window
   backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
              other costs, lags and capital, stress periods, and tables of trades and holdings
+  tune       search for better values of configuration keys, on validation alone: trains many agents
+             (--n-trials, --objective), and writes the best configuration; --resume goes on with a study
   explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
              the features that moved it, and what one changed feature (--what-if) would have done
   compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
@@ -50,6 +54,7 @@ examples:
   python main.py --mode evaluate --resume logs/20260131_120000
   python main.py --mode evaluate --protocol cpcv --config configs/default.yaml --dry-run
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
+  python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
   python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
@@ -78,7 +83,7 @@ def _main(arguments: Sequence[str]) -> None:
     else:
         _check(given, parser)
         called = {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
-        called |= {"explain": _explain, "compare": _compare}
+        called |= {"explain": _explain, "compare": _compare, "tune": _tune}
         called.get(given.mode, _demo)(given)
 
 
@@ -91,7 +96,8 @@ def _parser() -> Parser:
         type=Path,
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder); evaluate, backtest, explain, audit: the agent to judge; inspect: what to inspect",
+        "new run folder); evaluate, backtest, explain, audit: the agent to judge; inspect: what to inspect; tune: the "
+        "folder of the study to go on with",
     )
     parser.add_argument(
         "--strategy",
@@ -113,6 +119,7 @@ def _parser() -> Parser:
     )
     add_recollect(parser)
     add_protocol(parser)
+    add_search(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -144,10 +151,16 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     if mode == "demo" and given.config:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
-    if mode != "evaluate" and (given.protocol or given.dry_run):
+    if mode != "evaluate" and (given.protocol or (given.dry_run and mode != "tune")):
         option = "--protocol" if given.protocol else "--dry-run"
         parser.error(f"{option} belongs to --mode evaluate, not to --mode {mode}")
-    check_protocol(parser, given.protocol, given.dry_run)
+    if mode != "tune":
+        check_protocol(parser, given.protocol, given.dry_run)
+        for option in ("trial", "workers", "cluster"):
+            if getattr(given, option) is not None:
+                parser.error(f"--{option} belongs to --mode tune, not to --mode {mode}")
+    elif given.trial is not None and not given.resume:
+        parser.error("--trial needs --resume with the folder of the study")
     if mode == "evaluate" and not given.resume and given.protocol in (None, "holdout"):
         parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
     if mode == "backtest" and bool(given.resume) == bool(given.strategy):
@@ -176,6 +189,10 @@ def _backtest(given: argparse.Namespace) -> None:
 def _audit(given: argparse.Namespace) -> None:
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
     run_audit(config, given.strategy or (), given.resume)
+
+
+def _tune(given: argparse.Namespace) -> None:
+    run_search(search_configuration(given, given.resume), given)
 
 
 def _explain(given: argparse.Namespace) -> None:

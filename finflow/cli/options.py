@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from finflow.errors import FinflowError
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
-MODES = ("train", "evaluate", "backtest", "explain", "compare", "audit", "inspect", "demo")
+MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "audit", "inspect", "demo")
 
 #: Option, name of its value, the keys it stands for, help.
 _SHORT = (
@@ -121,6 +121,26 @@ def add_configuration_options(parser: Parser) -> None:
     )
     group.add_argument(
         "--no-cache", action=_Override, keys=("market.use_cache",), nargs=0, const="false", help="fetch prices anew"
+    )
+
+
+def add_search(parser: Parser) -> None:
+    """Add the options of a search, and who does its trials."""
+    group = parser.add_argument_group("search")
+    group.add_argument(
+        "--n-trials", action=_Override, keys=("tune.n_trials",), metavar="N", help="tune: configurations tried"
+    )
+    group.add_argument(
+        "--objective",
+        action=_Override,
+        keys=("tune.objective",),
+        metavar="NAME",
+        help="tune: sharpe, sortino, calmar, cvar or dsr; several, as in sharpe,cvar, for a Pareto front",
+    )
+    group.add_argument("--trial", type=int, metavar="N", help="tune: do trial N of --resume again, and compare")
+    group.add_argument("--workers", type=int, metavar="N", help="tune: processes that do the trials (1)")
+    group.add_argument(
+        "--cluster", metavar="ADDRESS", help="tune: have a Ray cluster do them: auto, or the address of its head"
     )
 
 

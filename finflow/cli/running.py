@@ -129,7 +129,7 @@ def run_protocol(arguments: argparse.Namespace, protocol: Protocol, checkpoint: 
         run = _run_of(checkpoint)
         parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
     from finflow.experiments import protocols
-    from finflow.training.run import request_stop
+    from finflow.training.stopping import request_stop
 
     plan = protocols.plan_of(config, protocol, parent)
     if dry_run:

@@ -49,7 +49,7 @@ from finflow.training.finetune import vector_steps
 from finflow.training.held_out import AGENT, LIBRARIES, REPORTS, Outcome, cash_rate, execution
 from finflow.training.materials import Materials, choose_device, prepare_pieces, process_on
 from finflow.training.progress import ProgressDisplay
-from finflow.training.run import stopping_at_once
+from finflow.training.stopping import stopping_at_once
 from finflow.training.trainer import FinFlowTrainer
 
 __all__ = ["Estimate", "Plan", "estimate", "plan_of", "run_protocol"]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,31 +26,9 @@ from finflow.training.materials import Materials
 from finflow.training.profiling import UpdateProfiler
 from finflow.training.progress import ProgressDisplay
 from finflow.training.state import TrainingState
+from finflow.training.stopping import stop_requested
 
 LOG_EVERY = 50  # updates between two rows of metrics
-_stop = threading.Event()
-_stopping_at_once: list[int] = []  # threads in which a stop need not wait
-
-
-def request_stop() -> None:
-    """Ask the training to write ``checkpoint_latest`` at the next update's end and stop with KeyboardInterrupt."""
-    if threading.get_ident() in _stopping_at_once:
-        raise KeyboardInterrupt
-    _stop.set()
-
-
-@contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """For work that can be done again from the checkpoints: a stop asked for in this thread is a KeyboardInterrupt."""
-    thread = threading.get_ident()
-    _stopping_at_once.append(thread)
-    try:
-        if _stop.is_set():
-            _stop.clear()
-            raise KeyboardInterrupt
-        yield
-    finally:
-        _stopping_at_once.remove(thread)
 
 
 @dataclass(frozen=True)
@@ -176,8 +152,7 @@ class TrainingRun:
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
-        if _stop.is_set():
-            _stop.clear()
+        if stop_requested():
             self.checkpoint()
             raise KeyboardInterrupt
 

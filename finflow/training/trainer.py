@@ -34,8 +34,9 @@ from finflow.training.manifest import MANIFEST, manifest_text
 from finflow.training.materials import Materials, choose_device, prepare
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
-from finflow.training.run import OnValidation, TrainingRun, request_stop, stopping_at_once
+from finflow.training.run import OnValidation, TrainingRun
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
+from finflow.training.stopping import request_stop, stopping_at_once
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
 
@@ -203,14 +204,15 @@ class FinFlowTrainer:
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
             write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
-            progress = self._progress or ProgressDisplay(console_log=log.console)
+            progress = self._progress or ProgressDisplay()
+            progress.write_to(log.console)
             for line in self._warnings:
                 log.console(line)
             if checkpoint is not None:
                 self._bring_best(state, checkpoint, progress)
             if checkpoint is None and self._offline_data is not None:
                 for line in self._offline_data.lines():
-                    progress.message(line)
+                    progress.note(line)
             self._run = TrainingRun(
                 self.config,
                 self.materials,

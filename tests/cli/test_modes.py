@@ -293,7 +293,7 @@ class Protocols:
         made = {"plan_of": self.plan_of, "run_protocol": self.run, "estimate": lambda plan: self}
         monkeypatch.setitem(sys.modules, "finflow.experiments.protocols", SimpleNamespace(**made))
         monkeypatch.setattr("finflow.experiments.protocols", SimpleNamespace(**made), raising=False)
-        monkeypatch.setitem(sys.modules, "finflow.training.run", SimpleNamespace(request_stop=lambda: None))
+        monkeypatch.setitem(sys.modules, "finflow.training.stopping", SimpleNamespace(request_stop=lambda: None))
 
     def plan_of(self, config: Config, protocol: str, parent: Path | None) -> None:
         self.planned.append((config, protocol, parent))

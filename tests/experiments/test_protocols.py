@@ -23,7 +23,7 @@ from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints import Checkpoint, read_checkpoint
 from finflow.training.datasets import offline_data
 from finflow.training.materials import prepare
-from finflow.training.run import request_stop
+from finflow.training.stopping import request_stop
 
 SMALL = {
     "market.source": "csv",
