@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from finflow.evaluation.drawing import BLUE, GREY, LIGHT_GREY, ORANGE, VERMILION, Rendered, render
+from finflow.evaluation.drawing import BLUE, GREY, LIGHT_GREY, ORANGE, VERMILION, Rendered, legend_of_figure, render
 from finflow.evaluation.overfitting import Overfitting
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def _history(trials: Sequence[Tried], objective: Sequence[str]) -> Rendered:
                 axes.scatter(own, np.full(len(own), low), s=22, marker=marker, color=GREY, label=state)
             axes.set_ylabel(name)
             _whole_numbers(axes)
-        panels[0].legend(ncols=4, loc="lower right")
         panels[-1].set_xlabel("trial")
+        legend_of_figure(figure, panels[0])
 
     ends = ", ".join(f"{name} {values[:, place].max():.3g}" for place, name in enumerate(objective))
     return Rendered(
@@ -216,12 +216,13 @@ def _importances(importances: Mapping[str, Mapping[str, float]]) -> Rendered:
 
 
 def _slices(complete: Sequence[Tried], name: str, space: Sequence[Searched]) -> Rendered:
-    rows = -(-len(space) // COLUMNS)
+    columns = min(COLUMNS, len(space))
+    rows = -(-len(space) // columns)
     values = [trial.values[0] for trial in complete if trial.values is not None]
     numbers = [trial.number for trial in complete]
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(rows, COLUMNS, squeeze=False, sharey=True)
+        panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
         points: Any = None
         for axes, one in zip(panels.flatten(), space, strict=False):
             places = [one.place(trial.params[one.key]) for trial in complete]

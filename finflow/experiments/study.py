@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -136,14 +137,14 @@ class Book:
                         continue
                 except _NO_MORE:
                     continue
-                self._retry(self.study, self.storage.get_trial(trial._trial_id))
+                self._retry(self.study, deepcopy(self.storage.get_trial(trial._trial_id)))
         return sorted(_retried(self.study.get_trials(deepcopy=False)) - before)
 
     def put_back(self, trial: Trial) -> None:
         """Have a trial that was stopped on purpose wait again."""
         try:
             if self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL):
-                RetryHeartbeatStaleTrialCallback()(self.study, self.storage.get_trial(trial._trial_id))
+                RetryHeartbeatStaleTrialCallback()(self.study, deepcopy(self.storage.get_trial(trial._trial_id)))
         except _NO_MORE:
             return  # somebody else did so
 
