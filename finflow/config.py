@@ -90,9 +90,12 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
-#: Keys that say where files lie or how many are kept, and so decide no result.
+#: Keys that say where files lie, how many are kept, or how many agents there are, and so decide no agent's result.
 _NOT_DECIDING = frozenset(
-    {"market.cache_dir", "market.use_cache", "train.save_latest", "train.max_checkpoints", "train.profile"}
+    {
+        *("market.cache_dir", "market.use_cache"),
+        *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
+    }
 )
 
 
@@ -125,7 +128,15 @@ SEARCHABLE = (
 """Sections and keys that a study may search; the others say what is judged, or where."""
 _NOT_SEARCHABLE = frozenset(
     {
-        *("train.seed", "train.device", "train.threads", "train.profile", "train.save_best", "train.save_latest"),
+        *(
+            "train.seed",
+            "train.seeds",
+            "train.device",
+            "train.threads",
+            "train.profile",
+            "train.save_best",
+            "train.save_latest",
+        ),
         *("train.max_checkpoints", "offline.decisions"),
     }
 )

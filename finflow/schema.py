@@ -331,6 +331,9 @@ class TrainConfig(Section):
     """How long, how often and on what the agent learns."""
 
     seed: Int = Field(default=0, ge=0, lt=2**32, description="seed of every random number of a run")
+    seeds: Int = Field(
+        default=1, ge=1, description="agents that are trained, with the seeds from train.seed on, and judged together"
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="device that learns")
     threads: Int = Field(
         default=1, ge=1, le=1024, description="processor threads for learning; part of what makes runs repeatable"

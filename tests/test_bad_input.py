@@ -340,7 +340,7 @@ PROTOCOL = ("--mode", "evaluate", "--protocol")
     [
         (
             ["walk-forward", "--config", "tiny.yaml"],
-            ["fold 1 of 5 cannot be trained", "use more data"],
+            ["fold 1, seed 0 cannot be trained", "use more data"],
         ),
         (
             ["cpcv", "--config", "tiny.yaml"],

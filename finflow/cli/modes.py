@@ -6,19 +6,21 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve, resume_configuration
+from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve
+from finflow.cli.jobs import run_protocol, train
 from finflow.cli.options import (
     MODES,
     Parser,
     add_configuration_options,
     add_protocol,
     add_recollect,
+    add_scale,
     add_search,
     check_protocol,
     one_of,
 )
 from finflow.cli.output import describe_configuration
-from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_protocol, run_training
+from finflow.cli.running import backtest_named, run_audit, run_ensemble, run_evaluation, run_inspection
 from finflow.cli.safety import run_safely
 from finflow.cli.searching import run_search, search_configuration
 from finflow.cli.showing import run_comparison, run_explanation
@@ -49,6 +51,7 @@ examples:
   python main.py --mode demo
   python main.py --mode train
   python main.py --mode train --config configs/volatile.yaml --seed 1
+  python main.py --mode train --seeds 10 --workers 2
   python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   python main.py --mode train --resume logs/20260131_120000
   python main.py --mode evaluate --resume logs/20260131_120000
@@ -82,7 +85,7 @@ def _main(arguments: Sequence[str]) -> None:
         print(describe_configuration())
     else:
         _check(given, parser)
-        called = {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
+        called = {"train": train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
         called |= {"explain": _explain, "compare": _compare, "tune": _tune}
         called.get(given.mode, _demo)(given)
 
@@ -94,10 +97,12 @@ def _parser() -> Parser:
     parser.add_argument(
         "--resume",
         type=Path,
+        nargs="+",
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder); evaluate, backtest, explain, audit: the agent to judge; inspect: what to inspect; tune: the "
-        "folder of the study to go on with",
+        "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
+        "explain, audit: the agent to judge; evaluate, backtest: several, or a job, act as one, by the mean of their "
+        "portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
     )
     parser.add_argument(
         "--strategy",
@@ -119,6 +124,7 @@ def _parser() -> Parser:
     )
     add_recollect(parser)
     add_protocol(parser)
+    add_scale(parser)
     add_search(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
@@ -129,6 +135,10 @@ def _parser() -> Parser:
 def _check(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse what the mode would not use, rather than pass over it."""
     mode = given.mode
+    given.agents = given.resume or []
+    given.resume = given.agents[0] if given.agents else None
+    if len(given.agents) > 1 and mode not in ("evaluate", "backtest"):
+        parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode == "inspect" and len(given.run) + bool(given.resume) != 1:
@@ -151,39 +161,48 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     if mode == "demo" and given.config:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
-    if mode != "evaluate" and (given.protocol or (given.dry_run and mode != "tune")):
-        option = "--protocol" if given.protocol else "--dry-run"
-        parser.error(f"{option} belongs to --mode evaluate, not to --mode {mode}")
-    if mode != "tune":
-        check_protocol(parser, given.protocol, given.dry_run)
-        for option in ("trial", "workers", "cluster"):
-            if getattr(given, option) is not None:
-                parser.error(f"--{option} belongs to --mode tune, not to --mode {mode}")
-    elif given.trial is not None and not given.resume:
-        parser.error("--trial needs --resume with the folder of the study")
+    if mode != "evaluate" and given.protocol:
+        parser.error(f"--protocol belongs to --mode evaluate, not to --mode {mode}")
+    if given.trial is not None and (mode != "tune" or not given.resume):
+        parser.error("--trial belongs to --mode tune with --resume and the folder of the study")
+    for option in ("dry_run", "workers", "cluster", "universe"):
+        also = ("tune",) if option != "universe" else ()
+        if getattr(given, option) and mode not in ("train", "demo", "evaluate", *also):
+            name = option.replace("_", "-")
+            parser.error(
+                f"--{name} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
+            )
+    if mode == "evaluate":
+        check_protocol(parser, given)
+        if given.protocol not in (None, "holdout") and len(given.agents) > 1:
+            parser.error(f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume")
     if mode == "evaluate" and not given.resume and given.protocol in (None, "holdout"):
         parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
     if mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
 
 
-def _train(given: argparse.Namespace) -> None:
-    config = resume_configuration(given, given.resume) if given.resume else resolve(given)
-    run_training(config, resume=given.resume, recollect=given.recollect)
-
-
 def _evaluate(given: argparse.Namespace) -> None:
     if given.protocol in (None, "holdout"):
-        run_evaluation(given, given.resume)
+        _judge(given, with_backtest=False)
     else:
         run_protocol(given, given.protocol, given.resume, given.dry_run)
 
 
 def _backtest(given: argparse.Namespace) -> None:
     if given.resume:
-        run_evaluation(given, given.resume, with_backtest=True)
+        _judge(given, with_backtest=True)
     else:
         backtest_named(resolve(given), given.strategy)
+
+
+def _judge(given: argparse.Namespace, with_backtest: bool) -> None:
+    from finflow.experiments.job_folder import is_job
+
+    if len(given.agents) > 1 or is_job(given.resume):
+        run_ensemble(given, given.agents, with_backtest)
+    else:
+        run_evaluation(given, given.resume, with_backtest=with_backtest)
 
 
 def _audit(given: argparse.Namespace) -> None:
@@ -209,7 +228,7 @@ def _inspect(given: argparse.Namespace) -> None:
 
 def _demo(given: argparse.Namespace) -> None:
     given.config = ROOT / "configs" / "demo.yaml"
-    run_training(resolve(given), recollect=given.recollect)
+    train(given)
 
 
 def _version() -> str:

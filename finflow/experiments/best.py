@@ -107,7 +107,8 @@ def write_best(folder: Path, config: Config, trials: Sequence[FrozenTrial]) -> F
 def _write(path: Path, folder: Path, config: Config, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> None:
     chosen = configured(config, trial.params)
     evaluation = chosen.evaluation.model_copy(update={"configurations_tried": tried(config, trials)})
-    chosen = chosen.model_copy(update={"evaluation": evaluation, "tune": TuneConfig()})
+    train = chosen.train.model_copy(update={"seeds": 1})
+    chosen = chosen.model_copy(update={"train": train, "evaluation": evaluation, "tune": TuneConfig()})
     words = (
         f"# Trial {trial.number} of the study {folder.name}: {said_of(trial, config.tune.objective)} on validation.\n"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TextIO
 
@@ -19,7 +20,7 @@ from finflow.errors import ConfigError, FinflowError, TrainingError
 from finflow.experiments.overview import Overview
 from finflow.experiments.worker import Reply
 
-__all__ = ["Ledger", "OnDone", "Result", "Task", "Where", "run_tasks"]
+__all__ = ["Ledger", "OnDone", "Result", "Task", "Where", "ready", "run_tasks"]
 
 Result = dict[str, Any]
 RETRIES = 2
@@ -109,6 +110,25 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+@contextmanager
+def ready(where: Where) -> Iterator[None]:
+    """See that tasks can be done there, before anything is made for them; a cluster stays joined meanwhile.
+
+    Raises
+    ------
+    ConfigError
+        If there are no workers, or no cluster answers.
+    """
+    where.remarks()
+    if where.cluster is None:
+        yield
+        return
+    from finflow.experiments.ray_cluster import connected
+
+    with connected(where):
+        yield
+
+
 def run_tasks(
     tasks: Iterable[Task],
     where: Where,
@@ -144,7 +164,7 @@ def run_tasks(
     """
     if total is None and isinstance(tasks, list | tuple):
         total = len(tasks)
-    with Overview(kind, total, stream=stream) as overview:
+    with Overview(kind, total, live=not where.in_process, stream=stream) as overview:
         for remark in where.remarks():
             overview.line(f"warning: {remark}")
         ledger = Ledger(tasks, where.retries, on_done, overview)

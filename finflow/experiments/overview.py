@@ -14,6 +14,7 @@ from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import Task as Row
 
 from finflow.training.progress import described, duration
 
@@ -29,6 +30,8 @@ class Overview:
         What they are, in the plural: trainings.
     total : int or None
         How many there are, where that is known.
+    live
+        Whether to draw on a terminal; not where each task draws there itself.
     stream
         Where to show it, standard output when left out.
     interval
@@ -42,6 +45,7 @@ class Overview:
         kind: str = "tasks",
         total: int | None = None,
         *,
+        live: bool = True,
         stream: TextIO | None = None,
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -56,7 +60,7 @@ class Overview:
         self._rows: dict[str, TaskID] = {}
         self._live: Progress | None = None
         console = Console(file=self._stream, highlight=False, markup=False)
-        if self._stream.isatty() and not console.is_dumb_terminal:
+        if live and self._stream.isatty() and not console.is_dumb_terminal:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(30))
             facts = TextColumn("{task.fields[facts]}", markup=False)
             self._live = Progress(*columns, facts, console=console, refresh_per_second=4, transient=True)
@@ -72,6 +76,11 @@ class Overview:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+
+    @property
+    def rows(self) -> list[Row]:
+        """What is drawn on a terminal: all of them, and each that is being done."""
+        return [] if self._live is None else list(self._live.tasks)
 
     @property
     def _count(self) -> str:

@@ -35,6 +35,8 @@ def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
         remote = ray.remote(num_cpus=where.threads, num_gpus=gpus, max_retries=where.retries)(_on_node)
         stored = [ray.put(value) for value in shared.values()]
         under_way: dict[Any, int] = {}
+        if not _room(ray, where):
+            ledger.overview.line(f"no node of the cluster offers processors ({where.threads} a task): waiting for one")
         try:
             while True:
                 while len(under_way) < slots(ray, where) and (found := ledger.next()) is not None:
@@ -59,8 +61,12 @@ def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
 
 def slots(ray: Any, where: Where) -> int:
     """How many tasks the cluster has room for at once."""
-    room = int(ray.cluster_resources().get("CPU", 0)) // where.threads
+    room = _room(ray, where)
     return max(1, room if where.workers is None else min(room, where.workers))
+
+
+def _room(ray: Any, where: Where) -> int:
+    return int(ray.cluster_resources().get("CPU", 0)) // where.threads
 
 
 @contextmanager

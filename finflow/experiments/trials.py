@@ -300,7 +300,7 @@ def _train(
 ) -> tuple[Backtest, ...]:
     """Train once, and play the best policy on the windows that it is judged on; its checkpoints are not kept."""
     private = any(key.startswith(DATA_KEYS) for key in arena.searched)
-    kept = {"seed": seed, "save_latest": False, "max_checkpoints": 0, "profile": False}
+    kept = {"seed": seed, "seeds": 1, "save_latest": False, "max_checkpoints": 0, "profile": False}
     rare = {"checkpoint_interval": NEVER, "checkpoint_updates": NEVER}
     train = config.train.model_copy(update={**kept, **rare})
     offline = (scratch if private else scratch.parent) / "offline"

@@ -23,12 +23,13 @@ from finflow.config import Config, EvaluationConfig, config_hash, dump_config, l
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.best import ATTRIBUTES, packed, said_of, write_best
 from finflow.experiments.engine import Task, Where, run_tasks
+from finflow.experiments.estimates import estimate
 from finflow.experiments.folds import Fold
 from finflow.experiments.overview import Overview
-from finflow.experiments.protocols import Plan, estimate
 from finflow.experiments.search_space import configured, described, draw, of_configuration, space_of
 from finflow.experiments.study import LOST, Book, Pulse, open_book, reaching, shown_url, wait_until_filled
 from finflow.experiments.study_report import report_study
+from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.experiments.trials import Arena, arena_of, run_trial
 from finflow.experiments.worker import Reporter, task_progress
 from finflow.files import check_writable, exclusively, write_atomically
@@ -479,11 +480,14 @@ def lines_of_plan(config: Config, workers: int) -> list[str]:
     """How many trainings a search makes, and about how long that takes: what a dry run tells."""
     space = space_of(config)
     arena = arena_of(config, tuple(space), config.tune.n_trials)
-    protocol = config.evaluation.protocol.model_copy(update={"seeds": config.tune.seeds})
-    evaluation = config.evaluation.model_copy(update={"protocol": protocol})
-    settings = config.model_copy(update={"evaluation": evaluation})
-    missing = config.output.logs_dir / STUDIES / "dry-run"
-    found = estimate(Plan("walk-forward", settings, arena.panel, arena.folds, missing))
+    nowhere = config.output.logs_dir / STUDIES / "dry-run"
+    trainings = [
+        Training(
+            f"fold {fold.number}", nowhere, own_settings(config, nowhere, seed), cut=Cut(fold.pieces, fold.validation)
+        )
+        for fold, seed in arena.units
+    ]
+    found = estimate(trainings, {"": arena.panel})
     trials = config.tune.n_trials
     hours = found.seconds * trials / workers / 3600.0
     pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"

@@ -210,3 +210,11 @@ def choose_device(name: str) -> torch.device:
     if not available[name]:
         raise ConfigError(f"train.device = {name}, but this machine has no such device; use auto or cpu")
     return torch.device(name)
+
+
+def device_here(name: str) -> torch.device:
+    """The device of a configuration; the CPU where agents were trained on one that this machine lacks."""
+    try:
+        return choose_device(name)
+    except ConfigError:
+        return torch.device("cpu")

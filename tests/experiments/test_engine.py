@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -165,3 +166,9 @@ def test_what_cannot_be_is_refused_and_what_is_unwise_is_said() -> None:
         run([], Where(workers=0))
     (remark,) = Where(workers=500).remarks()
     assert remark.startswith("500 workers on ")
+
+
+def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"--cluster needs Ray, which is not installed: pip install 'finflow\[ray\]'"):
+        run_tasks([], Where(cluster="auto"), stream=io.StringIO())

@@ -454,8 +454,9 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
         (["--objective", "sharp"], "did you mean sharpe?"),
         (["--set", "tune.storage=postgresql+psycopg://me:secret@127.0.0.1:1/none"], "cannot use the storage postgres"),
         (["--set", "tune.space={bcell.gama: {low: 0.9, high: 0.99}}"], "the nearest valid key is bcell.gamma"),
-        (["--workers", "0"], "--workers is 0, and must be 1 or more"),
-        (["--trial", "3"], "--trial needs --resume"),
+        (["--workers", "0"], "'0' must be a whole number, 1 or more"),
+        (["--trial", "3"], "--trial belongs to --mode tune with --resume"),
+        (["--universe", "some.txt"], "--universe belongs to --mode train"),
         (["--resume", "nowhere"], "nowhere is no folder of a study"),
     ],
 )
@@ -480,7 +481,7 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]])
 def test_options_of_a_search_are_refused_elsewhere(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mode", "backtest", "--strategy", "momentum", *option]) == 2
-    assert f"{option[0]} belongs to --mode tune" in capsys.readouterr().err
+    assert f"{option[0]} belongs to --mode t" in capsys.readouterr().err
 
 
 def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
