@@ -343,6 +343,7 @@ NOT_DECIDING = {
     "train.save_latest": False,
     "train.max_checkpoints": 2,
     "train.profile": True,
+    "train.seeds": 3,
     "tune.n_trials": 7,
     "tune.objective": ["calmar", "dsr"],
     "tune.folds": 3,
