@@ -35,7 +35,8 @@ modes:
   explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
              the features that moved it, and what one changed feature (--what-if) would have done
   compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
-             configuration; runs that differ by the seed alone are taken together
+             configuration; runs that differ by the seed alone are taken together; and what choosing
+             the best of them is worth: probability of overfitting, its verdict as the best of several
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
