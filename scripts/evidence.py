@@ -3,7 +3,7 @@
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
 `planted` that of what offline learning finds in made-up markets, `durability` those about kills, faults of the disk and
 files made to mislead, `guard` that of faults injected into trainings, `nulls` that of the verdict where nothing can be
-won (with `--retrain 20`: of the demo, trained there).
+won (`--retrain 0` leaves out the demo's trainings there).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
-    parser.add_argument("--retrain", type=int, default=0, metavar="N", help="nulls: demo trainings on N null markets")
+    parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=int, default=5, help="seeds of the guard's trainings")
     given = parser.parse_args(arguments)
     for name, make in pages.items():
