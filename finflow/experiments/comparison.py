@@ -132,9 +132,11 @@ def _read(folder: Path) -> _Run:
         name, judged = metrics["agent"], metrics["strategies"][metrics["agent"]]
         if name not in table or not isinstance(judged, dict) or not isinstance(metrics["window"]["days"], int):
             raise ValueError("metrics.json is not one of finflow's")
-        table = table[[one for one in (name, BASELINE, PATIENT, CASH) if one in table]].astype(np.float64)
-        if (gaps := ~np.isfinite(table).all(axis=1)).any():
-            raise ValueError(f"returns.csv has a gap on {table.index[np.asarray(gaps)][0]:%Y-%m-%d}")
+        known = [one for one in dict.fromkeys((name, BASELINE, PATIENT, CASH)) if one in table]
+        table = table[known].astype(np.float64)
+        gaps = np.flatnonzero(~np.isfinite(table.to_numpy()).all(axis=1))
+        if gaps.size:
+            raise ValueError(f"returns.csv has a gap on {table.index[gaps[0]]:%Y-%m-%d}")
         return _Run(
             folder,
             metrics,

@@ -146,6 +146,16 @@ def test_a_report_of_an_earlier_version_has_no_choice_but_compares(tmp_path: Pat
     assert found == {"overfitting": None, "best": None}
 
 
+def test_equal_weight_itself_can_be_compared(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)]
+    path = runs[1] / "reports" / "metrics.json"
+    path.write_text(path.read_text().replace('"finflow"', '"equal-weight"'))
+    compare_runs(runs, tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert content["runs"]["b"]["judged"] == "equal-weight"
+    assert content["choice"]["overfitting"]["among"] == ["a", "b"]
+
+
 def test_returns_with_a_gap_are_refused_with_its_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)]
     path = runs[1] / "reports" / "returns.csv"
