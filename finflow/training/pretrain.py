@@ -9,6 +9,7 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.policy import ExpertPolicy
+from finflow.agent.risk import needs_quantiles
 from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
@@ -92,7 +93,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         raise TypeError("the offline phase of a market trains an ExpertPolicy")
     store = Transitions.of(dataset, run.device)
     store.columns["behaviour_return"] = state.behaviour_returns
-    market = MarketTensors.of(run.materials.process, run.device)
+    market = MarketTensors.of(run.materials.process, run.device, config.bcell.expert_cloning > 0.0)
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     epochs = Epochs(config, dataset)
@@ -131,7 +132,7 @@ def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
     units = RewardUnits.of(run.materials.process, dataset.reward_scale, reference, run.device)
-    return units._replace(normalizer=run.state.reward_normalizer)
+    return units._replace(normalizer=run.state.reward_normalizer, whole_spread=needs_quantiles(run.config.bcell))
 
 
 def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.reward_units import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
@@ -31,19 +32,26 @@ class MarketTensors(NamedTuple):
     lag : int
     complete : bool
         Whether every asset is listed at every bar.
+    named : Tensor, (bars, 5, K), optional
+        What the rules of the five families name at every bar, on average over each family's variants.
     """
 
     assets: Tensor
     market: Tensor
     lag: int
     complete: bool
+    named: Tensor | None = None
 
     @classmethod
-    def of(cls, process: DecisionProcess, device: torch.device) -> MarketTensors:
-        """The features of a decision process."""
+    def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
+        """The features of a decision process, and what the families name in it if that is wanted."""
         assets = torch.from_numpy(process.asset_features).to(device)
         market = torch.from_numpy(process.market_features.copy()).to(device)
-        return cls(assets, market, process.lag, complete=bool(process.panel.listed.all()))
+        named = None
+        if with_families:
+            tables = [family_tables(process.panel, family).mean(axis=0) for family in FAMILIES]
+            named = torch.from_numpy(np.stack(tables, axis=1)).float().to(device)
+        return cls(assets, market, process.lag, complete=bool(process.panel.listed.all()), named=named)
 
     def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
         """States at decision bars, with Gaussian noise on the features if asked for.
@@ -220,6 +228,7 @@ def make_batch(
         Every so many rows are of one bar, and share its market.
     """
     bars = rows["bar"][::group_size]
+    named = None if market.named is None else market.named[bars - market.lag]
     bars = torch.cat([bars, bars + 1])
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
@@ -231,6 +240,8 @@ def make_batch(
         families=rows["family"],
         calibrations=rows["calibration"],
         behaviour_returns=rows["behaviour_return"],
+        references=units.references(rows["bar"]),
+        named=named,
     )
 
 

@@ -34,11 +34,14 @@ class RewardUnits(NamedTuple):
         Taken from the reward of a decision at each bar; zeros where there is no reference.
     normalizer : RewardNormalizer or None
         With ``train.reward_normalization``.
+    whole_spread : bool
+        Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
     """
 
     scale: float
     reference: Tensor
     normalizer: RewardNormalizer | None = None
+    whole_spread: bool = False
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
@@ -56,6 +59,10 @@ class RewardUnits(NamedTuple):
         """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
         found = (rewards - self.reference[bars]) / self.scale
         return found if self.normalizer is None else self.normalizer.normalize(found)
+
+    def references(self, bars: Tensor) -> Tensor | None:
+        """What is taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
+        return self.reference[bars] / self.scale if self.whole_spread else None
 
     def remember(self, rewards: NDArray[np.float64], bars: NDArray[np.integer[Any]]) -> None:
         """Have the normaliser see raw rewards of decisions at ``bars``, each (n,)."""
