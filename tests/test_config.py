@@ -343,6 +343,7 @@ NOT_DECIDING = {
     "train.save_latest": False,
     "train.max_checkpoints": 2,
     "train.profile": True,
+    "train.seeds": 2,
 }
 
 
@@ -380,6 +381,10 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "train.entropy_schedule.kind": "cosine",
             "train.target_entropy_schedule.kind": "cosine",
             "bcell.alpha_mode": "fixed",
+            "bcell.entropy_backup": "relative",
+            "bcell.risk_measure": "cvar",
+            "bcell.cql_mode": "lagrange",
+            "bcell.calibration": "returns",
             "offline.method": "bc",
             "train.best_by": "sharpe",
             "train.reward_reference": "none",
