@@ -524,7 +524,7 @@ class BCellConfig(Section):
         "value, the raw returns-to-go of the data, or nothing, which is plain CQL",
     )
     expert_cloning: Number = Field(
-        default=0.1,
+        default=1.0,
         ge=0,
         description="weight of what keeps each expert what it is called, in both phases: the divergence of its "
         "portfolio from the mean of those that its family's rules name",

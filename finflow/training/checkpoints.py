@@ -25,6 +25,8 @@ from finflow.yaml_text import parse_file, parse_scalar
 CONFIG = "config.yaml"
 ONLINE = "online"
 AVERAGE = SEPARATOR.join(("bcell", "average", ""))
+BEFORE = {"bcell.expert_cloning": 0.0}
+"""What stood in the place of keys whose default changes what is learned, before there were such keys."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 
 
@@ -90,7 +92,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
         nested = parse_scalar(checkpoint.facts["config"])
         if not isinstance(nested, Mapping):
             raise ConfigError("it is no mapping of keys")
-        stored = flatten(nested)
+        stored = {**BEFORE, **flatten(nested)}
         load_config(None, stored, environ={})
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):
         raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
