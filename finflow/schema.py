@@ -496,8 +496,46 @@ class BCellConfig(Section):
     target_entropy: Number = Field(
         default=0.2, gt=0, lt=1, description="target entropy of the policy, as exp((H - H_max) / (K - 1))"
     )
+    entropy_backup: Literal["none", "relative"] = Field(
+        default="none", description="entropy in the critics' targets: none, or what is over the target entropy"
+    )
+    risk_measure: Literal["neutral", "cvar", "wang"] = Field(
+        default="neutral",
+        description="what the policy climbs and the best checkpoint has most of: the mean of the return's "
+        "distribution, the mean of its worst share, or a mean that Wang's transform distorts",
+    )
+    risk_level: Number = Field(default=0.25, gt=0, le=1, description="the worst share that cvar looks at; 1 is neutral")
+    risk_strength: Number = Field(
+        default=0.75, ge=-3, le=3, description="of wang: above zero it fears risk, below zero it seeks it"
+    )
     cql_alpha: Number = Field(default=5.0, ge=0, description="weight of the conservative penalty")
+    cql_mode: Literal["fixed", "lagrange"] = Field(
+        default="fixed",
+        description="lagrange tunes the weight, from cql_alpha on, so that the penalty comes to cql_gap",
+    )
+    cql_gap: Number = Field(
+        default=0.0,
+        description="how far a critic's soft maximum over portfolios may lie above its value of the data's before the "
+        "tuned weight grows, in scaled rewards; 0 is where a critic that cannot tell portfolios apart lies",
+    )
     cql_samples: Int = Field(default=10, ge=1, description="proposals of each kind in the conservative penalty")
+    calibration: Literal["fitted", "returns", "none"] = Field(
+        default="fitted",
+        description="what the penalty does not push the policy's own proposals under (Cal-QL): the behaviour's fitted "
+        "value, the raw returns-to-go of the data, or nothing, which is plain CQL",
+    )
+    expert_cloning: Number = Field(
+        default=1.0,
+        ge=0,
+        description="weight of what keeps each expert what it is called, in both phases: the divergence of its "
+        "portfolio from the mean of those that its family's rules name",
+    )
+    least_pull: Number = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of the way at least by which an aim learns online as if it were traded; 0 is off",
+    )
     actor_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of the policy")
     critic_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of critics and value function")
     gamma: Number = Field(default=0.99, gt=0, lt=1, description="discount per decision")
@@ -517,8 +555,14 @@ class BCellConfig(Section):
     gradient_norm: Number = Field(
         default=10.0, gt=0, description="largest norm of a gradient, longer ones are shortened"
     )
-    weight_decay: Number = Field(
-        default=0.0, ge=0, le=100, description="decoupled decay of the weights, per update and unit of learning rate"
+    actor_weight_decay: Number = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="decoupled decay of the policy's weights, per update and unit of learning rate",
+    )
+    critic_weight_decay: Number = Field(
+        default=0.0, ge=0, le=100, description="the same of the critics and of the value networks"
     )
     trade_rate_floor: Number = Field(
         default=0.0, ge=0, le=1, description="least share of the way to its aim that the policy goes in a decision"
@@ -526,6 +570,12 @@ class BCellConfig(Section):
     trade_rate_ceiling: Number = Field(default=1.0, gt=0, le=1, description="greatest share of it")
     anchor: AnchorConfig = Field(default=AnchorConfig(), description="what holds the online policy back")
     averaging: AveragingConfig = Field(default=AveragingConfig(), description="average of the online policy")
+    mixed_precision: Flag = Field(
+        default=False, description="matrix products of an update in bfloat16; decisions and losses stay in float32"
+    )
+    gradient_checkpointing: Flag = Field(
+        default=False, description="compute hidden layers again in the backward pass, in place of keeping them"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -539,6 +589,12 @@ class BCellConfig(Section):
                 f"bcell.trade_rate_floor = {self.trade_rate_floor} must be below "
                 f"bcell.trade_rate_ceiling = {self.trade_rate_ceiling}"
             )
+        if self.risk_measure != "neutral" and self.n_quantiles == 1:
+            raise ValueError(
+                f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"
+            )
+        if self.cql_mode == "lagrange" and self.cql_alpha == 0.0:
+            raise ValueError("bcell.cql_mode = lagrange starts from bcell.cql_alpha, which must be above 0")
         return self
 
 
@@ -862,5 +918,10 @@ class Config(Section):
             raise ValueError(
                 f"worlds.assets = {self.worlds.assets} and offline.decisions are both set, but decisions of your own "
                 "are about all assets; leave one of them out"
+            )
+        if self.bcell.risk_measure != "neutral" and self.train.reward_normalization.enabled:
+            raise ValueError(
+                f"bcell.risk_measure = {self.bcell.risk_measure} needs rewards in units that stay: "
+                "train.reward_normalization.enabled must be false"
             )
         return self

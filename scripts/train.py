@@ -29,7 +29,8 @@ def main(arguments: Sequence[str]) -> None:
         "--pretrained",
         type=Path,
         metavar="FILE",
-        help="online: checkpoint_pretrained of an offline run, whose configuration stands in for the defaults",
+        help="online: checkpoint_pretrained of an offline run, whose configuration stands in for the defaults; or any "
+        "checkpoint, with the keys of another market, whose assets its networks then learn to trade",
     )
     add_recollect(parser)
     add_scale(parser)

@@ -75,6 +75,11 @@ class Batch(NamedTuple):
         Fitted value of the behaviour at the state (online only).
     behaviour_returns : Tensor, (batch,)
         The behaviour's lambda-return from the state (offline data only).
+    references : Tensor, (batch,), optional
+        What the rewards are in excess of, where the spread of the whole is to be learned: a risk is of what is earned,
+        not of what is earned beside others.
+    named : Tensor, (groups, 5, K), optional
+        What the families' rules name in the states, on average over each family's variants.
     """
 
     both: States
@@ -85,6 +90,12 @@ class Batch(NamedTuple):
     families: Tensor
     calibrations: Tensor
     behaviour_returns: Tensor
+    references: Tensor | None = None
+    named: Tensor | None = None
+
+    def whole(self, targets: Tensor) -> Tensor:
+        """Targets (batch,) of the distribution: those of the mean, with what the rewards are in excess of."""
+        return targets if self.references is None else targets + self.references
 
     @property
     def states(self) -> States:

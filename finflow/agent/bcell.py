@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from finflow.agent.agent_file import no_agent, read_agent, write_agent
 from finflow.agent.anchor import anchor_loss, anchor_weight
 from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.climbing import linear_in
+from finflow.agent.conservative import CoverageProposals, lagrange_loss, lower_bound, overestimation, tuned_weight
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
+from finflow.agent.deciding import Deciding
 from finflow.agent.losses import (
     actor_loss,
     bellman_target,
@@ -35,28 +36,18 @@ from finflow.agent.losses import (
     temperature_loss,
 )
 from finflow.agent.networks import Encoding
-from finflow.agent.offline_learner import OfflineLearner, trade_range
-from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser
+from finflow.agent.observation import states_of
+from finflow.agent.offline_learner import OfflineLearner, make_critics, make_policy
+from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser, tune
 from finflow.agent.policy import Decision, ExpertPolicy
+from finflow.agent.risk import needs_quantiles, valued
 from finflow.agent.simplex import standard_normal
+from finflow.agent.thrift import in_its_precision
 from finflow.config import BCellConfig
-from finflow.errors import CheckpointError
-from finflow.tensor_file import read_tensors, write_tensors
+
+__all__ = ["BCell", "CoverageProposals", "states_of"]
 
 TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles is switched on, from IQL's none
-
-
-class CoverageProposals(NamedTuple):
-    """Proposals for CQL from the coverage mixture, with their log densities.
-
-    Attributes
-    ----------
-    portfolios : Tensor, (batch, P, K)
-    log_density : Tensor, (batch, P)
-    """
-
-    portfolios: Tensor
-    log_density: Tensor
 
 
 class AgentNetworks(NamedTuple):
@@ -67,7 +58,7 @@ class AgentNetworks(NamedTuple):
     value: ValueNetwork
 
 
-class BCell:
+class BCell(Deciding):
     """Five experts, their critics, and one update.
 
     Parameters
@@ -93,8 +84,8 @@ class BCell:
         self.config = config
         self.device = device
         parts = networks or AgentNetworks(
-            ExpertPolicy(shape, generator, config.dropout, trade_range(config)),
-            CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout),
+            make_policy(shape, config, generator),
+            make_critics(shape, config, generator),
             ValueNetwork(shape, generator),
         )
         self.policy = parts.policy.to(device)
@@ -105,9 +96,14 @@ class BCell:
         self.average = PolicyAverage.of(config.averaging, self.policy)
         freeze([self.target_critic, self.behaviour_value, self.prior])
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.weight_decay)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, config.weight_decay)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.actor_weight_decay)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, config.critic_weight_decay)
         self.alpha_optimiser = CarefulAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
+        self.log_cql_alpha: Tensor | None = None
+        self.cql_optimiser: CarefulAdam | None = None
+        if config.cql_mode == "lagrange":
+            self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
+            self.cql_optimiser = CarefulAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
         self.action_noise = Generator(device=device).manual_seed(0)
 
     def seed_from(self, learner: OfflineLearner) -> None:
@@ -116,34 +112,19 @@ class BCell:
         self.critic.load_state_dict(learner.critic.state_dict())
         self.target_critic.load_state_dict(learner.target_critic.state_dict())
         self.behaviour_value.load_state_dict(learner.value.state_dict())
-        self.prior.load_state_dict(learner.policy.state_dict())
-        self.follow_average(0.0)
+        self.begin()
 
-    @property
-    def deployed(self) -> ExpertPolicy:
-        """The policy that decides where it counts: the average, where there is one."""
-        return self.policy if self.average is None else self.average.policy
+    def begin(self) -> None:
+        """The policy as it stands is the one that was pretrained: the anchor's, and the average's first."""
+        self.prior.load_state_dict(self.policy.state_dict())
+        self.follow_average(0.0)
 
     def follow_average(self, progress: float) -> None:
         """Take an update into the average, at a share of the online updates."""
         if self.average is not None:
             self.average.follow(self.policy, progress)
 
-    @torch.no_grad()
-    def decide(self, states: States) -> Decision:
-        """Decisions and what led to them."""
-        decision: Decision = self.deployed(states)
-        return decision
-
-    @torch.no_grad()
-    def explore(self, states: States, noise: Generator) -> Tensor:
-        """Portfolios drawn from the policy, (batch, K)."""
-        distribution = self.policy(states).distribution
-        batch, dimensions = distribution.location.shape
-        drawn, _ = distribution.sample(standard_normal((batch, 1, dimensions), noise, distribution.location))
-        portfolios: Tensor = drawn[:, 0]
-        return portfolios
-
+    @in_its_precision
     def update_sac(
         self,
         batch: Batch,
@@ -178,7 +159,7 @@ class BCell:
         """
         config, states = self.config, batch.states
         dropout_noise = noise if config.dropout > 0.0 else None
-        decision = self.policy(states, dropout_noise)
+        decision = self.policy(states, dropout_noise, least_pull=config.least_pull)
         with torch.no_grad():
             next_distribution = self.policy(batch.next_states).distribution
         size, dimensions = next_distribution.location.shape
@@ -187,38 +168,39 @@ class BCell:
         drawn, log_density = decision.distribution.sample(standard_normal(draws, noise, batch.actions))
         next_drawn, next_log_density = next_distribution.sample(standard_normal(draws, noise, batch.actions))
 
-        goal, samples = self._targets(batch, next_drawn[:, :1], update)
+        temperature = self.log_alpha.detach().exp() if alpha is None else torch.tensor(alpha, device=self.device)
+        aimed_entropy = self.policy.target_entropy(config.target_entropy if target is None else target, dimensions)
+        bonus = None
+        if config.entropy_backup == "relative":
+            bonus = temperature * (-next_log_density[:, 0] - aimed_entropy) / dimensions
+        goal, samples = self._targets(batch, next_drawn[:, :1], update, bonus)
         encoding = self.critic.encode(states)
         proposals = None
         if coverage is not None and conservative:
-            proposals = CoverageProposals(
-                torch.cat([coverage.portfolios, drawn[:, 1:].detach(), next_drawn[:, 1:]], dim=1),
-                torch.cat([coverage.log_density, log_density[:, 1:].detach(), next_log_density[:, 1:]], dim=1),
-            )
+            drawn_too, densities = (drawn[:, 1:], next_drawn[:, 1:]), (log_density[:, 1:], next_log_density[:, 1:])
+            proposals = coverage.joined(drawn_too, densities)
         critic_loss, metrics = self._critic_loss(batch, encoding, proposals, goal, samples, dropout_noise)
-        temperature = self.log_alpha.detach().exp() if alpha is None else torch.tensor(alpha, device=self.device)
         if actor:
             policy_loss, entropy = self._policy_loss(
                 states, encoding.detach(), drawn[:, :1], log_density[:, 0], temperature
             )
-            anchor = anchor_weight(config.anchor, update)
-            if anchor > 0.0:
-                held = anchor_loss(config.anchor, decision, batch, self.prior)
-                policy_loss = policy_loss + anchor * held
-                metrics["anchor_loss"] = held.detach()
+            metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
+            policy_loss = policy_loss + self._held(decision, batch, update, metrics)
         metrics["critic_gradient"] = descend(critic_loss, self.critic_optimiser, config.gradient_norm)
         if actor:
             metrics["policy_gradient"] = descend(policy_loss, self.policy_optimiser, config.gradient_norm)
-            metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
             metrics |= decision.figures()
             if alpha is None and config.alpha_mode == "auto":
-                self._update_alpha(log_density[:, 0], dimensions, config.target_entropy if target is None else target)
+                loss = temperature_loss(self.log_alpha, log_density[:, 0], aimed_entropy, dimensions)
+                tune(self.alpha_optimiser, loss)
         metrics["alpha"] = temperature
         follow(self.target_critic, self.critic, config.tau)
         return metrics
 
-    def _targets(self, batch: Batch, next_actions: Tensor, update: int) -> tuple[Tensor, Tensor]:
-        """Targets of m, (B,), and samples for q, (E, B, n); entropy is left out of the backup."""
+    def _targets(
+        self, batch: Batch, next_actions: Tensor, update: int, bonus: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Targets of m, (B,), and samples for q, (E, B, n); ``bonus`` (B,) is what entropy adds to the next value."""
         config, next_states = self.config, batch.next_states
         with torch.no_grad():
             ahead = self.target_critic.value(self.target_critic.encode(next_states), next_states, next_actions)
@@ -226,8 +208,10 @@ class BCell:
             share = min(update / TRUNCATION_UPDATES, 1.0)
             dropped = min(config.dropped_quantiles, config.n_quantiles - 1)
             next_value = pessimistic_value(ahead.mean[..., 0], spread, dropped, share)
+            next_value = next_value if bonus is None else next_value + bonus
             target = bellman_target(batch.rewards, batch.terminated, next_value, config.gamma)
-            samples = target.unsqueeze(-1) + config.gamma * (1.0 - batch.terminated).unsqueeze(-1) * spread
+            left = config.gamma * (1.0 - batch.terminated).unsqueeze(-1)
+            samples = batch.whole(target).unsqueeze(-1) + left * spread
         return target, samples
 
     def _critic_loss(
@@ -258,70 +242,57 @@ class BCell:
         }
         if proposals is None:
             return loss, metrics
-        count = proposals.portfolios.shape[1]
+        count, dimensions = proposals.portfolios.shape[1], self.policy.free_dimensions(batch.actions)
         policy_drawn = torch.arange(count, device=data.device) >= self.config.cql_samples
         penalty = conservative_loss(
             valuation.mean[..., 1:],
             proposals.log_density,
             data,
             policy_drawn,
-            batch.calibrations,
-            n_dimensions=self.policy.free_dimensions(batch.actions),
+            lower_bound(batch.calibrations, self.config.calibration),
+            n_dimensions=dimensions,
         )
-        return loss + self.config.cql_alpha * penalty, metrics | {"cql_loss": penalty.detach()}
+        metrics["cql_loss"] = penalty.detach()
+        return loss + self._weight_of(penalty, dimensions, metrics) * penalty, metrics
+
+    def _weight_of(self, penalty: Tensor, dimensions: int, metrics: dict[str, Tensor]) -> Tensor | float:
+        """The weight of the conservative penalty; one that is tuned moves toward its gap, and is used as it was."""
+        config = self.config
+        if self.log_cql_alpha is None or self.cql_optimiser is None:
+            return config.cql_alpha
+        weight = tuned_weight(self.log_cql_alpha).detach().clone()
+        largest = self.policy.target_entropy(1.0, dimensions)
+        excess = overestimation(penalty, config.n_critics, largest / dimensions)
+        tune(self.cql_optimiser, lagrange_loss(self.log_cql_alpha, excess, config.cql_gap))
+        metrics |= {"cql_alpha": weight, "cql_excess": excess}
+        return weight
+
+    def _held(self, decision: Decision, batch: Batch, update: int, metrics: dict[str, Tensor]) -> Tensor | float:
+        """What holds the policy beside its critics: its experts to their names, and itself to its anchor."""
+        held = self.policy.apart(decision, batch, metrics)
+        weight = anchor_weight(self.config.anchor, update)
+        if weight > 0.0:
+            found = anchor_loss(self.config.anchor, decision, batch, self.prior)
+            metrics["anchor_loss"] = found.detach()
+            held = held + weight * found
+        return held
 
     def _policy_loss(
         self, states: States, encoding: Encoding, drawn: Tensor, log_density: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The actor's loss, with gradients through the action and none for the critics."""
-        value = linear_in(
-            drawn, lambda action: self.critic.value(encoding, states, action, with_quantiles=0).mean.min(dim=0).values
-        )
+
+        def least(action: Tensor) -> Tensor:
+            found = self.critic.value(encoding, states, action, int(needs_quantiles(self.config)))
+            return valued(found, self.config).min(dim=0).values
+
+        value = linear_in(drawn, least)
         dimensions = self.policy.free_dimensions(drawn)
         return actor_loss(log_density, value[:, 0], alpha, dimensions), -log_density.mean().detach()
 
-    def _update_alpha(self, log_density: Tensor, dimensions: int, share: float) -> None:
-        """Move the temperature so that the policy's entropy comes to its target."""
-        target = self.policy.target_entropy(share, dimensions)
-        loss = temperature_loss(self.log_alpha, log_density, target, dimensions)
-        self.alpha_optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.alpha_optimiser.beware(loss)
-        self.alpha_optimiser.step()
-
-    def act(self, observation: Mapping[str, Any], deterministic: bool = True) -> NDArray[np.float32]:
-        """Target weights for an observation of the environment, or for a batch of them.
-
-        Parameters
-        ----------
-        observation : mapping of arrays
-            ``assets``, ``market``, ``portfolio``, as the single or the vector environment gives them.
-        deterministic : bool
-            The centre of the policy; otherwise a draw from it, by the agent's own generator.
-
-        Returns
-        -------
-        array, (K,) or (batch, K)
-            On the simplex, cash last.
-        """
-        states = states_of(observation, self.device)
-        if deterministic:
-            weights = self.decide(states).distribution.centre()
-        else:
-            weights = self.explore(states, self.action_noise)
-        chosen: NDArray[np.float32] = weights.cpu().numpy()
-        return chosen if np.ndim(observation["market"]) == 2 else chosen[0]
-
-    def explain(self, observation: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
-        """Gate, the five portfolios, aim, trade rate and centre behind a decision, each with a batch in front."""
-        decision = self.decide(states_of(observation, self.device))
-        shown = decision._asdict() | {"centre": decision.distribution.centre()}
-        return {name: shown[name].cpu().numpy() for name in ("gate", "experts", "aim", "trade_rate", "centre")}
-
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""
-        state = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
-        write_tensors(Path(path), {name: part for name, part in self._tensors()}, state)
+        write_agent(Path(path), dict(self._tensors()), self.shape, self.config)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
@@ -332,26 +303,12 @@ class BCell:
         CheckpointError
             If the file is missing, damaged, or holds no B-Cell agent.
         """
-        tensors, state = read_tensors(Path(path))
-        shape = state.get("shape", {})
-        own = {name.removeprefix("bcell/"): t for name, t in tensors.items()}
-        if "log_alpha" not in own or "bcell" not in state:
-            raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
-        largest = max(tensor.numel() for tensor in own.values())
+        found = read_agent(Path(path))
         try:
-            lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
-            sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
-            if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
-                raise ValueError("its sizes are none")
-            agent = cls(sizes, BCellConfig(**state["bcell"]), Generator(), torch.device(device))
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:120]
-            raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({reason})") from error
-        with torch.no_grad():
-            for name, tensor in agent._tensors():
-                if name not in own or own[name].shape != tensor.shape:
-                    raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
-                tensor.copy_(own[name])
+            agent = cls(found.shape, found.config, Generator(), torch.device(device))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise no_agent(found.path, error) from error
+        found.fill(agent._tensors())
         agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
 
@@ -364,11 +321,5 @@ class BCell:
             for name, tensor in self.average.policy.state_dict().items():
                 yield f"average/{name}", tensor
         yield "log_alpha", self.log_alpha
-
-
-def states_of(observation: Mapping[str, Any], device: torch.device) -> States:
-    """An observation of the environment, single or batched, as states."""
-    batched = np.ndim(observation["market"]) == 2
-    arrays = (np.asarray(observation[name], dtype=np.float32) for name in ("assets", "market", "portfolio"))
-    assets, market, portfolio = (torch.as_tensor(array if batched else array[None], device=device) for array in arrays)
-    return States(assets, market, portfolio, complete=bool((np.asarray(observation["assets"])[..., -1] > 0.5).all()))
+        if self.log_cql_alpha is not None:
+            yield "log_cql_alpha", self.log_cql_alpha

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from finflow.agent.batch import States
+from finflow.agent.batch import Batch, States
 from finflow.agent.bcell import AgentNetworks, BCell, CoverageProposals
 from finflow.agent.box_task import BoxCritic, BoxLayers, BoxValue
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
@@ -95,10 +95,14 @@ class BoxActor(nn.Module):
         super().__init__()
         self.layers = BoxLayers(1, observation_size, hidden, 2 * action_size, generator)
 
-    def forward(self, states: States, noise: Generator | None = None) -> BoxDecision:
-        """Decide for a batch of observations; there is no dropout here."""
+    def forward(self, states: States, noise: Generator | None = None, least_pull: float = 0.0) -> BoxDecision:
+        """Decide for a batch of observations; there is no dropout here, and no aim to pull at."""
         location, log_scale = self.layers(states.market)[0].chunk(2, dim=-1)
         return BoxDecision(SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE)))
+
+    def apart(self, decision: BoxDecision, batch: Batch, metrics: dict[str, Tensor]) -> float:
+        """There are no experts to keep apart."""
+        return 0.0
 
     def free_dimensions(self, actions: Tensor) -> int:
         """All of an action's."""

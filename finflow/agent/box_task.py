@@ -17,6 +17,7 @@ from finflow.agent.climbing import Climb
 from finflow.agent.critic import Valuation
 from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import Encoding, EnsembleLinear, normalised
+from finflow.agent.thrift import at_least_single
 
 LOG_SCALE_RANGE = (-5.0, 2.0)  # as in the code of Kostrikov et al.
 
@@ -65,7 +66,7 @@ class BoxLayers(nn.Module):
         hidden = self.first(rows)
         hidden = self.second(functional.relu(normalised(hidden) if self.layer_norm else hidden))
         outputs: Tensor = self.last(functional.relu(normalised(hidden) if self.layer_norm else hidden))
-        return outputs
+        return at_least_single(outputs)
 
 
 class BoxPolicy(nn.Module):

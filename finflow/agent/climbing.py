@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from finflow.agent.thrift import exact
+
 
 class Climb(NamedTuple):
     """A policy's deterministic actions for a batch, and what holds them.
@@ -54,7 +56,8 @@ def linear_in(action: Tensor, value_of: Callable[[Tensor], Tensor]) -> Tensor:
     """
     chosen = action.detach().requires_grad_(True)
     value = value_of(chosen)
-    (slope,) = torch.autograd.grad(value.sum(), chosen)
+    with exact(action):
+        (slope,) = torch.autograd.grad(value.sum(), chosen)
     return value.detach() + (slope * (action - chosen.detach())).sum(dim=-1)
 
 

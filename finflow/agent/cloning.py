@@ -13,6 +13,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.losses import expectile_loss
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.optimisation import cosine, descend, follow, set_learning_rate
+from finflow.agent.thrift import in_its_precision
 
 MEAN = 0.5  # the expectile that is the mean
 
@@ -20,6 +21,7 @@ MEAN = 0.5  # the expectile that is the mean
 class BehaviourCloning(OfflineLearner):
     """Behaviour cloning, with the behaviour's values."""
 
+    @in_its_precision
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the policy, the critics and their targets."""
         config = self.config

@@ -20,6 +20,7 @@ from finflow.agent.networks import (
     PortfolioHead,
     portfolio_width,
 )
+from finflow.agent.thrift import at_least_single, exact, recomputed
 
 
 class NetworkShape(NamedTuple):
@@ -69,12 +70,21 @@ class CriticEnsemble(nn.Module):
     n_critics, n_quantiles : int
     generator : Generator
     dropout_rate : float
+    twice : bool
+        Compute hidden layers again in the backward pass, in place of keeping them.
     """
 
     def __init__(
-        self, shape: NetworkShape, n_critics: int, n_quantiles: int, generator: Generator, dropout_rate: float = 0.0
+        self,
+        shape: NetworkShape,
+        n_critics: int,
+        n_quantiles: int,
+        generator: Generator,
+        dropout_rate: float = 0.0,
+        twice: bool = False,
     ) -> None:
         super().__init__()
+        self.twice = twice
         self.encoder = MarketEncoder(
             n_critics, shape.n_asset_features, shape.n_market_features, shape.hidden, generator
         )
@@ -84,7 +94,7 @@ class CriticEnsemble(nn.Module):
 
     def encode(self, states: States) -> Encoding:
         """Encode states once, to value many portfolios in them."""
-        encoding: Encoding = self.encoder(states)
+        encoding: Encoding = recomputed(self.encoder)(states) if self.twice else self.encoder(states)
         return encoding
 
     def value(
@@ -96,7 +106,8 @@ class CriticEnsemble(nn.Module):
         noise: Generator | None = None,
     ) -> Valuation:
         """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
-        hidden = self.head(encoding, states, portfolios, noise)
+        head = recomputed(self.head, noise) if self.twice else self.head
+        hidden = head(encoding, states, portfolios, noise)
         ensemble, batch = hidden.shape[:2]
         if with_quantiles == 0:
             mean = self.mean(hidden)
@@ -104,8 +115,9 @@ class CriticEnsemble(nn.Module):
         # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
         spread_out, rest = torch.tensor_split(hidden, [with_quantiles], dim=2)
         mean = torch.cat([self.mean(spread_out), self.mean(rest)], dim=2)
-        quantiles = self.quantiles(spread_out.flatten(1, 2)).view(ensemble, batch, with_quantiles, -1)
-        return Valuation(mean, quantiles)
+        with exact(hidden):
+            quantiles = self.quantiles(at_least_single(spread_out).flatten(1, 2))
+        return Valuation(mean, quantiles.view(ensemble, batch, with_quantiles, -1))
 
 
 class ValueNetwork(nn.Module):

@@ -20,6 +20,7 @@ from finflow.agent.climbing import climbing_loss, linear_in
 from finflow.agent.losses import advantage_weights, expectile_loss
 from finflow.agent.offline_learner import OfflineLearner, TargetValues
 from finflow.agent.optimisation import cosine, descend, follow, set_learning_rate
+from finflow.agent.thrift import in_its_precision
 
 # Until the critics know something, a climb teaches the policy to stand still, which is hard to unlearn: where nothing
 # is traded, the aim of trading has no gradient. So it clones first.
@@ -29,6 +30,7 @@ CLIMB_FROM = 0.5
 class IQL(OfflineLearner):
     """Implicit Q-learning."""
 
+    @in_its_precision
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the policy, the critics and their targets."""
         config = self.config

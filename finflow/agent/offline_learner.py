@@ -54,11 +54,23 @@ def trade_range(config: BCellConfig) -> tuple[float, float]:
     return config.trade_rate_floor, config.trade_rate_ceiling
 
 
+def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
+    """The configured policy; ``generator`` draws its weights, on the CPU."""
+    return ExpertPolicy(shape, generator, config.dropout, trade_range(config), config.expert_cloning)
+
+
+def make_critics(shape: NetworkShape, config: BCellConfig, generator: Generator) -> CriticEnsemble:
+    """The configured ensemble of critics; ``generator`` draws their weights, on the CPU."""
+    return CriticEnsemble(
+        shape, config.n_critics, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing
+    )
+
+
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
     """The networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
     return Networks(
-        ExpertPolicy(shape, generator, config.dropout, trade_range(config)),
-        CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout),
+        make_policy(shape, config, generator),
+        make_critics(shape, config, generator),
         ValueNetwork(shape, generator),
     )
 
@@ -80,10 +92,10 @@ class OfflineLearner:
         self.value = networks.value.to(device)
         self.target_critic = copy.deepcopy(self.critic)
         freeze([self.target_critic])
-        decay = config.weight_decay
+        decay = config.critic_weight_decay
         self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr, decay)
         self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr, decay)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, decay)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.actor_weight_decay)
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, decay)
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
@@ -157,7 +169,8 @@ class OfflineLearner:
         q_loss = mean_loss(valuation.mean[..., 0], target)
         quantile_loss = torch.zeros_like(q_loss)
         if spread_out:
-            samples = target.unsqueeze(-1) + gamma * (1.0 - batch.terminated).unsqueeze(-1) * next_spread
+            samples = batch.whole(target).unsqueeze(-1)
+            samples = samples + gamma * (1.0 - batch.terminated).unsqueeze(-1) * next_spread
             quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
         length = descend(q_loss + quantile_loss, self.critic_optimiser, self.config.gradient_norm)
         return {

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from finflow.agent.thrift import exact
+
 
 class CarefulAdam(torch.optim.Adam):
     """Adam, fused into one pass, that can be told to leave out steps whose gradient is not finite.
@@ -68,13 +70,22 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float
         Length of the gradient before it was shortened.
     """
     optimiser.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with exact(loss):
+        loss.backward()  # type: ignore[no-untyped-call]
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     length = nn.utils.clip_grad_norm_(parameters, gradient_norm)
     if isinstance(optimiser, CarefulAdam):
         optimiser.beware(length)
     optimiser.step()
     return length.detach()
+
+
+def tune(optimiser: CarefulAdam, loss: Tensor) -> None:
+    """One step of a coefficient down its own loss, ()."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.beware(loss)
+    optimiser.step()
 
 
 @torch.no_grad()

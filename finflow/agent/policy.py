@@ -23,6 +23,7 @@ from finflow.agent.critic import NetworkShape
 from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
 from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios, target_entropy
+from finflow.agent.thrift import at_least_single, exact
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
@@ -99,6 +100,8 @@ class ExpertPolicy(nn.Module):
         Of the gate's hidden layer.
     trade_range : tuple of float
         Least and greatest trade rate.
+    expert_cloning : float
+        Weight of the divergence of each expert's portfolio from what its family names.
     """
 
     lens: Tensor
@@ -109,9 +112,11 @@ class ExpertPolicy(nn.Module):
         generator: Generator,
         dropout_rate: float = 0.0,
         trade_range: tuple[float, float] = (0.0, 1.0),
+        expert_cloning: float = 0.0,
     ) -> None:
         super().__init__()
         self.trade_range = trade_range
+        self.expert_cloning = expert_cloning
         experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
@@ -138,7 +143,7 @@ class ExpertPolicy(nn.Module):
         noise: Generator | None = None,
         gate_only: bool = False,
         only: int | None = None,
-        climbing: bool = False,
+        least_pull: float = 0.0,
     ) -> Decision:
         """Decide for a batch of states.
 
@@ -151,12 +156,26 @@ class ExpertPolicy(nn.Module):
             The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
         only : int, optional
             The expert that decides alone, whatever the gate says.
-        climbing : bool
-            An aim that is hardly traded learns as if it were traded more: see ``LEAST_PULL``.
+        least_pull : float
+            An aim learns as if by this much of the way at least: see ``LEAST_PULL``.
         """
         experts, seen = self._experts(states)
         if gate_only:
             seen = seen.detach()
+        with exact(seen):
+            return self._mix(states, experts, seen, noise, gate_only, only, least_pull)
+
+    def _mix(
+        self,
+        states: States,
+        experts: Tensor,
+        seen: Tensor,
+        noise: Generator | None,
+        gate_only: bool,
+        only: int | None,
+        least_pull: float,
+    ) -> Decision:
+        """Mix the experts' portfolios by the gate, and move toward that."""
         hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
         hidden = dropout(hidden, self.dropout_rate, noise)
         gate = torch.softmax(self.gate(hidden), dim=-1)
@@ -165,9 +184,7 @@ class ExpertPolicy(nn.Module):
         mixed = experts.detach() if gate_only else experts
         aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
         experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
-        if climbing:
-            return self.toward(states, experts, gate, aim, hidden, LEAST_PULL)
-        return self.toward(states, experts, gate, aim, hidden)
+        return self.toward(states, experts, gate, aim, hidden, least_pull)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
@@ -192,7 +209,8 @@ class ExpertPolicy(nn.Module):
         mixture = weighted_likelihood_loss(decision.distribution.log_density(batch.actions), weights, dimensions)
         experts = expert_loss(decision, batch, weights)
         metrics = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
-        return mixture + experts, {name: value.detach() for name, value in metrics.items()}
+        found = {name: value.detach() for name, value in metrics.items()}
+        return mixture + experts + self.apart(decision, batch, found), found
 
     def deterministic(self, states: States) -> Tensor:
         """The centre of the policy, (batch, K)."""
@@ -218,7 +236,7 @@ class ExpertPolicy(nn.Module):
         noise : Generator, optional
             For dropout.
         """
-        decision = self(batch.states, noise, climbing=True)
+        decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
         apart = log_ratios(batch.actions) - distribution.location
         spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
@@ -227,7 +245,16 @@ class ExpertPolicy(nn.Module):
         cloning = 0.5 * apart.square().mean()
         metrics = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         found = {name: value.detach() for name, value in metrics.items()}
-        return Climb(distribution.centre(), cloning, experts + scale, found)
+        others = experts + scale + self.apart(decision, batch, found)
+        return Climb(distribution.centre(), cloning, others, found)
+
+    def apart(self, decision: Decision, batch: Batch, metrics: dict[str, Tensor]) -> Tensor | float:
+        """What keeps each expert what it is called, and so the experts apart; its size goes into ``metrics``."""
+        if self.expert_cloning == 0.0 or batch.named is None:
+            return 0.0
+        found = naming_loss(decision.experts[:: batch.states.group_size], batch.named)
+        metrics["naming_loss"] = found.detach()
+        return self.expert_cloning * found
 
     def coordinates(self, actions: Tensor) -> Tensor:
         """Actions where distance means something: additive log ratios, (..., K - 1)."""
@@ -265,8 +292,9 @@ class ExpertPolicy(nn.Module):
         scores = self.score(second)
         scores = scores.masked_fill(~states.listed, float("-inf"))
         market = states.market.expand(len(EXPERTS), -1, -1)
-        seen = pooled(second, states)
-        cash = self.cash_score(torch.cat([seen, market], dim=-1))
+        seen = at_least_single(pooled(second, states))
+        with exact(seen):
+            cash = self.cash_score(torch.cat([seen, market], dim=-1))
         portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
         return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
 
@@ -276,6 +304,17 @@ def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
     own = (batch.families < len(EXPERTS)).to(weights.dtype)
     distribution = decision.expert_distribution(batch.families.clamp(max=len(EXPERTS) - 1), batch.states.weights)
     return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, batch.actions.shape[1] - 1)
+
+
+def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
+    """Mean divergence ``KL(named | expert)`` of what families name from what their experts do.
+
+    Parameters
+    ----------
+    experts, named : Tensor, (groups, 5, K)
+    """
+    divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
+    return divergence.sum(dim=-1).mean()
 
 
 def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:

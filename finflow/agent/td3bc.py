@@ -22,6 +22,7 @@ from finflow.agent.losses import expectile_loss, td3bc_loss
 from finflow.agent.offline_learner import Networks, OfflineLearner
 from finflow.agent.optimisation import cosine, descend, follow, freeze, set_learning_rate
 from finflow.agent.simplex import standard_normal
+from finflow.agent.thrift import in_its_precision
 from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published
@@ -44,6 +45,7 @@ class TD3BC(OfflineLearner):
         freeze([self.target_policy])
         self.updates = 0
 
+    @in_its_precision
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the critics and, every second time, the policy and the targets."""
         config = self.config

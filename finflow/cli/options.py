@@ -30,6 +30,12 @@ _SHORT = (
     ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
 )
 
+#: Option, the key that it sets to true, help.
+_SWITCHES = (
+    ("--mixed-precision", "bcell.mixed_precision", "matrix products of an update in bfloat16"),
+    ("--gradient-checkpointing", "bcell.gradient_checkpointing", "compute hidden layers twice: less memory, more time"),
+)
+
 
 def program() -> str:
     """How finflow was called, for messages that say what to type."""
@@ -116,6 +122,8 @@ def add_configuration_options(parser: Parser) -> None:
     named.add_argument("--tickers-file", metavar="FILE", help="the same from a text file; # begins a comment")
     for option, name, keys, text in _SHORT:
         group.add_argument(option, action=_Override, keys=keys, metavar=name, help=text)
+    for option, key, text in _SWITCHES:
+        group.add_argument(option, action=_Override, keys=(key,), nargs=0, const="true", help=text)
     group.add_argument(
         "--profile",
         action=_Override,

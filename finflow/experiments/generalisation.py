@@ -62,7 +62,11 @@ UNIVERSES: dict[str, object] = {"worlds.assets": 10}
 BOOTSTRAPS: dict[str, object] = {"worlds.bootstraps": 2}
 COSTS: dict[str, object] = {"worlds.cost_low": 0.5, "worlds.cost_high": 3.0}
 ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0}
-DECAY: dict[str, object] = {"bcell.weight_decay": 1.0, "bcell.dropout": 0.1}
+DECAY: dict[str, object] = {
+    "bcell.actor_weight_decay": 1.0,
+    "bcell.critic_weight_decay": 1.0,
+    "bcell.dropout": 0.1,
+}
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
 CONFIGURATIONS: dict[str, dict[str, object]] = {

@@ -37,6 +37,7 @@ LEARNING = {
     "offline.evaluation_updates": 0,
     "bcell.hidden_dim": 64,
     "bcell.n_quantiles": 1,
+    "bcell.expert_cloning": 0.0,  # what is planted is sought, whatever the experts are called
     "bcell.actor_lr": 1e-3,
 }
 

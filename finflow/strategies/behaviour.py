@@ -55,11 +55,11 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
         Setting(252, 0.9, 0.0),
     ),
     "momentum": (
-        Setting(252, 1.0, 0.0),
-        Setting(252, 2.5, 0.5),
-        Setting(126, 2.0, 0.0),
-        Setting(126, 4.0, 1.0),
-        Setting(63, 2.0, 1.0),
+        Setting(252, 2.0, 0.0),
+        Setting(252, 5.0, 0.5),
+        Setting(252, 8.0, 0.0),
+        Setting(126, 4.0, 0.0),
+        Setting(126, 8.0, 1.0),
         Setting(63, 6.0, 0.0),
     ),
     "defensive": (

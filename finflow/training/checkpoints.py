@@ -10,6 +10,7 @@ import torch
 import yaml
 from torch import Generator, Tensor
 
+from finflow.agent.bcell import BCell
 from finflow.agent.critic import NetworkShape
 from finflow.agent.offline_learner import trade_range
 from finflow.agent.policy import ExpertPolicy
@@ -22,6 +23,10 @@ from finflow.training.migration import checked_facts, with_prior
 from finflow.yaml_text import parse_file, parse_scalar
 
 CONFIG = "config.yaml"
+ONLINE = "online"
+AVERAGE = SEPARATOR.join(("bcell", "average", ""))
+BEFORE = {"bcell.expert_cloning": 0.0}
+"""What stood in the place of keys whose default changes what is learned, before there were such keys."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 
 
@@ -87,7 +92,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
         nested = parse_scalar(checkpoint.facts["config"])
         if not isinstance(nested, Mapping):
             raise ConfigError("it is no mapping of keys")
-        stored = flatten(nested)
+        stored = {**BEFORE, **flatten(nested)}
         load_config(None, stored, environ={})
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):
         raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
@@ -200,3 +205,32 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
                 ) from error
             return policy
     raise CheckpointError(f"{checkpoint.path} holds no policy")
+
+
+def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
+    """Put what was learned in a checkpoint of either phase into an agent: policy, critics, targets, V_mu.
+
+    Of a policy and its average it is the average, which is what was validated there.
+
+    Raises
+    ------
+    CheckpointError
+        If a network is missing or does not fit.
+    """
+    learner = "bcell" if checkpoint.counters["phase"] == ONLINE else "learner"
+    parts = {name: name for name in ("policy", "critic", "target_critic")}
+    parts["behaviour_value"] = "behaviour_value" if learner == "bcell" else "value"
+    if any(name.startswith(AVERAGE) for name in checkpoint.tensors):
+        parts["policy"] = "average"
+    for own, theirs in parts.items():
+        prefix = SEPARATOR.join((learner, theirs, ""))
+        found = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+        try:
+            getattr(bcell, own).load_state_dict(found)
+        except (RuntimeError, ValueError, TypeError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise CheckpointError(
+                f"the {own} in {checkpoint.path} does not fit the configuration ({reason}); leave bcell.n_critics, "
+                "bcell.n_quantiles and bcell.hidden_dim as they were"
+            ) from error
+    bcell.begin()

@@ -15,6 +15,7 @@ from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
+from finflow.offline.returns import episode_ends, lambda_returns
 from finflow.training.pretrain import probe_states, reward_units
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.reward_units import RewardUnits
@@ -54,13 +55,35 @@ class CoveragePool:
 
 
 @torch.no_grad()
-def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
-    """Write the fitted value of the behaviour at every stored state: what Cal-QL does not push values under."""
+def calibrate(
+    store: Transitions, bcell: BCell, market: MarketTensors, units: RewardUnits, dataset: OfflineDataset
+) -> None:
+    """Write what Cal-QL does not push values under at every stored state, as ``bcell.calibration`` says.
+
+    The raw returns-to-go are discounted rewards to the end of each episode, and the fitted value of where it was cut:
+    that is our doing, not the market's.
+    """
+    raw = bcell.config.calibration == "returns"
+    bars, portfolios, universe = store.columns["bar"], store.columns["portfolio"], store.columns.get("universe")
+    if raw:
+        bars, portfolios = bars + 1, store.columns["next_portfolio"]
+    fitted = torch.empty_like(store.columns["calibration"])
     for start in range(0, len(store), CALIBRATION_ROWS):
         rows = slice(start, min(start + CALIBRATION_ROWS, len(store)))
-        universe = store.columns["universe"][rows] if "universe" in store.columns else None
-        states = market.states(store.columns["bar"][rows], store.columns["portfolio"][rows], universe=universe)
-        store.columns["calibration"][rows] = bcell.behaviour_value.of_behaviour(states)
+        drawn = None if universe is None else universe[rows]
+        states = market.states(bars[rows], portfolios[rows], universe=drawn)
+        fitted[rows] = bcell.behaviour_value.of_behaviour(states)
+    if raw:
+        returns = lambda_returns(
+            units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
+            fitted.double().cpu().numpy(),
+            dataset.terminated,
+            episode_ends(dataset.episode, dataset.terminated),
+            bcell.config.gamma,
+            1.0,
+        )
+        fitted.copy_(torch.from_numpy(returns))
+    store.columns["calibration"].copy_(fitted)
 
 
 def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int64] | None:
@@ -126,10 +149,10 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     bcell, world = run.state.bcell, run.state.world
     if bcell is None or world is None:
         raise ValueError("the online phase has not begun")
-    market = MarketTensors.of(run.materials.learning.process, run.device)
+    market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
     units = reward_units(run, dataset)
     offline = Transitions.of(dataset, run.device, market.members is not None)
-    calibrate(offline, bcell, market)
+    calibrate(offline, bcell, market, units, dataset)
     run.probe = probe_states(run, offline, market)
     run.guard.begin(bcell, bcell.policy, run.probe, dataset.reward_scale)
     pool = CoveragePool(train.seed, market.n_weights, run.device)

@@ -18,7 +18,7 @@ from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation import agents_together, attribution, generalisation, why
+from finflow.evaluation import agents_together, attribution, expert_traits, generalisation, why
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.field import Field, Make, sharing_fits
 from finflow.evaluation.further import sections_of, tables_of
@@ -39,6 +39,7 @@ from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, policy_of
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
+from finflow.training.expert_portfolios import traits_on
 from finflow.training.explanation import Explainer
 from finflow.training.logging import EVENTS, METRICS
 from finflow.training.manifest import write_manifest
@@ -273,6 +274,9 @@ def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) ->
     """What the return came from, and for an agent why it traded when it traded most."""
     made = [attribution.section(field, EXPERTS)]
     if policy is not None:
+        traits = traits_on(policy, field.process, materials.split.validation)
+        if traits is not None:
+            made.append(expert_traits.section(traits, "the decisions of the validation window"))
         explainer = Explainer(policy, field.process, materials.features, field.window, field.runs[0])
         made.append(why.section(explainer.largest(NOTABLE)))
     return made

@@ -9,6 +9,7 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.policy import ExpertPolicy
+from finflow.agent.risk import needs_quantiles
 from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
@@ -92,7 +93,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     policy = learner.policy
     if not isinstance(policy, ExpertPolicy):
         raise TypeError("the offline phase of a market trains an ExpertPolicy")
-    market = MarketTensors.of(run.materials.learning.process, run.device)
+    market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
     store = Transitions.of(dataset, run.device, market.members is not None)
     store.columns["behaviour_return"] = state.behaviour_returns
     units = reward_units(run, dataset)
@@ -134,7 +135,7 @@ def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
     units = RewardUnits.of(run.materials.learning.process, dataset.reward_scale, reference, run.device)
-    return units._replace(normalizer=run.state.reward_normalizer)
+    return units._replace(normalizer=run.state.reward_normalizer, whole_spread=needs_quantiles(run.config.bcell))
 
 
 def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:

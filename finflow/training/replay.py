@@ -6,6 +6,7 @@ states are looked up in the market's own tensors.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,11 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch, States
 from finflow.env.decision import DecisionProcess, PortfolioState, WorldState
 from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.reward_units import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
+SMALLEST_TOTAL = 1e-12  # of what is scaled to a whole
 
 
 class MarketTensors(NamedTuple):
@@ -33,6 +36,8 @@ class MarketTensors(NamedTuple):
         Whether every asset is listed at every bar.
     members : Tensor or None, (pool, n)
         Assets of each sub-universe: states are then narrowed to these.
+    named : Tensor, (bars, 5, K), optional
+        What the rules of the five families name at every bar, on average over each family's variants.
     """
 
     assets: Tensor
@@ -40,14 +45,20 @@ class MarketTensors(NamedTuple):
     lag: int
     complete: bool
     members: Tensor | None = None
+    named: Tensor | None = None
 
     @classmethod
-    def of(cls, process: DecisionProcess, device: torch.device) -> MarketTensors:
-        """The features of a decision process."""
+    def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
+        """The features of a decision process, and what the families name in it if that is wanted."""
         assets = torch.from_numpy(process.asset_features).to(device)
         market = torch.from_numpy(process.market_features.copy()).to(device)
+        named = None
+        if with_families:
+            tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
+            named = torch.from_numpy(np.stack([table.mean(axis=0) for table in tables], axis=1)).float().to(device)
         members = None if process.members is None else torch.from_numpy(process.members).to(device)
-        return cls(assets, market, process.lag, bool((process.asset_features[:, :, -1] > 0.0).all()), members)
+        complete = bool((process.asset_features[:, :, -1] > 0.0).all())
+        return cls(assets, market, process.lag, complete, members, named)
 
     @property
     def n_weights(self) -> int:
@@ -89,6 +100,25 @@ class MarketTensors(NamedTuple):
             drawn[..., -1] = 0.0  # the last column says whether an asset is listed
             assets = assets + scale * drawn
         return States(assets, market, portfolio, self.complete)
+
+    def families(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
+        """What the families' rules name for decisions at ``bars`` (groups,), as `env.worlds.restricted` narrows it.
+
+        Returns
+        -------
+        Tensor, (groups, 5, K), or None where it is not wanted
+        """
+        if self.named is None:
+            return None
+        named = self.named[bars - self.lag]
+        if self.members is None or universe is None:
+            return named
+        inside = self.members[universe].unsqueeze(1).expand(-1, named.shape[1], -1)
+        risky, cash = named.gather(2, inside), named[..., -1:]
+        total = risky.sum(dim=-1, keepdim=True)
+        equal = torch.full_like(risky, 1.0 / risky.shape[-1])
+        shares = torch.where(total > SMALLEST_TOTAL, risky / total.clamp(min=SMALLEST_TOTAL), equal)
+        return torch.cat([(1.0 - cash) * shares, cash], dim=-1)
 
     def narrowed(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
         """Of each of ``portfolios`` (batch, K + ...) the columns of its own assets, of cash, and what follows."""
@@ -273,8 +303,10 @@ def make_batch(
         Every so many rows are of one bar, and share its market.
     """
     bars, universe = rows["bar"][::group_size], rows.get("universe")
+    shared = None if universe is None else universe[::group_size]
+    named = market.families(bars, shared)
     bars = torch.cat([bars, bars + 1])
-    shared = None if universe is None else universe[::group_size].repeat(2)
+    shared = None if shared is None else shared.repeat(2)
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
         both=market.states(bars, portfolios, noise, noise_scale, shared),
@@ -285,6 +317,8 @@ def make_batch(
         families=rows["family"],
         calibrations=rows["calibration"],
         behaviour_returns=rows["behaviour_return"],
+        references=units.references(rows["bar"], universe),
+        named=named,
     )
 
 

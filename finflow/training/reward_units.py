@@ -39,6 +39,8 @@ class RewardUnits(NamedTuple):
         after a decision, and not a number where it is not listed at its end.
     members : Tensor or None, (pool, n)
         Assets of each sub-universe.
+    whole_spread : bool
+        Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
     """
 
     scale: float
@@ -46,6 +48,7 @@ class RewardUnits(NamedTuple):
     normalizer: RewardNormalizer | None = None
     growth: Tensor | None = None
     members: Tensor | None = None
+    whole_spread: bool = False
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
@@ -82,6 +85,10 @@ class RewardUnits(NamedTuple):
         """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
         found = (rewards - self.earned(bars, universe)) / self.scale
         return found if self.normalizer is None else self.normalizer.normalize(found)
+
+    def references(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
+        """What is taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
+        return self.earned(bars, universe) / self.scale if self.whole_spread else None
 
     def remember(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.policy import ExpertPolicy
+from finflow.agent.risk import discounted_means, measured, needs_quantiles
 from finflow.config import Config, OutputConfig, TuneConfig, config_hash, dump_config
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.metrics import summarise
@@ -167,20 +168,25 @@ class TrainingRun:
         Returns
         -------
         dict
-            Metrics of the validation window, net of costs; ``value`` is the mean reward of a decision.
+            Metrics of the validation window, net of costs; ``value`` is the mean reward of a decision. Where the policy
+            climbs a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward,
+            and stands in for the value in the choice of the best.
         """
         counters = self.state.counters
         agent = AgentStrategy(policy, self.device)
         (backtest,) = run_backtests(self.materials.process, self.materials.split.validation, [agent])
         if backtest.rewards is None:
             raise ValueError("a backtest of the agent has rewards")
-        value = {"value": float(backtest.rewards.mean())}
+        value, bcell = {"value": float(backtest.rewards.mean())}, self.config.bcell
+        if needs_quantiles(bcell):
+            value["risk_value"] = measured(discounted_means(backtest.rewards, bcell.gamma), bcell)
         metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
         row |= generalisation.measure(self, policy)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
-        score = metrics[self.config.train.best_by]
+        by = self.config.train.best_by
+        score = metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
         best = math.isfinite(score) and (counters.best_score is None or score > counters.best_score)
         if best:
             counters.best_score, counters.best_update = float(score), counters.update

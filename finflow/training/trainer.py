@@ -20,6 +20,7 @@ from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.training.checkpoints import (
     CONFIG,
     Checkpoint,
+    carry_over,
     check_same_configuration,
     check_same_features,
     read_checkpoint,
@@ -52,7 +53,8 @@ class FinFlowTrainer:
         A run folder, or its latest checkpoint: goes on in the same folder exactly where it stopped. Another
         checkpoint file branches into a new run folder.
     pretrained : Path, optional
-        A checkpoint of the offline phase's end, to start the online phase from.
+        A checkpoint of the offline phase's end, to start the online phase from; or a checkpoint of either phase from
+        another market, of as many assets as that had: its networks go on learning online in this one.
     materials : Materials, optional
         The market to learn in, such as a fold's; that of the configuration when left out.
     progress : ProgressDisplay, optional
@@ -90,9 +92,9 @@ class FinFlowTrainer:
         self.device = choose_device(config.train.device)
         checkpoint = self._read(resume or pretrained, exact=pretrained is None)
         self.materials = prepare(config) if materials is None else materials
-        if checkpoint is not None and checkpoint.facts["market"] != self.materials.process.panel.sha256:
-            raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
+        self._moves = False
         if checkpoint is not None:
+            self._moves = self._is_elsewhere(checkpoint, may_move=pretrained is not None)
             check_same_features(checkpoint, self.materials.features)
         self._offline_data: OfflineData | None = None
         self._start_from = checkpoint
@@ -197,7 +199,9 @@ class FinFlowTrainer:
         if self._run is None:
             data, checkpoint = self._data(), self._start_from
             state = start_offline(self.config, self.materials, self.device, len(data))
-            if checkpoint is not None:
+            if checkpoint is not None and self._moves:
+                self._carry_over(state, checkpoint)
+            elif checkpoint is not None:
                 self._restore(state, checkpoint)
             self._log = log = self._open_log(checkpoint)
             weakref.finalize(self, log.close)
@@ -258,9 +262,45 @@ class FinFlowTrainer:
                 "run, or use the configuration and the finflow that it was written with"
             ) from error
 
+    def _is_elsewhere(self, checkpoint: Checkpoint, may_move: bool) -> bool:
+        """Whether a checkpoint is of another market, to which its networks alone can be carried over.
+
+        Raises
+        ------
+        CheckpointError
+            If it is and may not be, or if there is no online phase to start from it.
+        """
+        if checkpoint.facts["market"] != self.materials.process.panel.sha256:
+            if not may_move:
+                raise CheckpointError(
+                    f"{checkpoint.path} was trained on other prices than the configured market has now"
+                )
+            return True
+        if may_move and checkpoint.counters["phase"] != OFFLINE:
+            raise CheckpointError(f"{checkpoint.path} is from the online phase; give one of the offline phase's end")
+        return False
+
+    def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
+        """Begin the online phase with the networks of another market's checkpoint; all else begins afresh."""
+        if shape_of(checkpoint.facts) != self.materials.shape:
+            raise CheckpointError(
+                f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
+            )
+        bcell, world = start_online(self.config, self.materials, self.device)
+        carry_over(checkpoint, bcell)
+        state.learner = state.behaviour_returns = None
+        state.bcell, state.world = bcell, world
+        state.counters.phase = ONLINE
+
     def _remarks(self, checkpoint: Checkpoint) -> list[str]:
-        """What is to be said of a checkpoint that is gone on from: damage, and another runtime than this one."""
-        remarks = (checkpoint.warning, changed(checkpoint.facts["runtime"], runtime(self.device)))
+        """What is to be said of a checkpoint that is gone on from: damage, another market, another runtime."""
+        moved = None
+        if self._moves:
+            moved = (
+                f"{checkpoint.path} was trained on other prices: its networks go on learning online in this market; "
+                "optimisers, replay and counters begin afresh"
+            )
+        remarks = (checkpoint.warning, moved, changed(checkpoint.facts["runtime"], runtime(self.device)))
         return [remark for remark in remarks if remark is not None]
 
     def _bring_best(self, state: TrainingState, checkpoint: Checkpoint, progress: ProgressDisplay) -> None:
@@ -324,8 +364,6 @@ class FinFlowTrainer:
         checkpoint = read_checkpoint(path)
         if exact:
             check_same_configuration(checkpoint, self.config)
-        elif checkpoint.counters["phase"] != OFFLINE:
-            raise CheckpointError(f"{checkpoint.path} is from the online phase; give one of the offline phase's end")
         return checkpoint
 
     def _open_log(self, checkpoint: Checkpoint | None) -> RunLog:

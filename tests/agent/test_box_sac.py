@@ -9,6 +9,8 @@ import torch
 
 from finflow.agent.box_sac import SquashedNormal, box_agent, uniform_proposals
 from finflow.agent.box_task import box_batch
+from finflow.agent.conservative import overestimation
+from finflow.agent.losses import conservative_loss
 from finflow.config import BCellConfig
 
 CPU = torch.device("cpu")
@@ -55,6 +57,32 @@ def test_without_weight_no_penalty_is_reckoned_and_no_proposal_drawn() -> None:
     metrics = off.update_sac(batch, None, generator(2), 0)
     assert "cql_loss" not in metrics
     assert other.update_sac(batch, None, generator(2), 0)["actor_loss"] == metrics["actor_loss"]
+
+
+def test_the_options_of_the_update_work_on_a_box_too() -> None:
+    """A tuned penalty, a risk measure, entropy in the backup and products in bfloat16; densities stay in float32."""
+    options = {
+        "cql_mode": "lagrange",
+        "risk_measure": "cvar",
+        "entropy_backup": "relative",
+        "mixed_precision": True,
+        "least_pull": 0.2,
+    }
+    agent, noise = box_agent(3, 2, CONFIG.model_copy(update=options), generator(), CPU), generator(3)
+    for update in range(3):
+        metrics = agent.update_sac(box_batch(*random_batch()), uniform_proposals(32, 2, 2, noise), noise, update)
+        assert all(torch.isfinite(value) for value in metrics.values())
+        assert {metrics[name].dtype for name in ("q_loss", "actor_loss", "entropy")} == {torch.float32}
+    assert {"cql_alpha", "cql_excess"} <= set(metrics)
+
+
+def test_values_that_are_all_alike_overestimate_nothing_on_a_box() -> None:
+    values, none = torch.full((2, 8, 30), 1.7), torch.zeros(30, dtype=torch.bool)
+    density = uniform_proposals(8, 30, 2, generator()).log_density
+    penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), 2)
+    largest = box_agent(3, 2, CONFIG, generator(), CPU).policy.target_entropy(1.0, 2)
+    assert penalty.item() > 1.0
+    assert overestimation(penalty, 2, largest / 2).item() == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_penalty_pushes_the_values_of_uniform_actions_below_those_of_the_data() -> None:

@@ -45,7 +45,7 @@ def test_a_pull_changes_gradients_and_no_decision(shape: NetworkShape, make_batc
     policy, states = ExpertPolicy(shape, generator()), make_batch().states
     with torch.no_grad():
         policy.trade.bias[0] = -6.0  # a rate of a quarter of a percent
-    plain, pulled = policy(states), policy(states, climbing=True)
+    plain, pulled = policy(states), policy(states, least_pull=LEAST_PULL)
     assert torch.equal(plain.centre, pulled.centre)
     slopes = []
     for decision in (plain, pulled):

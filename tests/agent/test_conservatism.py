@@ -17,7 +17,7 @@ from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
 from finflow.agent.offline_learner import portfolio_networks
 from finflow.agent.optimisation import make_optimiser
-from finflow.agent.policy import ExpertPolicy
+from finflow.agent.policy import ExpertPolicy, naming_loss
 from finflow.agent.simplex import LogisticNormal
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 
@@ -123,6 +123,47 @@ def test_weights_decay_apart_from_the_gradient_and_biases_do_not(shape: NetworkS
         share = 1.0 - 0.01 * 0.5 if name.endswith("weight") else 1.0
         torch.testing.assert_close(parameter, share * dict(before.named_parameters())[name])
     assert policy.trade.bias[0] == -2.0
+
+
+def test_policy_and_critics_decay_by_their_own_weights(shape: NetworkShape) -> None:
+    config = CONFIG.model_copy(update={"actor_weight_decay": 0.1, "critic_weight_decay": 0.2})
+    learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
+    agent = BCell(shape, config, generator(), CPU)
+    decays = {
+        name: getattr(owner, name).param_groups[0]["weight_decay"]
+        for owner in (agent, learner)
+        for name in vars(owner)
+        if name.endswith("_optimiser") and getattr(owner, name) is not None
+    }
+    assert decays == {
+        "policy_optimiser": 0.1,
+        "critic_optimiser": 0.2,
+        "value_optimiser": 0.2,
+        "behaviour_optimiser": 0.2,
+        "alpha_optimiser": 0.0,
+    }
+    assert learner.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
+    assert agent.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
+
+
+def test_an_anchor_holds_the_policy_and_its_experts_keep_their_names(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """Both at once: each is lower than where the other acts alone."""
+    batch = make_batch(32)
+    named = torch.softmax(3.0 * torch.randn(32, 5, batch.actions.shape[1], generator=generator(8)), dim=-1)
+    batch, noise = batch._replace(named=named), generator(2)
+    apart, far = {}, {}
+    for cloning, weight in ((0.0, 10.0), (1.0, 0.0), (1.0, 10.0)):
+        changes = {"expert_cloning": cloning, "anchor": AnchorConfig(weight=weight)}
+        agent = BCell(shape, CONFIG.model_copy(update=changes), generator(1), CPU)
+        for update in range(60):
+            metrics = agent.update_sac(batch, coverage(batch), noise, update)
+        assert ("naming_loss" in metrics, "anchor_loss" in metrics) == (cloning > 0.0, weight > 0.0)
+        apart[cloning, weight] = naming_loss(agent.policy(batch.states).experts, named).item()
+        far[cloning, weight] = moved(agent, batch.states)
+    assert apart[1.0, 10.0] < apart[0.0, 10.0]
+    assert far[1.0, 10.0] < far[1.0, 0.0]
 
 
 def test_without_decay_the_optimiser_is_the_one_it_was(shape: NetworkShape) -> None:

@@ -161,7 +161,8 @@ def quantile_loss(quantiles: Tensor, samples: Tensor, width: float = 0.05) -> Te
 def double(batch: Batch) -> Batch:
     """The same transitions in float64."""
     both = States(*(part.double() for part in batch.both[:3]))
-    rest = {name: part.double() for name, part in batch._asdict().items() if name not in ("both", "families")}
+    kept = ("both", "families", "references", "named")
+    rest = {name: part.double() for name, part in batch._asdict().items() if name not in kept}
     return batch._replace(both=both, **rest)
 
 

@@ -100,3 +100,10 @@ def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("train:\n  seed: -1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"mine\.yaml, line 2"):
         resolved("--config", str(tmp_path / "mine.yaml"))
+
+
+def test_switches_turn_their_keys_on() -> None:
+    assert not resolved().bcell.mixed_precision
+    bcell = resolved("--mixed-precision", "--gradient-checkpointing").bcell
+    assert (bcell.mixed_precision, bcell.gradient_checkpointing) == (True, True)
+    assert not resolved("--mixed-precision").bcell.gradient_checkpointing

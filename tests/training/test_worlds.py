@@ -12,18 +12,21 @@ import torch
 
 from finflow.agent.bcell import states_of
 from finflow.config import Config
+from finflow.env.worlds import restricted
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint import read_newest
 from finflow.offline.dataset import made_by
+from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.checkpoints import policy_of, read_checkpoint
 from finflow.training.datasets import offline_data
-from finflow.training.finetune import mixed_batch
+from finflow.training.finetune import calibrate, mixed_batch
 from finflow.training.materials import Materials, prepare
 from finflow.training.migration import with_prior
 from finflow.training.pretrain import Epochs, reward_units
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.reward_units import RewardUnits
-from finflow.training.run import TrainingRun, request_stop
+from finflow.training.run import TrainingRun
+from finflow.training.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
@@ -36,7 +39,8 @@ ALL: dict[str, object] = {
     "worlds__cost_high": 2.0,
     "train__observation_noise": 0.05,
     "bcell__dropout": 0.1,
-    "bcell__weight_decay": 0.1,
+    "bcell__actor_weight_decay": 0.1,
+    "bcell__critic_weight_decay": 0.2,
     "bcell__trade_rate_floor": 0.01,
     "bcell__trade_rate_ceiling": 0.5,
     "bcell__anchor__weight": 0.5,
@@ -46,6 +50,12 @@ ALL: dict[str, object] = {
     "bcell__averaging__start": 0.3,
     "bcell__averaging__decay": 0.9,
     "offline__group_size": 4,
+    "bcell__risk_measure": "cvar",
+    "bcell__cql_mode": "lagrange",
+    "bcell__calibration": "returns",
+    "bcell__entropy_backup": "relative",
+    "bcell__least_pull": 0.2,
+    "bcell__gradient_checkpointing": True,
 }
 
 
@@ -102,6 +112,59 @@ def test_learners_see_the_assets_of_an_episode_and_no_others(tiny: Make) -> None
     torch.testing.assert_close(batch.actions.sum(dim=1), torch.ones(len(batch.actions)))
     torch.testing.assert_close(batch.both.weights.sum(dim=1), torch.ones(2 * len(batch.actions)))
     assert (batch.both.assets[..., -1] == 1.0).all()
+
+
+def test_what_is_named_and_taken_from_rewards_is_of_the_episode_s_own_assets(tiny: Make) -> None:
+    """What cloned experts come to, and what a risk measure adds to the spread, in a batch of sub-universes."""
+    config = tiny(**ALL)
+    materials = prepare(config)
+    process, data = materials.learning.process, offline_data(config, materials).dataset
+    assert process.members is not None
+    market = MarketTensors.of(process, CPU, with_families=True)
+    store = Transitions.of(data, CPU, universes=True)
+    units = RewardUnits.of(process, data.reward_scale, "equal-weight", CPU)._replace(whole_spread=True)
+    epochs = Epochs(config, data)
+    rows, group_size = epochs.rows(0), epochs.group_size
+    columns = {name: column[rows].numpy() for name, column in store.columns.items()}
+    assert group_size > 1
+    batch = make_batch(store.rows(rows), market, units, group_size=group_size)
+    inside = process.members[columns["universe"]]
+    known = columns["bar"] - process.lag
+    for number, family in enumerate(FAMILIES):
+        table = np.concatenate([family_tables(panel, family).mean(axis=0) for panel in process.panels])
+        expected = restricted(table[known], inside)[::group_size]
+        assert batch.named is not None
+        np.testing.assert_allclose(batch.named[:, number].numpy(), expected, atol=1e-6)
+    grown = np.take_along_axis(process.growth[columns["bar"] + 1], inside, axis=1)
+    assert batch.references is not None
+    np.testing.assert_allclose(
+        batch.references.numpy(), np.log(grown.mean(axis=1)) / data.reward_scale, rtol=1e-3, atol=1e-5
+    )
+    raw = batch.whole(batch.rewards)
+    np.testing.assert_allclose(raw.numpy(), columns["reward"] / data.reward_scale, rtol=1e-3, atol=1e-4)
+
+
+def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(tiny: Make) -> None:
+    """Discounted rewards to an episode's end and the fitted value there, in sub-universes."""
+    trainer = train_through(tiny(**ALL))
+    run, data = trainer._begin(), trainer.collect_offline_data()
+    bcell, process = run.state.bcell, run.materials.learning.process
+    assert bcell is not None
+    assert process.members is not None
+    market, units = MarketTensors.of(process, CPU), reward_units(run, data)
+    store = Transitions.of(data, CPU, universes=True)
+    calibrate(store, bcell, market, units, data)
+    own = np.flatnonzero(data.episode == data.episode[0])
+    growth = process.growth[data.bar[own, None] + 1, process.members[data.universe[own]]]
+    rewards = (data.reward[own] - np.log(growth.mean(axis=1))) / data.reward_scale
+    last = torch.from_numpy(own[-1:])
+    universe = store.columns["universe"][last]
+    with torch.no_grad():
+        end = market.states(store.columns["bar"][last] + 1, store.columns["next_portfolio"][last], universe=universe)
+        value = 0.0 if data.terminated[own[-1]] else float(bcell.behaviour_value.of_behaviour(end))
+    discounts = bcell.config.gamma ** np.arange(len(own))
+    expected = float(rewards @ discounts) + bcell.config.gamma ** len(own) * value
+    assert store.columns["calibration"][0].item() == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 def test_what_lies_outside_cannot_change_a_decision(tiny: Make) -> None:

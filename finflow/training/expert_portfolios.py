@@ -1,0 +1,44 @@
+"""What an agent's experts name, bar by bar, and whether that is what they are called after."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.env.decision import DecisionProcess
+from finflow.evaluation.expert_traits import LONG, ExpertTraits, expert_traits
+from finflow.training.replay import MarketTensors
+
+ROWS = 1024  # decisions named at once
+
+
+@torch.no_grad()
+def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
+    """The portfolios that the five experts name at decision bars, (steps, 5, K); they do not depend on what is held."""
+    device = next(policy.parameters()).device
+    market = MarketTensors.of(process, device)
+    found = []
+    for start in range(bars.start, bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
+        held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
+        found.append(policy(market.states(rows, held)).experts.double().cpu().numpy())
+    return np.concatenate(found)
+
+
+def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
+    """Traits of the experts over a window; None where there are too few bars before it to estimate any.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    process : DecisionProcess
+    window : range
+        Of bars.
+    """
+    bars = process.decision_bars(window)
+    known = [bar - process.lag for bar in bars]
+    if not known or known[-1] < LONG:
+        return None
+    return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

@@ -1,0 +1,235 @@
+"""The options of an online update: each changes what it says, and nothing where it is off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from finflow.agent.batch import Batch
+from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.agent.conservative import lagrange_loss, lower_bound, overestimation
+from finflow.agent.critic import NetworkShape
+from finflow.agent.iql import IQL
+from finflow.agent.losses import conservative_loss
+from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.policy import naming_loss
+from finflow.agent.simplex import maximum_entropy, target_entropy
+from finflow.config import BCellConfig
+
+MakeBatch = Callable[..., Batch]
+CPU = torch.device("cpu")
+SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def make_agent(shape: NetworkShape, **changes: object) -> BCell:
+    """An agent; the same weights whatever the options."""
+    return BCell(shape, BCellConfig(**{**SMALL, **changes}), generator(), CPU)
+
+
+def coverage(size: int = 16, n_weights: int = 5, proposals: int = 3) -> CoverageProposals:
+    """Uniform portfolios: their density is Gamma(K)."""
+    drawn = -torch.rand(size, proposals, n_weights, generator=generator(5)).log()
+    return CoverageProposals(drawn / drawn.sum(-1, keepdim=True), torch.full((size, proposals), math.lgamma(n_weights)))
+
+
+def learned(agent: BCell, part: str) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in getattr(agent, part).parameters()])
+
+
+# --- entropy in the backup
+
+
+def test_entropy_over_its_target_is_added_to_the_next_value(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch = make_batch()
+    with_none, relative = make_agent(shape), make_agent(shape, entropy_backup="relative")
+    plain = with_none.update_sac(batch, coverage(), generator(3), 0, actor=False, alpha=0.4)
+    bonus = relative.update_sac(batch, coverage(), generator(3), 0, actor=False, alpha=0.4)
+    reference = make_agent(shape)
+    noise = generator(3)
+    with torch.no_grad():
+        distribution = reference.policy(batch.next_states).distribution
+        torch.randn(16, 4, 4, generator=noise)  # of the states' own draws
+        drawn, log_density = distribution.sample(torch.randn(16, 4, 4, generator=noise))
+        ahead = (
+            reference.target_critic.value(
+                reference.target_critic.encode(batch.next_states), batch.next_states, drawn[:, :1]
+            )
+            .mean[..., 0]
+            .min(dim=0)
+            .values
+        )
+        over = 0.4 * (-log_density[:, 0] - target_entropy(0.2, 5)) / 4
+        own = reference.critic.value(
+            reference.critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1)
+        ).mean[..., 0]
+        losses = [
+            (own - (batch.rewards + 0.99 * (1 - batch.terminated) * (ahead + extra))).square().mean(dim=1).sum()
+            for extra in (0.0, over)
+        ]
+    torch.testing.assert_close(plain["q_loss"], losses[0])
+    torch.testing.assert_close(bonus["q_loss"], losses[1])
+    assert abs(losses[1] - losses[0]) > 1e-3
+
+
+# --- the conservative penalty
+
+
+def test_calibration_none_is_cql_in_value_and_gradient(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """An infinite lower bound, plain CQL, and the option: the same critics after an update, bit for bit."""
+    batch = make_batch()
+    unbounded = batch._replace(calibrations=torch.full((16,), -math.inf))
+    calibrated, plain, option = make_agent(shape), make_agent(shape), make_agent(shape, calibration="none")
+    calibrated.update_sac(batch, coverage(), generator(3), 0)
+    plain.update_sac(unbounded, coverage(), generator(3), 0)
+    option.update_sac(batch, coverage(), generator(3), 0)
+    assert torch.equal(learned(option, "critic"), learned(plain, "critic"))
+    assert not torch.equal(learned(calibrated, "critic"), learned(plain, "critic"))
+    bound = lower_bound(batch.calibrations, "none")
+    proposals = torch.randn(2, 16, 6, generator=generator(1), requires_grad=True)
+    density, data = torch.randn(16, 6, generator=generator(2)), torch.randn(2, 16, generator=generator(4))
+    slopes = [
+        torch.autograd.grad(conservative_loss(proposals, density, data, drawn, bound, 4), proposals)[0]
+        for drawn in (torch.ones(6, dtype=torch.bool), torch.zeros(6, dtype=torch.bool))
+    ]
+    assert torch.equal(*slopes)
+
+
+@pytest.mark.parametrize("n_weights", [3, 21])
+def test_a_critic_that_cannot_tell_portfolios_apart_overestimates_nothing(n_weights: int) -> None:
+    values = torch.full((2, 8, 30), 1.7)
+    density = torch.full((8, 30), math.lgamma(n_weights))
+    none = torch.zeros(30, dtype=torch.bool)
+    penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), n_weights - 1)
+    largest = maximum_entropy(n_weights) / (n_weights - 1)
+    assert overestimation(penalty, 2, largest).item() == pytest.approx(0.0, abs=1e-5)
+    assert largest < -0.25  # the penalty itself is far from zero
+
+
+def test_the_weight_grows_while_the_penalty_is_over_its_gap(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    log_weight = torch.tensor(math.log(5.0), requires_grad=True)
+    lagrange_loss(log_weight, torch.tensor(0.7), 0.2).backward()
+    assert log_weight.grad.item() == pytest.approx(-5.0 * 0.5)
+    batch, reached = make_batch(), {}
+    for gap in (-100.0, 100.0):
+        agent = make_agent(shape, cql_mode="lagrange", cql_gap=gap, critic_lr=1e-2)
+        found = [agent.update_sac(batch, coverage(), generator(n), n)["cql_alpha"].item() for n in range(20)]
+        assert found[0] == pytest.approx(5.0)
+        reached[gap] = found[-1]
+    assert reached[-100.0] > 5.5
+    assert reached[100.0] < 4.5
+
+
+def test_a_tuned_weight_is_saved_with_the_agent(shape: NetworkShape, make_batch: MakeBatch, tmp_path: Path) -> None:
+    agent = make_agent(shape, cql_mode="lagrange")
+    for update in range(3):
+        agent.update_sac(make_batch(), coverage(), generator(update), update)
+    agent.save(tmp_path / "agent.safetensors")
+    loaded = BCell.load(tmp_path / "agent.safetensors")
+    assert loaded.log_cql_alpha is not None
+    assert loaded.log_cql_alpha.item() == agent.log_cql_alpha.item() != pytest.approx(math.log(5.0), abs=1e-6)
+
+
+# --- experts that stay what they are called
+
+
+def named_in(batch: Batch) -> torch.Tensor:
+    """Five families, each of which likes what is large in a feature that its expert reads."""
+    scores = batch.states.assets[:, :, [0, 1, 3, 4, 5]].transpose(1, 2)
+    return torch.softmax(torch.nn.functional.pad(scores, (0, 1)), dim=-1)
+
+
+def test_naming_is_a_divergence() -> None:
+    named = torch.softmax(torch.randn(6, 5, 4, generator=generator()), dim=-1)
+    named[0, 0] = torch.tensor([0.0, 0.5, 0.5, 0.0])  # a weight of nothing teaches nothing
+    assert naming_loss(named, named).item() == pytest.approx(0.0, abs=1e-6)
+    other = torch.softmax(torch.randn(6, 5, 4, generator=generator(1)), dim=-1)
+    expected = torch.where(named > 0, named * (named.clamp(min=1e-9) / other).log(), 0.0).sum(-1).mean()
+    assert naming_loss(other, named).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_cloning_keeps_experts_apart_online(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """An ablation: with the term the experts come to what their families name, and without it they do not."""
+    apart = {}
+    for weight in (0.0, 1.0):
+        agent = make_agent(shape, expert_cloning=weight, actor_lr=3e-3)
+        for update in range(200):
+            batch = make_batch(seed=update)
+            agent.update_sac(batch._replace(named=named_in(batch)), coverage(), generator(update), update)
+        test = make_batch(seed=10_000)
+        apart[weight] = naming_loss(agent.policy(test.states).experts, named_in(test)).item()
+    assert apart[1.0] < 0.2 * apart[0.0]
+
+
+def test_cloning_teaches_experts_and_neither_gate_nor_critics(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch = make_batch()
+    agent = make_agent(shape, expert_cloning=1.0)
+    metrics: dict[str, torch.Tensor] = {}
+    named = batch._replace(named=named_in(batch))
+    agent.policy.apart(agent.policy(batch.states), named, metrics).backward()
+    assert agent.policy.score.weight.grad.abs().sum() > 0.0
+    assert agent.policy.gate.weight.grad is None
+    assert agent.policy.trade.weight.grad is None
+    assert metrics["naming_loss"] > 0.0
+
+
+def test_cloning_teaches_offline_too(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch = make_batch()._replace(families=torch.full((16,), 5))  # coverage, which teaches no expert by itself
+    moved = []
+    for named in (None, named_in(batch)):
+        config = BCellConfig(**SMALL, expert_cloning=1.0)
+        learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
+        before = learner.policy.score.weight.detach().clone()
+        learner.update(batch._replace(named=named), 0.0, generator())
+        moved.append(not torch.equal(before, learner.policy.score.weight))
+    assert moved == [False, True]
+
+
+# --- the pull
+
+
+def test_a_pull_reaches_the_aim_of_an_agent_that_hardly_trades(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Of a policy that trades a quarter of a percent a day, the experts' gradient is many times what it was."""
+    lengths = {}
+    for pull in (0.0, 0.2):
+        agent = make_agent(shape, least_pull=pull, alpha_init=1e-6, alpha_mode="fixed", expert_cloning=0.0)
+        with torch.no_grad():
+            agent.policy.trade.bias[0] = -6.0
+        before = agent.policy(make_batch().states).centre.detach()
+        agent.update_sac(make_batch(), coverage(), generator(3), 0)
+        lengths[pull] = agent.policy.score.weight.grad.norm().item()
+        assert torch.isfinite(before).all()
+    assert lengths[0.2] > 10.0 * lengths[0.0]
+
+
+# --- noise against overfitting
+
+
+def test_dropout_acts_in_policy_and_critic(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    agent, batch = make_agent(shape, dropout=0.5), make_batch()
+    states, actions = batch.states, batch.actions.unsqueeze(1)
+    with torch.no_grad():
+        first, second, calm = (agent.policy(states, noise).gate for noise in (generator(1), generator(2), None))
+        assert not torch.equal(first, second)
+        assert not torch.equal(first, calm)
+        encoding = agent.critic.encode(states)
+        one, other, still = (
+            agent.critic.value(encoding, states, actions, noise=noise).mean
+            for noise in (generator(1), generator(2), None)
+        )
+        assert not torch.equal(one, other)
+        assert not torch.equal(one, still)
+    plain = make_agent(shape)
+    for part in ("policy", "critic"):
+        assert torch.equal(learned(agent, part), learned(plain, part))
+    for one_agent in (agent, plain):
+        one_agent.update_sac(batch, coverage(), generator(3), 0)
+    for part in ("policy", "critic"):
+        assert not torch.equal(learned(agent, part), learned(plain, part)), part

@@ -1,0 +1,177 @@
+"""Products in bfloat16 and hidden layers computed twice: they do what they say, and change nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from finflow.agent.batch import Batch
+from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.agent.cloning import BehaviourCloning
+from finflow.agent.critic import NetworkShape
+from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.td3bc import TD3BC
+from finflow.agent.thrift import recomputed
+from finflow.config import BCellConfig
+
+MakeBatch = Callable[..., Batch]
+CPU = torch.device("cpu")
+SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3}
+PRODUCTS = ("bmm", "baddbmm", "mm", "addmm")
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def make_agent(shape: NetworkShape, **changes: object) -> BCell:
+    return BCell(shape, BCellConfig(**{**SMALL, **changes}), generator(), CPU)
+
+
+def coverage() -> CoverageProposals:
+    drawn = -torch.rand(16, 3, 5, generator=generator(5)).log()
+    return CoverageProposals(drawn / drawn.sum(-1, keepdim=True), torch.full((16, 3), 3.178))
+
+
+def learned(agent: BCell) -> torch.Tensor:
+    """All parameters of policy and critics."""
+    return torch.cat([p.detach().flatten() for part in (agent.policy, agent.critic) for p in part.parameters()])
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products by the type of their first input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: dict[torch.dtype, int] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func.overloadpacket.__name__ in PRODUCTS:
+            self.count[args[0].dtype] = self.count.get(args[0].dtype, 0) + 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_products_of_an_update_are_in_bfloat16(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Most of them: experts' mixing, gate, quantiles and what their gradients need stay in float32."""
+    for mixed in (False, True):
+        agent = make_agent(shape, mixed_precision=mixed)
+        with Products() as products:
+            agent.update_sac(make_batch(), coverage(), generator(3), 0)
+        narrow, wide = products.count.get(torch.bfloat16, 0), products.count.get(torch.float32, 0)
+        assert (narrow > wide) if mixed else (narrow == 0 and wide > 0), products.count
+
+
+def test_parameters_moments_and_decisions_stay_in_float32(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    agent, batch = make_agent(shape, mixed_precision=True), make_batch()
+    metrics = agent.update_sac(batch, coverage(), generator(3), 0)
+    for part in (agent.policy, agent.critic):
+        assert {parameter.dtype for parameter in part.parameters()} == {torch.float32}
+        assert {parameter.grad.dtype for parameter in part.parameters() if parameter.grad is not None} == {
+            torch.float32
+        }
+    for state in agent.critic_optimiser.state.values():
+        assert state["exp_avg"].dtype == torch.float32
+    assert {value.dtype for value in metrics.values()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        decision = agent.policy(batch.states)
+    assert {part.dtype for part in decision} == {torch.float32}
+    torch.testing.assert_close(decision.experts.sum(-1), torch.ones(16, 5), atol=1e-6, rtol=0)
+
+
+def test_losses_in_bfloat16_stay_near(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    runs = {}
+    for mixed in (False, True):
+        agent, found = make_agent(shape, mixed_precision=mixed, critic_lr=3e-3), []
+        for update in range(60):
+            found.append(agent.update_sac(make_batch(seed=update), coverage(), generator(update), update))
+        runs[mixed] = {name: torch.stack([row[name] for row in found[40:]]).mean().item() for name in found[0]}
+    for name in ("q_loss", "quantile_loss", "cql_loss", "actor_loss", "entropy"):
+        assert runs[True][name] == pytest.approx(runs[False][name], rel=0.02, abs=0.02), name
+    assert runs[True]["q_loss"] != runs[False]["q_loss"]
+
+
+@pytest.mark.parametrize("method", [IQL, TD3BC, BehaviourCloning])
+def test_the_offline_methods_obey_too(method: type[OfflineLearner], shape: NetworkShape, make_batch: MakeBatch) -> None:
+    found = {}
+    for mixed in (False, True):
+        config = BCellConfig(**SMALL, mixed_precision=mixed)
+        learner = method(portfolio_networks(shape, config, generator()), config, CPU)
+        with Products() as products:
+            found[mixed] = learner.update(make_batch(), 0.0, generator())
+        assert (products.count.get(torch.bfloat16, 0) > 0) is mixed
+    assert found[True]["v_loss"].item() == pytest.approx(found[False]["v_loss"].item(), rel=0.03)
+
+
+@pytest.mark.parametrize("options", [{"mixed_precision": True}, {"gradient_checkpointing": True}])
+def test_both_are_deterministic(options: dict[str, bool], shape: NetworkShape, make_batch: MakeBatch) -> None:
+    results = []
+    for _ in range(2):
+        agent = make_agent(shape, dropout=0.2, **options)
+        for update in range(3):
+            agent.update_sac(make_batch(), coverage(), generator(update), update)
+        results.append(learned(agent))
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3}, {"mixed_precision": True}, {"risk_measure": "cvar"}])
+def test_computing_twice_gives_the_same_update(
+    options: dict[str, object], shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """The same gradients, bit for bit, and the same random numbers afterwards."""
+    results, left = [], []
+    for twice in (False, True):
+        agent, noise = make_agent(shape, gradient_checkpointing=twice, **options), generator(3)
+        for update in range(2):
+            agent.update_sac(make_batch(), coverage(), noise, update)
+        results.append(learned(agent))
+        left.append(torch.rand(4, generator=noise))
+    assert torch.equal(*results)
+    assert torch.equal(*left)
+
+
+def kept_bytes(agent: BCell, batch: Batch) -> int:
+    """Memory of different tensors that the critic's part of an update keeps for its backward pass."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    portfolios = torch.softmax(torch.randn(16, 31, 5, generator=generator(2)), dim=-1)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        encoding = agent.critic.encode(batch.states)
+        valuation = agent.critic.value(encoding, batch.states, portfolios)
+    inputs = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in (*encoding, portfolios)}
+    kept |= inputs  # computing again needs these, saved or not
+    assert valuation.mean.requires_grad
+    return sum(kept.values())
+
+
+def test_computing_twice_keeps_less(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch = make_batch()
+    once, twice = (
+        kept_bytes(make_agent(shape, hidden_dim=64, gradient_checkpointing=option), batch) for option in (False, True)
+    )
+    assert twice < 0.6 * once, (once, twice)
+
+
+def test_what_is_computed_twice_draws_its_noise_once() -> None:
+    noise, seen = generator(1), []
+
+    def noisy(rows: torch.Tensor) -> torch.Tensor:
+        drawn = torch.rand(rows.shape, generator=noise)
+        seen.append(drawn)
+        return (rows * drawn).sin()
+
+    rows = torch.ones(5, requires_grad=True)
+    recomputed(noisy, noise)(rows).sum().backward()
+    assert len(seen) == 2
+    assert torch.equal(*seen)
+    torch.testing.assert_close(rows.grad, seen[0] * seen[0].cos())
+    with torch.no_grad():
+        recomputed(noisy, noise)(rows)
+    assert len(seen) == 3

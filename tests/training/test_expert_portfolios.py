@@ -1,0 +1,61 @@
+"""The experts of a trained agent are what they are called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.config import load_config
+from finflow.evaluation.expert_traits import CLAIMS
+from finflow.training.expert_portfolios import named_portfolios, traits_on
+from finflow.training.trainer import FinFlowTrainer
+
+#: The networks and the data of the demo, with updates enough for its experts to learn something.
+DEMO_SIZED = {
+    "env.episode_length": 126,
+    "train.offline_episodes": 60,
+    "train.offline_training_epochs": 6,
+    "train.offline_batch_size": 64,
+    "train.online_episodes": 24,
+    "train.online_batch_size": 64,
+    "train.warmup_episodes": 8,
+    "train.critic_only_updates": 20,
+    "train.validation_updates": 100_000,
+    "offline.group_size": 1,
+    "offline.evaluation_updates": 0,
+    "bcell.hidden_dim": 64,
+    "bcell.memory_capacity": 5000,
+    "bcell.actor_lr": 1e-3,
+    "bcell.critic_lr": 1e-3,
+    "bcell.n_quantiles": 8,
+    "bcell.cql_samples": 2,
+    "evaluation.bootstrap_samples": 100,
+    "evaluation.sweeps": False,
+}
+
+
+@pytest.mark.timeout(600)
+def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path) -> None:
+    """On the embedded prices, after both phases: of the sleeve and with cash, and none of them mostly in cash."""
+    folders = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}
+    trainer = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
+    outcome = trainer.train()
+    process, window = trainer.materials.process, trainer.materials.split.validation
+    named = named_portfolios(trainer.policy, process, process.decision_bars(window))
+    np.testing.assert_allclose(named.sum(axis=-1), 1.0, atol=1e-5)
+    found = traits_on(trainer.policy, process, window)
+    assert found is not None
+    failing = [(name, of) for name in CLAIMS for of in ("sleeve", "total") if not found.holds(name, of)]
+    assert failing == []
+    assert all(found.invested(name) for name in CLAIMS)
+    reported = json.loads((outcome.report.parent / "metrics.json").read_text())["expert_traits"]
+    assert reported["days"] == found.days > 900
+    assert set(reported["as_called"]) == set(CLAIMS)
+    assert "What the experts are" in outcome.report.read_text()
+    fresh = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
+    untrained = traits_on(fresh.policy, process, window)
+    assert untrained is not None
+    assert [name for name in CLAIMS if not untrained.holds(name, "sleeve")] != []

@@ -1,0 +1,117 @@
+"""The online phase with its options: it resumes to the same bits, and they reach what they are about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent.risk import discounted_means, measured
+from finflow.config import Config
+from finflow.evaluation.backtest import run_backtests
+from finflow.tensor_file import read_tensors
+from finflow.training.agent_strategy import AgentStrategy
+from finflow.training.finetune import calibrate
+from finflow.training.pretrain import reward_units
+from finflow.training.replay import MarketTensors, Transitions
+from finflow.training.run import TrainingRun
+from finflow.training.stopping import request_stop
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+OPTIONS = {
+    "bcell__cql_mode": "lagrange",
+    "bcell__entropy_backup": "relative",
+    "bcell__calibration": "returns",
+    "bcell__risk_measure": "cvar",
+    "bcell__gamma": 0.9,
+    "bcell__least_pull": 0.2,
+    "bcell__mixed_precision": True,
+    "bcell__gradient_checkpointing": True,
+    "bcell__dropout": 0.1,
+}
+
+
+def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(**OPTIONS)
+    whole = FinFlowTrainer(config)
+    whole.train_iql()
+    whole.finetune()
+    stopped, calls, original = FinFlowTrainer(config), {"n": 0}, TrainingRun.stop_if_asked
+
+    def stop_at(run: TrainingRun) -> None:
+        calls["n"] += 1
+        if calls["n"] == 14 + 20 + 33:  # 2 epochs of 7 updates, 20 warm-up steps, 33 of 60 online
+            request_stop()
+        original(run)
+
+    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop_at)
+    stopped.train_iql()
+    with pytest.raises(KeyboardInterrupt):
+        stopped.finetune()
+    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+    resumed = FinFlowTrainer(config, resume=stopped.run_folder)
+    resumed.finetune()
+    latest, again = (run.run_folder / "models" / "checkpoint_latest.safetensors" for run in (whole, resumed))
+    assert latest.read_bytes() == again.read_bytes()
+    tensors, state = read_tensors(latest)
+    assert tensors["bcell/log_cql_alpha"].item() != pytest.approx(np.log(5.0), abs=1e-6)
+    assert "bcell/cql_optimiser/0.exp_avg" in tensors
+    rows = [json.loads(line) for line in (whole.run_folder / "metrics.jsonl").read_text().splitlines()]
+    scores = [row["validation_risk_value"] for row in rows if "validation_risk_value" in row]
+    assert state["training"]["counters"]["best_score"] == max(scores)
+    assert any(row.get("validation_risk_value") != row.get("validation_value") for row in rows)
+
+
+def test_the_best_is_chosen_by_the_risk_of_validation_returns(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny(bcell__risk_measure="cvar", bcell__risk_level=0.2, bcell__gamma=0.9))
+    run = trainer._begin()
+    run.progress.start_phase("validation", 1)
+    found = run.validate(trainer.policy)
+    process, window = trainer.materials.process, trainer.materials.split.validation
+    (played,) = run_backtests(process, window, [AgentStrategy(trainer.policy, trainer.device)])
+    assert played.rewards is not None
+    returns = discounted_means(played.rewards, 0.9)
+    worst = np.sort(returns)[: len(returns) // 5].mean()
+    assert found["risk_value"] == pytest.approx(measured(returns, trainer.config.bcell))
+    assert found["risk_value"] == pytest.approx(worst, rel=0.2)
+    assert found["risk_value"] < found["value"]
+    assert run.state.counters.best_score == found["risk_value"]
+
+
+def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
+    """To the end of each episode they are the discounted rewards, and V_mu of where it was cut."""
+    trainer = FinFlowTrainer(tiny(bcell__calibration="returns", train__online_episodes=0, train__warmup_episodes=0))
+    trainer.train_iql()
+    trainer.finetune()
+    run, data, agent = trainer._begin(), trainer._data(), trainer.agent
+    store, market = Transitions.of(data, run.device), MarketTensors.of(trainer.materials.process, run.device)
+    units = reward_units(run, data)
+    calibrate(store, agent, market, units, data)
+    rows = np.flatnonzero(data.episode == data.episode[0])
+    with torch.no_grad():
+        last = market.states(store.columns["bar"][rows[-1:]] + 1, store.columns["next_portfolio"][rows[-1:]])
+        expected = float(agent.behaviour_value.of_behaviour(last))
+    rewards = units.scaled(store.columns["reward"], store.columns["bar"]).numpy()
+    for row in rows[::-1]:
+        expected = rewards[row] + 0.99 * expected
+        assert store.columns["calibration"][row].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_the_spread_is_of_the_whole_reward_where_risk_counts(tiny: Make) -> None:
+    """A batch then carries what its rewards are in excess of; otherwise there is nothing to carry."""
+    for measure in ("neutral", "wang"):
+        trainer = FinFlowTrainer(tiny(bcell__risk_measure=measure))
+        run, data = trainer._begin(), trainer._data()
+        units = reward_units(run, data)
+        bars = torch.from_numpy(data.bar[:5].astype(np.int64))
+        if measure == "neutral":
+            assert units.references(bars) is None
+        else:
+            torch.testing.assert_close(units.references(bars), units.reference[bars] / data.reward_scale)
+            assert units.references(bars).abs().sum() > 0.0

@@ -1,0 +1,144 @@
+"""An agent knows no asset by name: what learned on twenty is judged on thirty others, and goes on learning there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from finflow.agent.bcell import BCell
+from finflow.config import AveragingConfig, Config
+from finflow.errors import CheckpointError
+from finflow.tensor_file import read_tensors
+from finflow.training.checkpoints import carry_over, configuration_of, read_checkpoint
+from finflow.training.held_out import evaluate_checkpoint
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+
+
+def write_market(path: Path, n_assets: int, seed: int, name: str) -> Path:
+    """Daily prices of assets that the other market does not have."""
+    rng = np.random.default_rng(seed)
+    dates = pd.bdate_range("2009-06-01", periods=700)
+    returns = rng.normal(0.0004, 0.01, size=(700, n_assets)) + rng.normal(0.0, 0.006, size=(700, 1))
+    columns = [f"{name}{number}" for number in range(n_assets)]
+    prices = pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), index=dates, columns=columns)
+    prices.index.name = "Date"
+    prices.to_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> tuple[FinFlowTrainer, Path]:
+    """An agent that learned on twenty assets, and the prices of thirty others."""
+    folder = tmp_path_factory.mktemp("assets")
+    twenty = write_market(folder / "twenty.csv", 20, seed=1, name="A")
+    thirty = write_market(folder / "thirty.csv", 30, seed=2, name="B")
+    trainer = FinFlowTrainer(make_tiny(folder)(market__path=str(twenty)))
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer, thirty
+
+
+def checkpoint_of(trainer: FinFlowTrainer, name: str) -> Path:
+    return trainer.run_folder / "models" / f"checkpoint_{name}.safetensors"
+
+
+def elsewhere(trainer: FinFlowTrainer, prices: Path, **changes: object) -> Config:
+    """The agent's own configuration, on another market."""
+    config = configuration_of(checkpoint_of(trainer, "latest"))
+    market = config.market.model_copy(update={"path": prices})
+    return config.model_copy(update={"market": market, "train": config.train.model_copy(update=changes)})
+
+
+def test_it_is_judged_on_thirty_others(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
+    trainer, thirty = trained
+    best = checkpoint_of(trainer, "best")
+    outcome = evaluate_checkpoint(best, {"market.path": str(thirty)}, output=tmp_path / "others")
+    content = json.loads((outcome.report.parent / "metrics.json").read_text())
+    assets = content["attribution"]["finflow"]["assets"]
+    assert set(assets) == {f"B{number}" for number in range(30)}
+    assert np.isfinite(outcome.summary["finflow"]["sharpe"])
+
+
+@pytest.mark.parametrize("name", ["latest", "pretrained"])
+def test_it_goes_on_learning_on_thirty_others(
+    name: str, trained: tuple[FinFlowTrainer, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of either phase, the networks are carried over bit for bit, and then they move."""
+    trainer, thirty = trained
+    path = checkpoint_of(trainer, name)
+    at_once = FinFlowTrainer(elsewhere(trainer, thirty, online_episodes=0, warmup_episodes=0), pretrained=path)
+    assert "was trained on other prices" in capsys.readouterr().out
+    at_once.finetune()
+    tensors, _ = read_tensors(path)
+    learner = "bcell" if name == "latest" else "learner"
+    carried = {"policy": "policy", "critic": "critic", "target_critic": "target_critic"}
+    carried["behaviour_value"] = "behaviour_value" if name == "latest" else "value"
+    for own, theirs in carried.items():
+        for part, tensor in getattr(at_once.agent, own).state_dict().items():
+            assert torch.equal(tensor, tensors[f"{learner}/{theirs}/{part}"]), (own, part)
+    for part, tensor in at_once.agent.prior.state_dict().items():
+        assert torch.equal(tensor, at_once.agent.policy.state_dict()[part]), part  # what an anchor would hold it to
+    moved = FinFlowTrainer(elsewhere(trainer, thirty), pretrained=path)
+    result = moved.finetune()
+    assert np.isfinite(result["value"])
+    weight = moved.agent.policy.score.weight
+    assert not torch.equal(weight, at_once.agent.policy.score.weight)
+    observation = moved.materials.process.observe(moved.materials.process.start(np.arange(400, 403)))
+    assert moved.agent.act(observation).shape == (3, 31)
+
+
+def test_of_an_average_it_is_the_average_that_is_carried_over(trained: tuple[FinFlowTrainer, Path]) -> None:
+    trainer, _ = trained
+    checkpoint = read_checkpoint(checkpoint_of(trainer, "latest"))
+    averaged = {
+        name.replace("bcell/policy/", "bcell/average/"): tensor + 0.25
+        for name, tensor in checkpoint.tensors.items()
+        if name.startswith("bcell/policy/")
+    }
+    bcell_config = trainer.config.bcell.model_copy(update={"averaging": AveragingConfig(kind="ema")})
+    bcell = BCell(trainer.materials.shape, bcell_config, torch.Generator(), torch.device("cpu"))
+    carry_over(checkpoint._replace(tensors={**checkpoint.tensors, **averaged}), bcell)
+    for policy in (bcell.policy, bcell.prior, bcell.deployed):
+        for part, tensor in policy.state_dict().items():
+            assert torch.equal(tensor, averaged[f"bcell/average/{part}"]), part
+
+
+def test_a_run_that_is_resumed_keeps_its_market(trained: tuple[FinFlowTrainer, Path]) -> None:
+    trainer, thirty = trained
+    with pytest.raises(CheckpointError, match="another configuration"):
+        FinFlowTrainer(elsewhere(trainer, thirty), resume=trainer.run_folder)
+
+
+def test_what_an_agent_says_of_a_decision_adds_up(trained: tuple[FinFlowTrainer, Path]) -> None:
+    """`explain` tells gate, experts, aim, trade rate and centre, which make one another; `act` returns the last."""
+    agent, process = trained[0].agent, trained[0].materials.process
+    observation = process.observe(process.start(np.arange(400, 404)))
+    told = agent.explain(observation)
+    assert {name: part.shape for name, part in told.items()} == {
+        "gate": (4, 5),
+        "experts": (4, 5, 21),
+        "aim": (4, 21),
+        "trade_rate": (4, 1),
+        "centre": (4, 21),
+    }
+    for portfolios in (told["gate"], told["experts"], told["aim"], told["centre"]):
+        np.testing.assert_allclose(portfolios.sum(axis=-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(told["aim"], np.einsum("be,bek->bk", told["gate"], told["experts"]), atol=1e-6)
+    held = observation["portfolio"][:, :21]
+    part_way = (1.0 - told["trade_rate"]) * held + told["trade_rate"] * told["aim"]
+    np.testing.assert_allclose(told["centre"], part_way, atol=1e-5)
+    np.testing.assert_array_equal(agent.act(observation, deterministic=True), told["centre"])
+    first, second = (agent.act(observation, deterministic=False) for _ in range(2))
+    assert not np.array_equal(first, second)  # draws, around the centre
+    np.testing.assert_allclose(first.sum(axis=-1), 1.0, atol=1e-5)
+    single = {name: part[0] for name, part in observation.items()}
+    assert agent.explain(single)["centre"].shape == (1, 21)
+    assert agent.act(single).shape == (21,)
