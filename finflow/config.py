@@ -27,6 +27,8 @@ from pydantic.fields import FieldInfo
 
 from finflow.errors import ConfigError
 from finflow.schema import (
+    AnchorConfig,
+    AveragingConfig,
     BCellConfig,
     Config,
     CostsConfig,
@@ -48,11 +50,14 @@ from finflow.schema import (
     TargetEntropyScheduleConfig,
     TaxConfig,
     TrainConfig,
+    WorldsConfig,
     period_of,
 )
 from finflow.yaml_text import parse_file, parse_scalar, to_yaml
 
 __all__ = [
+    "AnchorConfig",
+    "AveragingConfig",
     "BCellConfig",
     "Config",
     "CostsConfig",
@@ -73,6 +78,7 @@ __all__ = [
     "TargetEntropyScheduleConfig",
     "TaxConfig",
     "TrainConfig",
+    "WorldsConfig",
     "config_hash",
     "describe_schema",
     "dump_config",
@@ -82,9 +88,12 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
-#: Keys that say where files lie or how many are kept, and so decide no result.
+#: Keys that say where files lie, how many are kept, or how many agents there are, and so decide no agent's result.
 _NOT_DECIDING = frozenset(
-    {"market.cache_dir", "market.use_cache", "train.save_latest", "train.max_checkpoints", "train.profile"}
+    {
+        *("market.cache_dir", "market.use_cache"),
+        *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
+    }
 )
 
 

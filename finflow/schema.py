@@ -336,6 +336,9 @@ class TrainConfig(Section):
     """How long, how often and on what the agent learns."""
 
     seed: Int = Field(default=0, ge=0, lt=2**32, description="seed of every random number of a run")
+    seeds: Int = Field(
+        default=1, ge=1, description="agents that are trained, with the seeds from train.seed on, and judged together"
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="device that learns")
     threads: Int = Field(
         default=1, ge=1, le=1024, description="processor threads for learning; part of what makes runs repeatable"
@@ -373,6 +376,10 @@ class TrainConfig(Section):
         default="equal-weight",
         description="whose log return over the same bar, before costs, learners see rewards in excess of",
     )
+    generalisation: Flag = Field(
+        default=True,
+        description="measure the policy in training worlds, training and validation windows at each validation",
+    )
     profile: Flag = Field(
         default=False, description="write a torch profiler trace of a few updates of each phase into the run folder"
     )
@@ -391,6 +398,65 @@ class TrainConfig(Section):
     reward_normalization: RewardNormalizationConfig = Field(
         default=RewardNormalizationConfig(), description="rewards in units of their recent past"
     )
+
+
+class WorldsConfig(Section):
+    """Worlds beside the one history that happened, to learn in; each is off by default (docs/worlds.md)."""
+
+    assets: Int | None = Field(
+        default=None,
+        ge=2,
+        description="assets of an episode, drawn anew for each; the others are as if not listed; left out: all of them",
+    )
+    bootstraps: Int = Field(
+        default=0, ge=0, le=64, description="resampled histories beside the real one, from the training window's bars"
+    )
+    block_length: Int = Field(default=63, ge=1, description="mean block of a resampled history, in bars")
+    cost_low: Number = Field(default=1.0, ge=0, le=10, description="least multiple of all costs in an episode")
+    cost_high: Number = Field(
+        default=1.0, ge=0, le=10, description="greatest multiple; drawn log-uniformly between the two, and not shown"
+    )
+    phases: Literal["both", "offline", "online"] = Field(
+        default="both", description="where resampled histories and other costs are met; assets are drawn in both"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.cost_high < self.cost_low:
+            raise ValueError(f"worlds.cost_high = {self.cost_high} must not be below worlds.cost_low = {self.cost_low}")
+        if self.cost_low == 0.0 < self.cost_high:
+            raise ValueError("worlds.cost_low = 0.0: a log-uniform draw begins above zero, unless both ends are zero")
+        if self.assets is not None and self.phases != "both":
+            raise ValueError(
+                f"worlds.phases = {self.phases} leaves worlds.assets to one phase, but an online batch holds "
+                "transitions of both: set worlds.phases to both"
+            )
+        return self
+
+
+class AnchorConfig(Section):
+    """What holds the online policy back, in nats per free dimension of the action."""
+
+    weight: Number = Field(default=0.0, ge=0, description="weight in the actor's loss at the first update; 0 is off")
+    final: Number | None = Field(
+        default=None, ge=0, description="weight after anchor.updates, linearly; held at anchor.weight when left out"
+    )
+    updates: Int = Field(default=15_000, ge=1, description="online updates from anchor.weight to anchor.final")
+    to: Literal["pretrained", "behaviour", "equal-weight"] = Field(
+        default="pretrained",
+        description="KL to the policy as pretrained, likelihood of the behaviour families' decisions, or KL of the aim "
+        "to equal weight",
+    )
+
+
+class AveragingConfig(Section):
+    """The policy that is validated, kept and deployed: the last one, or an average over the end of training."""
+
+    kind: Literal["none", "ema", "swa"] = Field(
+        default="none", description="exponential moving average, or plain mean, of the online policy's weights"
+    )
+    start: Number = Field(default=0.5, ge=0, lt=1, description="share of the online updates after which it begins")
+    decay: Number = Field(default=0.999, gt=0, lt=1, description="of the exponential moving average, per update")
 
 
 class OfflineConfig(Section):
@@ -460,6 +526,15 @@ class BCellConfig(Section):
     gradient_norm: Number = Field(
         default=10.0, gt=0, description="largest norm of a gradient, longer ones are shortened"
     )
+    weight_decay: Number = Field(
+        default=0.0, ge=0, le=100, description="decoupled decay of the weights, per update and unit of learning rate"
+    )
+    trade_rate_floor: Number = Field(
+        default=0.0, ge=0, le=1, description="least share of the way to its aim that the policy goes in a decision"
+    )
+    trade_rate_ceiling: Number = Field(default=1.0, gt=0, le=1, description="greatest share of it")
+    anchor: AnchorConfig = Field(default=AnchorConfig(), description="what holds the online policy back")
+    averaging: AveragingConfig = Field(default=AveragingConfig(), description="average of the online policy")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -467,6 +542,11 @@ class BCellConfig(Section):
             raise ValueError(
                 f"bcell.dropped_quantiles = {self.dropped_quantiles} must be below "
                 f"bcell.n_quantiles = {self.n_quantiles}"
+            )
+        if self.trade_rate_floor >= self.trade_rate_ceiling:
+            raise ValueError(
+                f"bcell.trade_rate_floor = {self.trade_rate_floor} must be below "
+                f"bcell.trade_rate_ceiling = {self.trade_rate_ceiling}"
             )
         return self
 
@@ -678,6 +758,7 @@ class Config(Section):
     objectives: ObjectivesConfig = Field(default=ObjectivesConfig(), description="the reward")
     train: TrainConfig = Field(default=TrainConfig(), description="length and rhythm of learning")
     offline: OfflineConfig = Field(default=OfflineConfig(), description="the offline phase")
+    worlds: WorldsConfig = Field(default=WorldsConfig(), description="randomised worlds to learn in")
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
     guard: GuardConfig = Field(default=GuardConfig(), description="safety of learning")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
@@ -689,5 +770,10 @@ class Config(Section):
             raise ValueError(
                 f"bcell.alpha_mode = {self.bcell.alpha_mode} has no target entropy: "
                 "train.target_entropy_schedule.enabled belongs to bcell.alpha_mode = auto"
+            )
+        if self.worlds.assets is not None and self.offline.decisions:
+            raise ValueError(
+                f"worlds.assets = {self.worlds.assets} and offline.decisions are both set, but decisions of your own "
+                "are about all assets; leave one of them out"
             )
         return self

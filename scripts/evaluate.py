@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.options import Parser, add_configuration_options, add_protocol, check_protocol
-from finflow.cli.running import run_evaluation, run_protocol
+from finflow.cli.jobs import run_protocol
+from finflow.cli.options import Parser, add_configuration_options, add_protocol, add_scale, check_protocol
+from finflow.cli.running import run_evaluation
 from finflow.cli.safety import run_safely
 
 
@@ -23,9 +24,10 @@ def main(arguments: Sequence[str]) -> None:
         "every classical strategy beside the agent, not equal weight alone (the report has them all in any case)",
     )
     add_protocol(parser)
+    add_scale(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)
-    check_protocol(parser, given.protocol, given.dry_run)
+    check_protocol(parser, given)
     if given.protocol not in (None, "holdout"):
         if given.with_backtest:
             parser.error(f"--with-backtest belongs to a holdout evaluation, not to --protocol {given.protocol}")

@@ -3,7 +3,8 @@
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
 `planted` that of what offline learning finds in made-up markets, `durability` those about kills, faults of the disk and
 files made to mislead, `guard` that of faults injected into trainings, `nulls` that of the verdict where nothing can be
-won (with `--retrain 20`: of the demo, trained there).
+won (`--retrain 0` leaves out the demo's trainings there), `generalisation` that of the devices against memorising (with
+`--markets`: also of the chosen one on markets that it was not chosen on, which reads their test windows).
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ from finflow.cli.safety import run_safely
 from finflow.config import Config
 from finflow.experiments.durability_page import durability_page, made_once
 from finflow.experiments.evidence import Variant, classical_results, run_missing, table
+from finflow.experiments.generalisation import (
+    MULTIPLE,
+    REDUCED,
+    account,
+    chosen_overrides,
+    market_table,
+    market_variants,
+    ranking_table,
+    walk_forward_variants,
+)
 from finflow.experiments.guard_faults import FAULT_AT, guard_table, guard_variants
 from finflow.experiments.null_markets import (
     NullStudy,
@@ -89,6 +100,28 @@ end within one standard deviation (over the undisturbed seeds) of the same seed 
 """
 
 
+GENERALISATION_HEAD = f"""# Evidence about generalisation
+
+<!-- Made by scripts/evidence.py (`python scripts/evidence.py generalisation --seeds N [--markets]`): change nothing
+here. -->
+
+What each device of docs/worlds.md is worth, alone and together, by walk-forward within the training and validation
+windows of the embedded market (docs/protocols.md), purged; the test window is not read. Trainings are reduced alike:
+{", ".join(f"`{key}` {value}" for key, value in REDUCED.items())}.
+Training: Sharpe ratio of the judged checkpoint in the fold's training window. Judged: in the fold's own window, which
+it never saw, net. Score: mean of the Sharpe ratio over that of equal weight in the same window, less {MULTIPLE:g}
+standard error, of folds as wholes or of single trainings, whichever is larger. KL: from the pretrained policy, nats per
+free dimension. DSR: of the return over equal weight, seeds averaged, deflated by all configurations of the table.
+
+"""
+MARKETS_HEAD = """
+## Markets that it was not chosen on
+
+The first by the rule, on each market's test window, read once for each seed. Halves: ten of the twenty stocks, drawn at
+random. Optimality: score against the optimum of a made-up market (docs/synthetic.md); exchangeable has no edge, so
+there nothing should be traded.
+
+"""
 PLANTED_SEEDS = 3
 PLANTED_HEAD = """# Evidence about planted signals
 
@@ -107,6 +140,7 @@ def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
     pages = {
         "durability": _durability,
+        "generalisation": _generalisation,
         "guard": _guard,
         "nulls": _nulls,
         "offline": _offline,
@@ -115,8 +149,9 @@ def main(arguments: Sequence[str]) -> None:
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
-    parser.add_argument("--retrain", type=int, default=0, metavar="N", help="nulls: demo trainings on N null markets")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of the guard's trainings")
+    parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the trainings of guard and generalisation")
+    parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
     given = parser.parse_args(arguments)
     for name, make in pages.items():
         if given.what in ("all", name):
@@ -127,6 +162,16 @@ def _durability(given: argparse.Namespace) -> None:
     """What kills, faults of the disk and misleading files do to a training."""
     result = made_once(KEPT / "durability.json", RUNS / "durability")
     write_atomically(ROOT / "docs" / "durability-evidence.md", durability_page(result))
+
+
+def _generalisation(given: argparse.Namespace) -> None:
+    """What each device against memorising is worth, and the chosen configuration on other markets."""
+    results = run_missing(walk_forward_variants(given.seeds), KEPT, RUNS)
+    page = GENERALISATION_HEAD + ranking_table(results) + "\n" + account(results)
+    if given.markets:
+        others = run_missing(market_variants(chosen_overrides(results), given.seeds, RUNS, REDUCED), KEPT, RUNS)
+        page += MARKETS_HEAD + market_table(others)
+    write_atomically(ROOT / "docs" / "generalisation.md", page + _made(results))
 
 
 def _guard(given: argparse.Namespace) -> None:

@@ -3,12 +3,14 @@
 Example: python scripts/train.py --config configs/default.yaml --mode full
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
-from finflow.cli.options import Parser, add_configuration_options, add_recollect, one_of
+from finflow.cli.jobs import train
+from finflow.cli.options import Parser, add_configuration_options, add_recollect, add_scale, one_of
 from finflow.cli.running import run_training
 from finflow.cli.safety import run_safely
 
@@ -30,10 +32,16 @@ def main(arguments: Sequence[str]) -> None:
         help="online: checkpoint_pretrained of an offline run, whose configuration stands in for the defaults",
     )
     add_recollect(parser)
+    add_scale(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)
     if (given.mode == "online") != (given.pretrained is not None):
         parser.error("--mode online and --pretrained FILE go together")
+    if given.mode == "full":
+        train(argparse.Namespace(**vars(given), resume=None, dry_run=False))
+        return
+    if given.workers or given.cluster or given.universe or "train.seeds" in given.overrides:
+        parser.error(f"--seeds, --workers, --cluster and --universe belong to --mode full, not to {given.mode}")
     base = None if given.pretrained is None else checkpoint_configuration(given.pretrained)
     run_training(
         resolve(given, base),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -115,8 +116,15 @@ def numbers_hold() -> Callable[[Page, Any], int]:
 
 
 @pytest.fixture(scope="session")
-def fits_schema() -> Callable[[Any], list[str]]:
-    """What is wrong with a `metrics.json`, by the schema that ships with the package."""
-    text = (resources.files("finflow.evaluation") / "metrics.schema.json").read_text("utf-8")
-    validator = jsonschema.Draft202012Validator(json.loads(text))
-    return lambda content: [f"{error.json_path}: {error.message}" for error in validator.iter_errors(content)]
+def fits_schema() -> Callable[..., list[str]]:
+    """What is wrong with a `metrics.json`, of a report or another kind, by the schema that ships with the package."""
+
+    @functools.cache
+    def validator(kind: str) -> jsonschema.Draft202012Validator:
+        text = (resources.files("finflow.evaluation") / f"{kind}.schema.json").read_text("utf-8")
+        return jsonschema.Draft202012Validator(json.loads(text))
+
+    def wrong(content: Any, kind: str = "metrics") -> list[str]:
+        return [f"{error.json_path}: {error.message}" for error in validator(kind).iter_errors(content)]
+
+    return wrong

@@ -24,7 +24,7 @@ from finflow.guard.checkpoint import find_checkpoint
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training import held_out
 from finflow.training.checkpoints import read_checkpoint
-from finflow.training.run import request_stop
+from finflow.training.stopping import request_stop
 
 ROOT = Path(__file__).parents[1]
 
@@ -340,7 +340,7 @@ PROTOCOL = ("--mode", "evaluate", "--protocol")
     [
         (
             ["walk-forward", "--config", "tiny.yaml"],
-            ["fold 1 of 5 cannot be trained", "use more data"],
+            ["fold 1, seed 0 cannot be trained", "use more data"],
         ),
         (
             ["cpcv", "--config", "tiny.yaml"],

@@ -384,6 +384,11 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "train.best_by": "sharpe",
             "train.reward_reference": "none",
             "bcell.iql_extraction": "gradient",
+            "bcell.anchor.final": 0.5,
+            "bcell.anchor.to": "behaviour",
+            "bcell.averaging.kind": "swa",
+            "worlds.assets": 10,
+            "worlds.phases": "online",
             "guard.rollback.preset": "aggressive",
             "market.synthetic.kind": "regime",
             **dict.fromkeys(("market.synthetic.drift", "market.synthetic.edge"), 0.01),
@@ -395,6 +400,8 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
     if key.startswith("market.synthetic.") and key != "market.synthetic.kind":  # the kind that has every parameter
         base = load_config(None, {"market.synthetic.kind": "regime"}, {})
         overrides["market.synthetic.kind"] = "regime"
+    if key == "worlds.cost_high":  # never below the least
+        overrides[key] = 2.0
     if key == "market.source":  # which cannot be given alone
         base = load_config(None, {"market.tickers": ["AAPL"]}, {})
         overrides["market.tickers"] = ["AAPL"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from finflow.cli import configuration, running
+from finflow.cli import configuration, jobs, running
 from finflow.cli.safety import run_safely
 from finflow.config import Config, load_config
 
@@ -45,9 +45,13 @@ def called(name: str, *arguments: str) -> int:
 
 def test_train_runs_both_phases(trainings: Calls) -> None:
     assert called("train.py", "--config", "configs/default.yaml", "--mode", "full", "--seed", "2") == 0
-    assert trainings == [
-        ((load_config(None, {"train.seed": 2}, {}),), {"pretrained": None, "recollect": False, "offline_only": False})
-    ]
+    assert trainings == [((load_config(None, {"train.seed": 2}, {}),), {"resume": None, "recollect": False})]
+
+
+def test_several_agents_belong_to_both_phases(trainings: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    assert called("train.py", "--mode", "offline", "--seeds", "3") == 2
+    assert "belong to --mode full, not to offline" in capsys.readouterr().err
+    assert trainings == []
 
 
 def test_train_stops_after_the_offline_phase(trainings: Calls) -> None:
@@ -114,7 +118,7 @@ def test_evaluate_lists_equal_weight_or_every_strategy_beside_the_agent(evaluati
 
 def test_evaluate_takes_a_protocol_with_a_checkpoint_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
-    monkeypatch.setattr(running, "run_protocol", calls)
+    monkeypatch.setattr(jobs, "run_protocol", calls)
     assert called("evaluate.py", "--protocol", "cpcv", "--dry-run") == 0
     assert called("evaluate.py", "--protocol", "walk-forward", "--checkpoint", "a.safetensors") == 0
     assert [values[1:] for values, _ in calls] == [

@@ -20,6 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from finflow.agent.anchor import anchor_loss, anchor_weight
+from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.climbing import linear_in
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
@@ -33,10 +35,10 @@ from finflow.agent.losses import (
     temperature_loss,
 )
 from finflow.agent.networks import Encoding
-from finflow.agent.offline_learner import OfflineLearner
+from finflow.agent.offline_learner import OfflineLearner, trade_range
 from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser
 from finflow.agent.policy import Decision, ExpertPolicy
-from finflow.agent.simplex import standard_normal, target_entropy
+from finflow.agent.simplex import standard_normal
 from finflow.config import BCellConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
@@ -57,6 +59,14 @@ class CoverageProposals(NamedTuple):
     log_density: Tensor
 
 
+class AgentNetworks(NamedTuple):
+    """The networks of an agent, or what answers the same calls on another task."""
+
+    policy: ExpertPolicy
+    critic: CriticEnsemble
+    value: ValueNetwork
+
+
 class BCell:
     """Five experts, their critics, and one update.
 
@@ -67,20 +77,36 @@ class BCell:
     generator : Generator
         Draws initial weights, on the CPU.
     device : torch.device
+    networks : AgentNetworks, optional
+        In place of those that decide on portfolios: see `box_sac`.
     """
 
-    def __init__(self, shape: NetworkShape, config: BCellConfig, generator: Generator, device: torch.device) -> None:
+    def __init__(
+        self,
+        shape: NetworkShape,
+        config: BCellConfig,
+        generator: Generator,
+        device: torch.device,
+        networks: AgentNetworks | None = None,
+    ) -> None:
         self.shape = shape
         self.config = config
         self.device = device
-        self.policy = ExpertPolicy(shape, generator, config.dropout).to(device)
-        self.critic = CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout).to(device)
+        parts = networks or AgentNetworks(
+            ExpertPolicy(shape, generator, config.dropout, trade_range(config)),
+            CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout),
+            ValueNetwork(shape, generator),
+        )
+        self.policy = parts.policy.to(device)
+        self.critic = parts.critic.to(device)
         self.target_critic = copy.deepcopy(self.critic)
-        self.behaviour_value = ValueNetwork(shape, generator).to(device)
-        freeze([self.target_critic, self.behaviour_value])
+        self.behaviour_value = parts.value.to(device)
+        self.prior = copy.deepcopy(self.policy)
+        self.average = PolicyAverage.of(config.averaging, self.policy)
+        freeze([self.target_critic, self.behaviour_value, self.prior])
         self.log_alpha = torch.tensor(math.log(config.alpha_init), device=device, requires_grad=True)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, config.weight_decay)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, config.weight_decay)
         self.alpha_optimiser = CarefulAdam([self.log_alpha], lr=config.alpha_lr, fused=True)
         self.action_noise = Generator(device=device).manual_seed(0)
 
@@ -90,11 +116,23 @@ class BCell:
         self.critic.load_state_dict(learner.critic.state_dict())
         self.target_critic.load_state_dict(learner.target_critic.state_dict())
         self.behaviour_value.load_state_dict(learner.value.state_dict())
+        self.prior.load_state_dict(learner.policy.state_dict())
+        self.follow_average(0.0)
+
+    @property
+    def deployed(self) -> ExpertPolicy:
+        """The policy that decides where it counts: the average, where there is one."""
+        return self.policy if self.average is None else self.average.policy
+
+    def follow_average(self, progress: float) -> None:
+        """Take an update into the average, at a share of the online updates."""
+        if self.average is not None:
+            self.average.follow(self.policy, progress)
 
     @torch.no_grad()
     def decide(self, states: States) -> Decision:
         """Decisions and what led to them."""
-        decision: Decision = self.policy(states)
+        decision: Decision = self.deployed(states)
         return decision
 
     @torch.no_grad()
@@ -109,7 +147,7 @@ class BCell:
     def update_sac(
         self,
         batch: Batch,
-        coverage: CoverageProposals,
+        coverage: CoverageProposals | None,
         noise: Generator,
         update: int,
         actor: bool = True,
@@ -121,8 +159,8 @@ class BCell:
         Parameters
         ----------
         batch : Batch
-        coverage : CoverageProposals
-            For CQL.
+        coverage : CoverageProposals, optional
+            For CQL; none are needed, and none are drawn from the policy, where its weight is zero.
         noise : Generator
             Draws the actions.
         update : int
@@ -144,27 +182,35 @@ class BCell:
         with torch.no_grad():
             next_distribution = self.policy(batch.next_states).distribution
         size, dimensions = next_distribution.location.shape
-        draws = (size, config.cql_samples + 1, dimensions)
+        conservative = coverage is not None and config.cql_alpha > 0.0
+        draws = (size, 1 + config.cql_samples * int(conservative), dimensions)
         drawn, log_density = decision.distribution.sample(standard_normal(draws, noise, batch.actions))
         next_drawn, next_log_density = next_distribution.sample(standard_normal(draws, noise, batch.actions))
 
         goal, samples = self._targets(batch, next_drawn[:, :1], update)
         encoding = self.critic.encode(states)
-        proposals = CoverageProposals(
-            torch.cat([coverage.portfolios, drawn[:, 1:].detach(), next_drawn[:, 1:]], dim=1),
-            torch.cat([coverage.log_density, log_density[:, 1:].detach(), next_log_density[:, 1:]], dim=1),
-        )
+        proposals = None
+        if coverage is not None and conservative:
+            proposals = CoverageProposals(
+                torch.cat([coverage.portfolios, drawn[:, 1:].detach(), next_drawn[:, 1:]], dim=1),
+                torch.cat([coverage.log_density, log_density[:, 1:].detach(), next_log_density[:, 1:]], dim=1),
+            )
         critic_loss, metrics = self._critic_loss(batch, encoding, proposals, goal, samples, dropout_noise)
         temperature = self.log_alpha.detach().exp() if alpha is None else torch.tensor(alpha, device=self.device)
         if actor:
             policy_loss, entropy = self._policy_loss(
                 states, encoding.detach(), drawn[:, :1], log_density[:, 0], temperature
             )
+            anchor = anchor_weight(config.anchor, update)
+            if anchor > 0.0:
+                held = anchor_loss(config.anchor, decision, batch, self.prior)
+                policy_loss = policy_loss + anchor * held
+                metrics["anchor_loss"] = held.detach()
         metrics["critic_gradient"] = descend(critic_loss, self.critic_optimiser, config.gradient_norm)
         if actor:
             metrics["policy_gradient"] = descend(policy_loss, self.policy_optimiser, config.gradient_norm)
             metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
-            metrics["trade_rate"] = decision.trade_rate.mean().detach()
+            metrics |= decision.figures()
             if alpha is None and config.alpha_mode == "auto":
                 self._update_alpha(log_density[:, 0], dimensions, config.target_entropy if target is None else target)
         metrics["alpha"] = temperature
@@ -188,19 +234,30 @@ class BCell:
         self,
         batch: Batch,
         encoding: Encoding,
-        proposals: CoverageProposals,
+        proposals: CoverageProposals | None,
         target: Tensor,
         samples: Tensor,
         noise: Generator | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Squared loss of m, pinball loss of q and the conservative penalty, from one encoding of the states."""
-        portfolios = torch.cat([batch.actions.unsqueeze(1), proposals.portfolios], dim=1)
+        portfolios = batch.actions.unsqueeze(1)
+        if proposals is not None:
+            portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
         valuation = self.critic.value(encoding, batch.states, portfolios, noise=noise)
         data = valuation.mean[..., 0]
         q_loss = mean_loss(data, target)
         quantile_loss = torch.zeros_like(q_loss)
         if self.config.n_quantiles > 1:
             quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
+        loss = q_loss + quantile_loss
+        metrics = {
+            "q_loss": q_loss.detach(),
+            "quantile_loss": quantile_loss.detach(),
+            "q": data.mean().detach(),
+            "q_largest": data.detach().abs().max(),
+        }
+        if proposals is None:
+            return loss, metrics
         count = proposals.portfolios.shape[1]
         policy_drawn = torch.arange(count, device=data.device) >= self.config.cql_samples
         penalty = conservative_loss(
@@ -209,16 +266,9 @@ class BCell:
             data,
             policy_drawn,
             batch.calibrations,
-            n_dimensions=batch.actions.shape[1] - 1,
+            n_dimensions=self.policy.free_dimensions(batch.actions),
         )
-        metrics = {
-            "q_loss": q_loss.detach(),
-            "quantile_loss": quantile_loss.detach(),
-            "cql_loss": penalty.detach(),
-            "q": data.mean().detach(),
-            "q_largest": data.detach().abs().max(),
-        }
-        return q_loss + quantile_loss + self.config.cql_alpha * penalty, metrics
+        return loss + self.config.cql_alpha * penalty, metrics | {"cql_loss": penalty.detach()}
 
     def _policy_loss(
         self, states: States, encoding: Encoding, drawn: Tensor, log_density: Tensor, alpha: Tensor
@@ -227,12 +277,12 @@ class BCell:
         value = linear_in(
             drawn, lambda action: self.critic.value(encoding, states, action, with_quantiles=0).mean.min(dim=0).values
         )
-        dimensions = drawn.shape[-1] - 1
+        dimensions = self.policy.free_dimensions(drawn)
         return actor_loss(log_density, value[:, 0], alpha, dimensions), -log_density.mean().detach()
 
     def _update_alpha(self, log_density: Tensor, dimensions: int, share: float) -> None:
         """Move the temperature so that the policy's entropy comes to its target."""
-        target = target_entropy(share, dimensions + 1)
+        target = self.policy.target_entropy(share, dimensions)
         loss = temperature_loss(self.log_alpha, log_density, target, dimensions)
         self.alpha_optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -302,6 +352,7 @@ class BCell:
                 if name not in own or own[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
                 tensor.copy_(own[name])
+        agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -309,6 +360,9 @@ class BCell:
         for part in ("policy", "critic", "target_critic", "behaviour_value"):
             for name, tensor in getattr(self, part).state_dict().items():
                 yield f"{part}/{name}", tensor
+        if self.average is not None:
+            for name, tensor in self.average.policy.state_dict().items():
+                yield f"average/{name}", tensor
         yield "log_alpha", self.log_alpha
 
 

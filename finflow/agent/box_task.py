@@ -48,7 +48,7 @@ def box_batch(
     )
 
 
-class _Layers(nn.Module):
+class BoxLayers(nn.Module):
     """Two hidden layers for E networks at once, (E, rows, inputs) to (E, rows, outputs)."""
 
     def __init__(
@@ -79,7 +79,7 @@ class BoxPolicy(nn.Module):
 
     def __init__(self, observation_size: int, action_size: int, hidden: int, generator: Generator) -> None:
         super().__init__()
-        self.mean = _Layers(1, observation_size, hidden, action_size, generator)
+        self.mean = BoxLayers(1, observation_size, hidden, action_size, generator)
         self.log_scale = nn.Parameter(torch.zeros(action_size))
 
     def forward(self, states: States) -> Tensor:
@@ -141,7 +141,7 @@ class BoxCritic(nn.Module):
     ) -> None:
         super().__init__()
         inputs = observation_size + action_size
-        self.layers = _Layers(n_critics, inputs, hidden, 1 + n_quantiles, generator, layer_norm)
+        self.layers = BoxLayers(n_critics, inputs, hidden, 1 + n_quantiles, generator, layer_norm)
 
     def encode(self, states: States) -> Encoding:
         """Nothing is shared between actions here: the observations as they are."""
@@ -175,8 +175,8 @@ class BoxValue(nn.Module):
     def __init__(self, observation_size: int, hidden: int, generator: Generator) -> None:
         super().__init__()
         self.encoder = nn.Identity()
-        self.own = _Layers(1, observation_size, hidden, 1, generator)
-        self.behaviour = _Layers(1, observation_size, hidden, 1, generator)
+        self.own = BoxLayers(1, observation_size, hidden, 1, generator)
+        self.behaviour = BoxLayers(1, observation_size, hidden, 1, generator)
 
     def forward(self, states: States) -> Tensor:
         """V, (batch,)."""

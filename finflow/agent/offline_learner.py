@@ -49,10 +49,15 @@ class TargetValues(NamedTuple):
     ahead: Valuation
 
 
+def trade_range(config: BCellConfig) -> tuple[float, float]:
+    """Least and greatest trade rate of a configuration."""
+    return config.trade_rate_floor, config.trade_rate_ceiling
+
+
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
     """The networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
     return Networks(
-        ExpertPolicy(shape, generator, config.dropout),
+        ExpertPolicy(shape, generator, config.dropout, trade_range(config)),
         CriticEnsemble(shape, config.n_critics, config.n_quantiles, generator, config.dropout),
         ValueNetwork(shape, generator),
     )
@@ -75,10 +80,11 @@ class OfflineLearner:
         self.value = networks.value.to(device)
         self.target_critic = copy.deepcopy(self.critic)
         freeze([self.target_critic])
-        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr)
-        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr)
-        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr)
-        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr)
+        decay = config.weight_decay
+        self.value_optimiser = make_optimiser([self.value.encoder, self.value.own], config.critic_lr, decay)
+        self.behaviour_optimiser = make_optimiser(self.value.behaviour, config.critic_lr, decay)
+        self.policy_optimiser = make_optimiser(self.policy, config.actor_lr, decay)
+        self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, decay)
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of everything that learns.

@@ -22,7 +22,7 @@ from finflow.agent.climbing import Climb
 from finflow.agent.critic import NetworkShape
 from finflow.agent.losses import weighted_likelihood_loss
 from finflow.agent.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
-from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios
+from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios, target_entropy
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
@@ -68,6 +68,10 @@ class Decision(NamedTuple):
         location = log_ratios(self.centre)
         return LogisticNormal(location, self.log_scale.expand_as(location))
 
+    def figures(self) -> dict[str, Tensor]:
+        """What is logged of a batch of decisions."""
+        return {"trade_rate": self.trade_rate.mean().detach()}
+
     def expert_distribution(self, expert: Tensor, held: Tensor) -> LogisticNormal:
         """Where a family goes whose aim is what its expert names: part of the way, with the common scale.
 
@@ -93,12 +97,21 @@ class ExpertPolicy(nn.Module):
         Draws the initial weights.
     dropout_rate : float
         Of the gate's hidden layer.
+    trade_range : tuple of float
+        Least and greatest trade rate.
     """
 
     lens: Tensor
 
-    def __init__(self, shape: NetworkShape, generator: Generator, dropout_rate: float = 0.0) -> None:
+    def __init__(
+        self,
+        shape: NetworkShape,
+        generator: Generator,
+        dropout_rate: float = 0.0,
+        trade_range: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
         super().__init__()
+        self.trade_range = trade_range
         experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
@@ -186,6 +199,14 @@ class ExpertPolicy(nn.Module):
         decision: Decision = self(states)
         return decision.distribution.centre()
 
+    def free_dimensions(self, actions: Tensor) -> int:
+        """Of portfolios (..., K): K - 1."""
+        return actions.shape[-1] - 1
+
+    def target_entropy(self, share: float, dimensions: int) -> float:
+        """Entropy that is this share of the greatest possible."""
+        return target_entropy(share, dimensions + 1)
+
     def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
         """The centre, with gradients for all of the policy: what climbs a critic, and what holds it to the data.
 
@@ -225,6 +246,9 @@ class ExpertPolicy(nn.Module):
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
         rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
+        if self.trade_range != (0.0, 1.0):
+            floor, ceiling = self.trade_range
+            trade_rate = floor + (ceiling - floor) * trade_rate
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
         taught = aim
         if least_pull > 0.0:  # the same numbers, with a larger gradient

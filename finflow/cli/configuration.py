@@ -53,11 +53,18 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
 
 
 def checkpoint_configuration(path: Path) -> Config:
-    """The configuration in a run folder or checkpoint file; a path that is not there is answered at once."""
+    """The configuration in a run folder, a job's folder or a checkpoint file.
+
+    A path that is not there is answered at once.
+    """
     if not path.exists():
         raise CheckpointError(
             f"{path} does not exist: name a run folder such as logs/20260131_120000, or a file in its models folder"
         )
+    from finflow.experiments.job_folder import is_job, job_config
+
+    if is_job(path):
+        return job_config(path)
     from finflow.training.checkpoints import configuration_of
 
     return configuration_of(path)
@@ -93,7 +100,7 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     """
     base = checkpoint_configuration(path)
     changes = _changes(base, resolve(arguments, base))
-    from finflow.training.held_out import FREE_SECTIONS
+    from finflow.training.opened import FREE_SECTIONS
 
     allowed = (*FREE_SECTIONS, *explicit(arguments))
     return {key: value for key, value in changes.items() if key.startswith(allowed)}

@@ -6,18 +6,20 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve, resume_configuration
+from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve
+from finflow.cli.jobs import run_protocol, train
 from finflow.cli.options import (
     MODES,
     Parser,
     add_configuration_options,
     add_protocol,
     add_recollect,
+    add_scale,
     check_protocol,
     one_of,
 )
 from finflow.cli.output import describe_configuration
-from finflow.cli.running import backtest_named, run_audit, run_evaluation, run_inspection, run_protocol, run_training
+from finflow.cli.running import backtest_named, run_audit, run_ensemble, run_evaluation, run_inspection
 from finflow.cli.safety import run_safely
 from finflow.cli.showing import run_comparison, run_explanation
 
@@ -35,7 +37,8 @@ modes:
   explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
              the features that moved it, and what one changed feature (--what-if) would have done
   compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
-             configuration; runs that differ by the seed alone are taken together
+             configuration; runs that differ by the seed alone are taken together; and what choosing
+             the best of them is worth: probability of overfitting, its verdict as the best of several
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
@@ -45,6 +48,7 @@ examples:
   python main.py --mode demo
   python main.py --mode train
   python main.py --mode train --config configs/volatile.yaml --seed 1
+  python main.py --mode train --seeds 10 --workers 2
   python main.py --mode train --tickers AAPL MSFT JPM KO --set market.start=2000-01-01
   python main.py --mode train --resume logs/20260131_120000
   python main.py --mode evaluate --resume logs/20260131_120000
@@ -77,7 +81,7 @@ def _main(arguments: Sequence[str]) -> None:
         print(describe_configuration())
     else:
         _check(given, parser)
-        called = {"train": _train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
+        called = {"train": train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
         called |= {"explain": _explain, "compare": _compare}
         called.get(given.mode, _demo)(given)
 
@@ -89,9 +93,12 @@ def _parser() -> Parser:
     parser.add_argument(
         "--resume",
         type=Path,
+        nargs="+",
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
-        "new run folder); evaluate, backtest, explain, audit: the agent to judge; inspect: what to inspect",
+        "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
+        "explain, audit: the agent to judge; evaluate, backtest: several, or a job, act as one, by the mean of their "
+        "portfolios; inspect: what to inspect",
     )
     parser.add_argument(
         "--strategy",
@@ -113,6 +120,7 @@ def _parser() -> Parser:
     )
     add_recollect(parser)
     add_protocol(parser)
+    add_scale(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -122,6 +130,10 @@ def _parser() -> Parser:
 def _check(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse what the mode would not use, rather than pass over it."""
     mode = given.mode
+    given.agents = given.resume or []
+    given.resume = given.agents[0] if given.agents else None
+    if len(given.agents) > 1 and mode not in ("evaluate", "backtest"):
+        parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode == "inspect" and len(given.run) + bool(given.resume) != 1:
@@ -144,33 +156,45 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     if mode == "demo" and given.config:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
-    if mode != "evaluate" and (given.protocol or given.dry_run):
-        option = "--protocol" if given.protocol else "--dry-run"
-        parser.error(f"{option} belongs to --mode evaluate, not to --mode {mode}")
-    check_protocol(parser, given.protocol, given.dry_run)
+    if mode != "evaluate" and given.protocol:
+        parser.error(f"--protocol belongs to --mode evaluate, not to --mode {mode}")
+    for option in ("dry_run", "workers", "cluster", "universe"):
+        if getattr(given, option) and mode not in ("train", "demo", "evaluate"):
+            name = option.replace("_", "-")
+            parser.error(
+                f"--{name} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
+            )
+    if mode == "evaluate":
+        check_protocol(parser, given)
+        if given.protocol not in (None, "holdout") and len(given.agents) > 1:
+            parser.error(f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume")
     if mode == "evaluate" and not given.resume and given.protocol in (None, "holdout"):
         parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
     if mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
 
 
-def _train(given: argparse.Namespace) -> None:
-    config = resume_configuration(given, given.resume) if given.resume else resolve(given)
-    run_training(config, resume=given.resume, recollect=given.recollect)
-
-
 def _evaluate(given: argparse.Namespace) -> None:
     if given.protocol in (None, "holdout"):
-        run_evaluation(given, given.resume)
+        _judge(given, with_backtest=False)
     else:
         run_protocol(given, given.protocol, given.resume, given.dry_run)
 
 
 def _backtest(given: argparse.Namespace) -> None:
     if given.resume:
-        run_evaluation(given, given.resume, with_backtest=True)
+        _judge(given, with_backtest=True)
     else:
         backtest_named(resolve(given), given.strategy)
+
+
+def _judge(given: argparse.Namespace, with_backtest: bool) -> None:
+    from finflow.experiments.job_folder import is_job
+
+    if len(given.agents) > 1 or is_job(given.resume):
+        run_ensemble(given, given.agents, with_backtest)
+    else:
+        run_evaluation(given, given.resume, with_backtest=with_backtest)
 
 
 def _audit(given: argparse.Namespace) -> None:
@@ -192,7 +216,7 @@ def _inspect(given: argparse.Namespace) -> None:
 
 def _demo(given: argparse.Namespace) -> None:
     given.config = ROOT / "configs" / "demo.yaml"
-    run_training(resolve(given), recollect=given.recollect)
+    train(given)
 
 
 def _version() -> str:

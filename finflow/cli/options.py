@@ -21,7 +21,12 @@ _SHORT = (
     ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
     ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
     ("--seed", "N", ("train.seed",), "of every random number"),
-    ("--seeds", "N", ("evaluation.protocol.seeds",), "trainings of each fold of a --protocol, seed by seed"),
+    (
+        "--seeds",
+        "N",
+        ("train.seeds", "evaluation.protocol.seeds"),
+        "agents to train, one a seed, and to report together; with --protocol, of each fold",
+    ),
     ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
 )
 
@@ -144,14 +149,45 @@ def add_protocol(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="with --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop",
+        help="train, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop",
     )
 
 
-def check_protocol(parser: Parser, protocol: str | None, dry_run: bool) -> None:
-    """Refuse --dry-run where nothing would be trained."""
-    if dry_run and protocol in (None, "holdout"):
-        parser.error("--dry-run belongs to --protocol walk-forward or cpcv, which train; a holdout evaluation does not")
+def add_scale(parser: Parser) -> None:
+    """Add --workers, --cluster and --universe."""
+    group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/scale.md")
+    group.add_argument("--workers", type=_count, metavar="N", help="trainings at once, in processes of this machine")
+    group.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="do them on a Ray cluster: auto for the one that this machine belongs to, or an address such as "
+        "10.0.0.1:6379; --workers N limits how many at once",
+    )
+    group.add_argument(
+        "--universe",
+        type=Path,
+        metavar="FILE",
+        help="the same in each of several universes: a line for each, such as tech: AAPL MSFT NVDA",
+    )
+
+
+def check_protocol(parser: Parser, given: argparse.Namespace) -> None:
+    """Refuse what asks for trainings where nothing would be trained."""
+    if given.protocol not in (None, "holdout"):
+        return
+    for option in ("dry_run", "workers", "cluster", "universe"):
+        if getattr(given, option):
+            name = option.replace("_", "-")
+            parser.error(
+                f"--{name} belongs to --protocol walk-forward or cpcv, which train; a holdout evaluation does not"
+            )
+
+
+def _count(word: str) -> int:
+    """A type for argparse: a number from 1 on."""
+    if not word.isascii() or not word.isdigit() or not 0 < int(word) < 10**6:
+        raise argparse.ArgumentTypeError(f"{word!r} must be a whole number, 1 or more")
+    return int(word)
 
 
 def one_of(*names: str) -> Any:

@@ -45,7 +45,8 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
         print("\n".join(aligned(rows)))
         print()
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
-    for line in verdict_lines(outcome.report.with_name("metrics.json")):
+    metrics = outcome.report.with_name("metrics.json")
+    for line in (*seeds_lines(metrics), *verdict_lines(metrics)):
         print(line)
     print("the report has the intervals, and what these figures cannot show")
     print(f"report: {outcome.report}")
@@ -61,6 +62,19 @@ def verdict_lines(metrics: Path) -> list[str]:
         return []
     against = [f"  {reason['said']}" for reason in verdict["reasons"] if not reason["enough"]]
     return [f"beats equal weight: {verdict['beats_equal_weight']}", *against]
+
+
+def seeds_lines(metrics: Path) -> list[str]:
+    """What agents of several seeds are worth alone; nothing where one was judged."""
+    try:
+        found = json.loads(metrics.read_text("utf-8"))["seeds"]
+        spread, ahead = found["of_agents"]["sharpe"], found["improvement"]["probability"]
+    except (OSError, ValueError, KeyError):
+        return []
+    low, high = spread["interval_low"], spread["interval_high"]
+    said = f"{spread['count']} agents alone: Sharpe {spread['interquartile_mean']:.2f} (interquartile mean"
+    chance = "" if ahead is None else f"; ahead of equal weight with a probability of {ahead:.0%}"
+    return [f"{said}, {low:.2f} to {high:.2f}){chance}"]
 
 
 def show_audit(findings: Sequence[Finding]) -> None:

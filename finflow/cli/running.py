@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, resolve
+from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit, program
 from finflow.cli.output import plain, show_audit, show_outcome
 from finflow.errors import CheckpointError, FinflowError, OutputError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from finflow.config import Config
-    from finflow.experiments.folds import Protocol
 
 #: What an evaluation may change without changing its figures.
 _NOT_DECIDING = ("output.", "train.", "market.cache_dir", "market.use_cache", "env.episode_length")
@@ -107,40 +106,33 @@ def run_evaluation(
     show_outcome(evaluate_checkpoint(checkpoint, overrides, folder, with_backtest), only)
 
 
-def run_protocol(arguments: argparse.Namespace, protocol: Protocol, checkpoint: Path | None, dry_run: bool) -> None:
-    """Train anew for every fold of a protocol, and show the outcome. The same command goes on where one was stopped.
+def run_ensemble(arguments: argparse.Namespace, paths: Sequence[Path], with_backtest: bool = False) -> None:
+    """Judge several agents that act as one, by the mean of their portfolios, and show the outcome.
 
     Parameters
     ----------
     arguments
         With the options of `add_configuration_options`.
-    protocol
-        `walk-forward` or `cpcv`.
-    checkpoint
-        A run folder or checkpoint file whose configuration stands in for the defaults; its run's folder takes the
-        protocol's.
-    dry_run
-        Only say how many trainings there are and how long they will take.
+    paths
+        Checkpoint files, run folders, or folders of jobs, which stand for all of their agents.
+    with_backtest
+        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
     """
-    config = resolve(arguments, None if checkpoint is None else checkpoint_configuration(checkpoint))
-    parent = None
-    if checkpoint is not None:
-        elsewhere = explicit(arguments).get("output.logs_dir")
-        run = _run_of(checkpoint)
-        parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
-    from finflow.experiments import protocols
-    from finflow.training.run import request_stop
+    overrides = evaluation_overrides(arguments, paths[0])
+    elsewhere = explicit(arguments).get("output.logs_dir")
+    from finflow.experiments.job_folder import agents_in, is_job
+    from finflow.training.ensemble import evaluate_ensemble
 
-    plan = protocols.plan_of(config, protocol, parent)
-    if dry_run:
-        print("\n".join(protocols.estimate(plan).lines()))
-        return
-    with stopping_between_updates(request_stop):
-        try:
-            outcome = protocols.run_protocol(plan)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped; the same command goes on from there") from None
-    show_outcome(outcome, where="the judged windows, in the path of median Sharpe ratio")
+    agents = [agent for path in paths for agent in (agents_in(path) if is_job(path) else [path])]
+    if len(paths) == 1:
+        folder = _evaluation_folder(paths[0], overrides, elsewhere) or paths[0]
+        outcome = evaluate_ensemble(agents, overrides, folder, with_backtest=with_backtest)
+    else:
+        parent = run_of(paths[0]).parent if elsewhere is None else Path(str(elsewhere))
+        outcome = evaluate_ensemble(
+            agents, overrides, parent / "ensembles", _part(overrides), with_backtest, own_folder=True
+        )
+    show_outcome(outcome)
 
 
 def backtest_named(config: Config, names: Sequence[str]) -> None:
@@ -188,16 +180,21 @@ def run_inspection(path: Path) -> None:
 
 def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
     """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
-    run = _run_of(checkpoint)
+    run = run_of(checkpoint)
     folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
+    part = _part(overrides)
+    return folder if part is None else (folder or run) / part
+
+
+def _part(overrides: Mapping[str, object]) -> Path | None:
+    """Where, in a folder, an evaluation under other conditions goes; None under the same."""
     deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
     if not deciding:
-        return folder
-    name = hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
-    return (folder or run) / "evaluations" / name
+        return None
+    return Path("evaluations") / hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
 
 
-def _run_of(checkpoint: Path) -> Path:
+def run_of(checkpoint: Path) -> Path:
     """The run folder that a checkpoint lies in, or that was named itself."""
     given = checkpoint.resolve()
     if given.is_dir():

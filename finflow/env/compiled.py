@@ -17,7 +17,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from finflow.env.decision import RUIN, DecisionProcess, PortfolioState, Step
+from finflow.env.decision import RUIN, DecisionProcess, PortfolioState, Step, WorldState, moved_on
 from finflow.env.objective import COMPONENTS, CVAR_SCALE, DRAWDOWN_SCALE, LEAST_DEVIATION, STATE_SIZE, TURNOVER_SCALE
 from finflow.ledger.accounting import MAX_ITERATIONS, WEALTH_TOLERANCE, drift
 from finflow.ledger.constraints import ROUNDING, SIMPLEX_TOLERANCE
@@ -56,7 +56,9 @@ class CompiledProcess:
         bars = len(process.growth)
         self._growth = np.ascontiguousarray(process.growth)
         self._listed = np.ascontiguousarray(process.listed)
-        self._complete = bool(process.listed.all())
+        self._complete = bool(process.listed.all()) and process.inside is None
+        self._whole = process.inside is None
+        self._inside = np.ones((1, process.n_weights - 1), np.bool_) if process.inside is None else process.inside
         self._features = np.ascontiguousarray(process.asset_features).reshape(bars, -1)
         self._market = np.ascontiguousarray(process.market_features)
         weights, moments = process.objective.config, process.objective.moments
@@ -110,9 +112,14 @@ class CompiledProcess:
         seen = self._unwritten(batch) if into is None else into
         # at lag 0 the target is stated at the fill's prices, as the array version's own drift finds them
         weights = state.weights if lag > 0 else drift(state.weights, self._growth[state.bar])
+        universe, cost_scale = np.zeros(batch, dtype=np.int64), np.ones(batch)
+        if isinstance(state, WorldState):
+            cost_scale = state.cost_scale
+            universe = universe if self._whole else state.universe
         _step(
             (bar, weights, state.wealth, state.objective, action),
             (self._growth, self._listed, self._features, self._market),
+            (self._whole, self._inside, universe, cost_scale),
             self._complete,
             lag,
             self._numbers,
@@ -120,7 +127,7 @@ class CompiledProcess:
             (seen["assets"].reshape(batch, -1), seen["market"], seen["portfolio"]),
         )
         wealth, simple_return, cost, turnover, reward, sharpe = scalars
-        after = PortfolioState(bar, filled, wealth, objective, state.objective)
+        after = moved_on(state, filled, wealth, objective)
         ruined = wealth <= RUIN * process.env.initial_capital
         step = Step(after, reward, components, ruined, filled, simple_return, cost, turnover)
         if lag == 0:
@@ -254,6 +261,7 @@ def _log_growth(simple_return: float) -> float:
 def _step(
     state: tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, FloatArray],
     tables: tuple[FloatArray, NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]],
+    worlds: tuple[bool, NDArray[np.bool_], NDArray[np.int64], FloatArray],
     complete: bool,
     lag: int,
     numbers: FloatArray,
@@ -263,16 +271,19 @@ def _step(
     """Every portfolio's step; ``bar`` is the bar after the one that decisions fill at."""
     bar, weights, wealth, objective, action = state
     growth, listed, asset_features, market_features = tables
+    whole, inside, universe, cost_scale = worlds
     filled, objective_after, scalars, components, sums = after
     assets, market, portfolio = seen
     batch, n_weights = weights.shape
     last = n_weights - 1
-    rate, max_weight, max_turnover, band = numbers[0], numbers[1], numbers[2], numbers[3]
+    usual_rate, max_weight, max_turnover, band = numbers[0], numbers[1], numbers[2], numbers[3]
     eta, sharpe_weight, turnover_weight, cvar_weight = numbers[4], numbers[5], numbers[6], numbers[7]
     zeta, drawdown_weight, least_variance = numbers[8], numbers[9], numbers[10]
     usual_first, per_second, per_deviation = numbers[11], numbers[12], numbers[13]
     limited = max_weight < 1.0 or max_turnover < 1.0 or band > 0.0
     n_features, n_market = asset_features.shape[1], market_features.shape[1]
+    per_asset = n_features // max(last, 1)
+    there = np.empty(last, dtype=np.bool_)
     rows = np.empty((3, n_weights + 2 * GUARD))
     before, target, held = rows[0, GUARD:-GUARD], rows[1, GUARD:-GUARD], rows[2, GUARD:-GUARD]
     for n in range(batch):
@@ -281,6 +292,7 @@ def _step(
             _prefetch(asset_features, coming - lag, i)
         ahead = np.uint64(bar[n])
         now = np.uint64(bar[n] - 1)
+        rate = usual_rate * cost_scale[n]
 
         # what is held and what is wanted, at the fill's prices; scaled to sum to one below
         before_sum, target_sum, total, negative, apart = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -321,10 +333,11 @@ def _step(
             if not complete:
                 held[:] = before
                 for i in range(last):
-                    if not listed[now, i]:
+                    there[i] = listed[now, i] and inside[universe[n], i]
+                    if not there[i]:
                         before[last] += before[i]
                         before[i] = 0.0
-                _keep_listed(target, listed[now], held)
+                _keep_listed(target, there, held)
             if limited:
                 _limit(before, target, max_weight, max_turnover, band)
 
@@ -409,6 +422,11 @@ def _step(
         row = np.uint64(bar[n] - lag)
         for i in range(n_features):
             assets[n, i] = asset_features[row, i]
+        if not whole:
+            for i in range(last):
+                if not inside[universe[n], i]:
+                    for k in range(i * per_asset, (i + 1) * per_asset):
+                        assets[n, k] = 0.0
         for i in range(n_market):
             market[n, i] = market_features[row, i]
         portfolio[n, n_weights] = (first - usual_first) * per_deviation

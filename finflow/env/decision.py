@@ -9,6 +9,7 @@ lag. What was filled at bar t then grows until bar t + 1, and that is the step's
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.objective import STATE_SIZE, Moments, Objective
+from finflow.env.worlds import Draws
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
-from finflow.ledger.costs import MarketState, costs_of
+from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
 from finflow.market.features import Features
 from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
@@ -52,6 +54,22 @@ class PortfolioState:
     wealth: Any
     objective: Any
     objective_before: Any
+
+
+@dataclass(frozen=True)
+class WorldState(PortfolioState):
+    """Where portfolios stand whose episodes differ in more than the bar; see ``env.worlds``.
+
+    Attributes
+    ----------
+    universe : int array, (batch,)
+        Sub-universe of the process: the assets outside are as if not listed.
+    cost_scale : float array, (batch,)
+        Multiple of all costs.
+    """
+
+    universe: Any
+    cost_scale: Any
 
 
 class Step(NamedTuple):
@@ -148,6 +166,15 @@ class DecisionProcess:
     moments : Moments
         Of equal weight on the training window.
 
+    Attributes
+    ----------
+    panels : tuple of MarketPanel
+        Whose bars the tables have, one panel's after the other's: the process's own first.
+    members : int array, (pool, n), or None
+        Assets of each sub-universe, by number, ascending.
+    inside : bool array, (pool, assets), or None
+        The same as a table.
+
     Raises
     ------
     ConfigError
@@ -158,6 +185,9 @@ class DecisionProcess:
         self, panel: MarketPanel, features: Features, env: EnvConfig, objectives: ObjectivesConfig, moments: Moments
     ) -> None:
         self.panel = panel
+        self.panels: tuple[MarketPanel, ...] = (panel,)
+        self.members: NDArray[np.int64] | None = None
+        self.inside: NDArray[np.bool_] | None = None
         self._first_features = features.first_bar
         self._take_lag(env)
         self.growth = growth_of(panel, env.fill)
@@ -182,8 +212,16 @@ class DecisionProcess:
         self.costs = costs_of(env)
         self.liquidity: MarketState | None = None
         if self.costs.needs_market:
-            self.liquidity = liquidity_of(self.panel, env.costs.window)
+            tables = [liquidity_of(panel, env.costs.window) for panel in self.panels]
+            self.liquidity = MarketState(*(np.concatenate(parts) for parts in zip(*tables, strict=True)))
             self.first_bar = max(self.first_bar, env.costs.window + self.lag)
+
+    def market_known(self, bars: range) -> MarketState | None:
+        """Volume and volatility (bars, N) as known to decisions that fill at these bars, where a cost needs them."""
+        if self.liquidity is None:
+            return None
+        known = slice(bars.start - self.lag, bars.stop - self.lag)
+        return MarketState(*(table[known] for table in self.liquidity))
 
     def repriced(self, env: EnvConfig) -> DecisionProcess:
         """The same market and limits with the costs and the capital of another configuration."""
@@ -200,6 +238,32 @@ class DecisionProcess:
         other._price_trades(other.env)
         return other
 
+    def with_universes(self, members: NDArray[np.int64] | None) -> DecisionProcess:
+        """The same market with sub-universes (M, n), assets by number, that a `WorldState` names."""
+        other = copy.copy(self)
+        other.members, other.inside = members, None
+        if members is not None:
+            other.inside = np.zeros((len(members), self.n_weights - 1), dtype=np.bool_)
+            np.put_along_axis(other.inside, members, True, axis=1)
+        return other
+
+    def beside(self, others: Sequence[DecisionProcess]) -> DecisionProcess:
+        """This market and others with the same assets and features, bar after bar in one set of tables.
+
+        Nothing leads from one to the next: the windows of episodes must keep them apart. The bars of this process keep
+        their numbers; `decision_bars` knows nothing of the others' first ones.
+        """
+        other, all_of = copy.copy(self), (self, *others)
+        other.panels = tuple(panel for one in all_of for panel in one.panels)
+        for name in ("growth", "listed", "asset_features", "market_features"):
+            setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
+        other._price_trades(self.env)
+        return other
+
+    def of_panels(self, table: Callable[[MarketPanel], NDArray[Any]], axis: int = 0) -> NDArray[Any]:
+        """A table with a row for every bar, made of each panel by itself."""
+        return np.concatenate([table(panel) for panel in self.panels], axis=axis)
+
     @property
     def n_weights(self) -> int:
         """K: assets and cash."""
@@ -214,23 +278,30 @@ class DecisionProcess:
         """Bars of ``window`` at which a decision can fill: features before it, one bar of growth after it."""
         return range(max(window.start, self.first_bar), min(window.stop, self.growth.shape[0]) - 1)
 
-    def start(self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None) -> PortfolioState:
+    def start(
+        self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None, worlds: Draws | None = None
+    ) -> PortfolioState:
         """Portfolios about to decide at ``bar``, holding ``weights`` (all cash if not given)."""
         if weights is None:
             weights = np.zeros((len(bar), self.n_weights))
             weights[:, -1] = 1.0
         else:  # nobody holds what had no price then
-            weights = keep_listed(weights, self.listed[np.asarray(bar) - 1])
+            listed = self.listed[np.asarray(bar) - 1]
+            if worlds is not None and self.inside is not None:
+                listed = listed & self.inside[worlds.universe]
+            weights = keep_listed(weights, listed)
         initial = self.objective.initial(weights)
         wealth = np.full(len(bar), float(self.env.initial_capital))
-        return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
+        if worlds is None:
+            return PortfolioState(np.asarray(bar), weights, wealth, initial, initial)
+        return WorldState(np.asarray(bar), weights, wealth, initial, initial, *worlds)
 
     def observed_portfolio(self, state: PortfolioState) -> Any:
         """What is seen of the portfolio, (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
         if self.lag == 0:
             weights = drift(state.weights, self._rows(self.growth, state))
-            weights = pay_out(weights, self._rows(self.listed, state))
+            weights = pay_out(weights, self._listed(state))
             reward_state = state.objective
         else:
             weights, reward_state = state.weights, state.objective_before
@@ -246,8 +317,11 @@ class DecisionProcess:
             (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
         """
         known = replace(state, bar=state.bar - self.lag)
+        assets, inside = _taken(self.asset_features, known), self._inside(state)
+        if inside is not None:
+            assets = assets * array_namespace(assets).astype(inside, assets.dtype)[..., None]
         return {
-            "assets": _taken(self.asset_features, known),
+            "assets": assets,
             "market": _taken(self.market_features, known),
             "portfolio": self.observed_portfolio(state),
         }
@@ -266,21 +340,24 @@ class DecisionProcess:
         Step
         """
         xp = array_namespace(state.weights)
-        growth, listed = self._rows(self.growth, state), self._rows(self.listed, state)
+        growth, listed = self._rows(self.growth, state), self._listed(state)
         held = drift(state.weights, growth)
         before = pay_out(held, listed)
         target = as_portfolio(action)
         if self.lag > 0:
             target = drift(target, growth)
         target = apply_limits(before, keep_listed(target, listed, held), self.limits)
-        fill = settle(before, target, self.costs, state.wealth, self._market_state(state))
+        costs: CostModel = self.costs
+        if isinstance(state, WorldState):
+            costs = Scaled(costs, state.cost_scale)
+        fill = settle(before, target, costs, state.wealth, self._market_state(state))
 
         ahead = self._rows(self.growth, replace(state, bar=state.bar + 1))
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover)
         wealth = state.wealth * (1.0 + simple_return)
-        after = PortfolioState(state.bar + 1, fill.weights, wealth, objective, state.objective)
+        after = moved_on(state, fill.weights, wealth, objective)
         ruined = wealth <= RUIN * self.env.initial_capital
         return Step(
             after,
@@ -301,6 +378,17 @@ class DecisionProcess:
         known = replace(state, bar=state.bar - self.lag)
         return MarketState(*(self._rows(table, known) for table in self.liquidity))
 
+    def _listed(self, state: PortfolioState) -> Any:
+        """What can be held at the states' bars, (batch, assets)."""
+        listed, inside = self._rows(self.listed, state), self._inside(state)
+        return listed if inside is None else listed & inside
+
+    def _inside(self, state: PortfolioState) -> Any:
+        """What the states' sub-universes have, (batch, assets); None where there are none."""
+        if self.inside is None or not isinstance(state, WorldState):
+            return None
+        return _taken(self.inside, replace(state, bar=state.universe))
+
     def _rows(self, table: NDArray[Any], state: PortfolioState) -> Any:
         """Rows of a market table at the states' bars, as numbers to reckon with their weights."""
         rows = _taken(table, state)
@@ -308,6 +396,12 @@ class DecisionProcess:
             return rows
         xp = array_namespace(rows)
         return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)
+
+
+def moved_on(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -> PortfolioState:
+    """The state a bar later, of the same world."""
+    changes = {"weights": weights, "wealth": wealth, "objective": objective, "objective_before": state.objective}
+    return replace(state, bar=state.bar + 1, **changes)
 
 
 def _taken(table: NDArray[Any], state: PortfolioState) -> Any:

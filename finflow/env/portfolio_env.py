@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv, check_options
+from finflow.env.worlds import EpisodeWorlds
 
 
 class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
@@ -18,14 +20,16 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
     Parameters
     ----------
     process : DecisionProcess
-    window : range
-        Bars that episodes stay within.
+    window : range, or several
+        Bars that episodes stay within; of several ranges, each episode within one.
     episode_length : int or None
         Decisions of an episode; None plays the whole window.
     random_portfolios : bool
         Start from a random portfolio, not from cash.
     compiled : bool
         Step in a compiled loop, as in ``PortfolioVectorEnv``.
+    worlds : EpisodeWorlds, optional
+        What episodes draw their assets and their costs from, likewise.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -33,12 +37,15 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
     def __init__(
         self,
         process: DecisionProcess,
-        window: range,
+        window: range | Sequence[range],
         episode_length: int | None = None,
         random_portfolios: bool = False,
         compiled: bool = True,
+        worlds: EpisodeWorlds | None = None,
     ) -> None:
-        self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios, compiled)
+        self._portfolios = PortfolioVectorEnv(
+            process, window, 1, episode_length, random_portfolios, compiled, worlds=worlds
+        )
         self._ended = True
         self.observation_space = self._portfolios.single_observation_space
         self.action_space = self._portfolios.single_action_space

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision import DecisionProcess, PortfolioState, Step
 from finflow.env.objective import COMPONENTS
+from finflow.env.worlds import Draws, EpisodeWorlds, widened
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR
@@ -84,6 +85,8 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Give every observation in arrays of its own. Without, a compiled step writes its observation over that of the
         step before: faster for many portfolios, and for callers who are done with an observation, or have copied it,
         before their next step. ``final_obs`` is always a copy.
+    worlds : EpisodeWorlds, optional
+        Each episode draws its assets and its costs from them; ``process`` must have the same sub-universes.
 
     Raises
     ------
@@ -102,13 +105,15 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         random_portfolios: bool = False,
         compiled: bool = True,
         copy: bool = True,
+        worlds: EpisodeWorlds | None = None,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
-        self.process = process
+        self.process = process if worlds is None else worlds.attached(process)
+        self.worlds = worlds
         self.copy = copy
         self._written: dict[str, Any] | None = None
-        self.compiled = compile_process(process) if compiled else None
+        self.compiled = compile_process(self.process) if compiled else None
         stretches = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in stretches)
         self.episode_length = longest if episode_length is None else episode_length
@@ -129,7 +134,8 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.single_action_space = action_space(process)
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
         self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
-        self.state = process.start(np.full(num_envs, self.bars[0], dtype=np.int64))
+        first = np.full(num_envs, self.bars[0], dtype=np.int64)
+        self.state = process.start(first, None, self._draw(num_envs) if worlds is not None else None)
         self.age = np.zeros(num_envs, dtype=np.int64)
         self.running_sharpe = RunningSharpe(num_envs)
 
@@ -138,15 +144,16 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start every episode.
 
-        ``options`` may give ``bars`` (N,), the first to decide at, and ``weights`` (N, K), the portfolios held then.
+        ``options`` may give ``bars`` (N,), the first to decide at, ``weights`` (N, K), the portfolios held then, and
+        ``worlds``, the ``Draws`` of the episodes.
         An episode that starts too late for its whole length is truncated where the window ends.
         """
         if isinstance(seed, list):
             raise ConfigError("a vector of portfolios takes one seed, from which all of them are drawn")
         if seed is not None:
             self._np_random, self._np_random_seed = seeding.np_random(seed)
-        options = check_options(options, ("bars", "weights"))
-        bars, weights = options.get("bars"), options.get("weights")
+        options = check_options(options, ("bars", "weights", "worlds"))
+        bars, weights, worlds = options.get("bars"), options.get("weights"), options.get("worlds")
         if bars is not None and np.shape(bars) != (self.num_envs,):
             raise ValueError(f"bars have the shape {np.shape(bars)}, not {(self.num_envs,)}")
         if bars is not None and not np.isin(bars, self.bars).all():
@@ -154,7 +161,9 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(f"an episode can start at the bars {first} to {last}, not at {bars}")
         if weights is not None:
             weights = as_portfolio(checked_actions(weights, self.num_envs, self.process.n_weights, "weights"))
-        self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights)
+        if worlds is not None and self.worlds is None:
+            raise ValueError("the episodes of this environment are of one world: it was made without worlds")
+        self._restart(np.ones(self.num_envs, dtype=np.bool_), bars, weights, worlds)
         return self.process.observe(self.state), {}
 
     def step(
@@ -207,17 +216,33 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         which: NDArray[np.bool_],
         bars: NDArray[np.int64] | None = None,
         weights: NDArray[np.float64] | None = None,
+        worlds: Draws | None = None,
     ) -> None:
         """Start new episodes for some of the portfolios."""
         count = int(which.sum())
         if bars is None:
             bars = self._starts[self.np_random.integers(len(self._starts), size=count)]
+        if worlds is None and self.worlds is not None:
+            worlds = self._draw(count)
         if weights is None and self.random_portfolios:
-            weights, _ = draw_coverage(self.np_random, count, self.process.n_weights)
-        fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights)
+            weights = self._draw_weights(count, worlds)
+        fresh = self.process.start(np.asarray(bars, dtype=np.int64), weights, worlds)
         self.state = replace_rows(self.state, which, fresh)
         self.age = np.where(which, 0, self.age)
         self.running_sharpe.clear(which)
+
+    def _draw(self, count: int) -> Draws | None:
+        """Worlds for new episodes."""
+        return None if self.worlds is None else self.worlds.draw(self.np_random, count)
+
+    def _draw_weights(self, count: int, worlds: Draws | None) -> NDArray[np.float64]:
+        """Portfolios that cover the simplex of what there is to hold."""
+        members = None if self.worlds is None else self.worlds.members
+        if members is None or worlds is None:
+            return draw_coverage(self.np_random, count, self.process.n_weights)[0]
+        inside = members[worlds.universe]
+        weights, _ = draw_coverage(self.np_random, count, inside.shape[1] + 1)
+        return widened(weights, inside, self.process.n_weights)
 
     def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the next steps depend on: arrays by name, and the generator's state."""
@@ -229,7 +254,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         fields = dict(arrays)
         self.age = fields.pop("age").copy()
         self.running_sharpe.sums = fields.pop("running_sharpe").copy()
-        self.state = PortfolioState(**{name: value.copy() for name, value in fields.items()})
+        self.state = type(self.state)(**{name: value.copy() for name, value in fields.items()})
         self._np_random = np.random.default_rng()
         self._np_random.bit_generator.state = generator
 
@@ -270,7 +295,7 @@ def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> 
 
 def rows_of(state: PortfolioState, which: NDArray[np.bool_]) -> PortfolioState:
     """Some of the portfolios, those that ``which`` (N,) names."""
-    return PortfolioState(**{name: value[which] for name, value in vars(state).items()})
+    return type(state)(**{name: value[which] for name, value in vars(state).items()})
 
 
 def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:
@@ -280,7 +305,7 @@ def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: Portfol
         copy = value.copy()
         copy[which] = getattr(fresh, name)
         renewed[name] = copy
-    return PortfolioState(**renewed)
+    return type(state)(**renewed)
 
 
 def step_info(outcome: Step, sharpe: NDArray[np.float64]) -> dict[str, Any]:

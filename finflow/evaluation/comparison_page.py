@@ -24,7 +24,7 @@ from finflow.evaluation.drawing import (
 )
 from finflow.evaluation.page import document
 from finflow.evaluation.results import BASELINE
-from finflow.evaluation.sections import Cell, Row, Section, Table, section_html
+from finflow.evaluation.sections import DASH, Cell, Row, Section, Table, section_html
 from finflow.evaluation.seeds import Estimate
 
 if TYPE_CHECKING:
@@ -85,11 +85,23 @@ class Compared:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Runs that differ by the seed alone, and their interquartile means."""
+    """Runs that differ by the seed alone.
+
+    Attributes
+    ----------
+    runs, seeds
+        Their labels and seeds.
+    estimates
+        Metric -> interquartile mean over the seeds.
+    improvement
+        "equal weight", or another group by its place as in "group 2" -> how likely the Sharpe ratio of a seed of this
+        one is above it.
+    """
 
     runs: tuple[str, ...]
     seeds: tuple[str, ...]
     estimates: Mapping[str, Estimate]
+    improvement: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,7 @@ def make(
     window: Mapping[str, object],
     panel: str,
     dates: NDArray[np.datetime64],
+    choice: Section,
 ) -> Made:
     """Make the report of a comparison.
 
@@ -124,8 +137,10 @@ def make(
         SHA-256 of the prices.
     dates
         Of the returns.
+    choice
+        What choosing the best of them is worth: `choice.choice_section`.
     """
-    sections = [_runs(runs, differences), _groups(groups), _differences(runs, differences)]
+    sections = [_runs(runs, differences), _groups(groups), choice, _differences(runs, differences)]
     figure = _equity(runs, dates)
     content: dict[str, object] = {section.key: dict(section.numbers) for section in sections}
     content |= {"window": dict(window), "panel": panel}
@@ -139,7 +154,8 @@ def make(
         [section_html(part) for part in parts],
     )
     text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
-    return Made({"equity.png": figure.png, "metrics.json": text, "report.html": page}, _lines(runs, groups))
+    pictures = {f"{one.name}.png": one.png for one in (figure, *choice.figures)}
+    return Made({**pictures, "metrics.json": text, "report.html": page}, _lines(runs, groups, choice))
 
 
 def _verdicts(runs: Sequence[Compared]) -> str:
@@ -153,8 +169,8 @@ def _verdicts(runs: Sequence[Compared]) -> str:
         for run in runs
     )
     more = (
-        "Who picks the best of these has tried them all: its own verdict, reached before, does not know of that. "
-        "Set evaluation.configurations_tried to their number and judge it again."
+        "Each is of its run alone. Who picks the best of these has tried them all, which its own verdict, reached "
+        "before, does not know of: see what is left of it under “Choosing the best of them”."
     )
     return (
         f'<section class="finding not-shown" aria-label="Verdicts"><h2>Verdicts</h2><ul class="reasons">{items}</ul>'
@@ -224,6 +240,10 @@ def _groups(groups: Sequence[Seeds]) -> Section:
                 metric: {"value": found.value, "interval": _ends((found.interval.low, found.interval.high))}
                 for metric, found in group.estimates.items()
             },
+            "probability_of_improvement": {
+                other: {"value": found.value, "interval": _ends((found.interval.low, found.interval.high))}
+                for other, found in group.improvement.items()
+            },
         }
         for name, group in named.items()
     }
@@ -234,7 +254,7 @@ def _groups(groups: Sequence[Seeds]) -> Section:
         for metric, (_, unit, decimals) in shown.items():
             place = (name, "interquartile_mean", metric)
             known = metric in group.estimates
-            cells.append(Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if known else "–")
+            cells.append(Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if known else DASH)
         rows.append(Row(name, tuple(cells)))
     if groups:
         members = (f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in named.items())
@@ -246,8 +266,26 @@ def _groups(groups: Sequence[Seeds]) -> Section:
     else:
         words = ("No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",)
     columns = ("Runs", "seeds", *(heading for heading, _, _ in shown.values()))
-    return Section(
-        "seeds", "Seeds taken together", numbers, (Table("Seeds", columns, tuple(rows)),) * bool(rows), (), words
+    tables = (Table("Interquartile means", columns, tuple(rows)), _improvement(named)) if groups else ()
+    return Section("seeds", "Seeds taken together", numbers, tables, (), words)
+
+
+def _improvement(groups: Mapping[str, Seeds]) -> Table:
+    """How likely a seed of each group is ahead of equal weight, and of a seed of each other group."""
+    others = ("equal weight", *groups)
+    rows = []
+    for name, group in groups.items():
+        cells: list[Cell | str] = []
+        for other in others:
+            place = (name, "probability_of_improvement", other)
+            known = other in group.improvement
+            cells.append(Cell((*place, "value"), "%", 0, bounds=(*place, "interval")) if known else DASH)
+        rows.append(Row(name, tuple(cells)))
+    return Table(
+        "Probability of improvement",
+        ("Sharpe ratio of a seed of", *(f"above {other}" for other in others)),
+        tuple(rows),
+        "Of a seed drawn at random; of the column's too, where it has seeds. A half is no better than a coin.",
     )
 
 
@@ -292,7 +330,7 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     )
 
 
-def _lines(runs: Sequence[Compared], groups: Sequence[Seeds]) -> list[str]:
+def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -> list[str]:
     def ratio(value: float | None) -> str:
         return "-" if value is None else f"{value:.2f}"
 
@@ -310,6 +348,11 @@ def _lines(runs: Sequence[Compared], groups: Sequence[Seeds]) -> list[str]:
                 f"{len(group.seeds)} seeds: interquartile mean of the Sharpe ratio {found.value:.2f} "
                 f"(95%: {low:.2f} to {high:.2f})"
             )
+    overfitted, best = choice.numbers["overfitting"], choice.numbers["best"]
+    if isinstance(overfitted, Mapping):
+        told.append(f"choosing the best of them: probability of backtest overfitting {overfitted['pbo']:.0%}")
+    if isinstance(best, Mapping):
+        told.append(f"{best['name']}, as the best of {len(runs)}, beats equal weight: {best['beats_equal_weight']}")
     return told
 
 

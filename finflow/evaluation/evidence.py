@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.data_snooping import Resampling, superior_strategies
-from finflow.evaluation.overfitting import Overfitting, overfitting
+from finflow.evaluation.overfitting import Overfitting, overfitting, overfitting_numbers
 from finflow.evaluation.readings import Tries
 from finflow.evaluation.sharpe_tests import Track, track_of
 from finflow.evaluation.verdict import CONFIDENCE, SIZE, Rival, Verdict, reach_verdict
@@ -34,9 +34,9 @@ class Evidence:
     superior
         Strategies that StepM finds better than equal weight; None where it could not be made.
     overfitting
-        CSCV of choosing the best of ``choice`` by Sharpe ratio; None where it could not be made.
+        CSCV of choosing the best of the report's strategies by Sharpe ratio; None where it could not be made.
     choice
-        The strategies chosen among.
+        Their names.
     """
 
     verdict: Verdict | None
@@ -53,7 +53,6 @@ def gather_evidence(
     resampled: Mapping[str, Array],
     tries: Tries,
     resampling: Resampling,
-    candidates: Sequence[Backtest] = (),
     patient: Backtest | None = None,
 ) -> Evidence:
     """Make every test.
@@ -70,9 +69,6 @@ def gather_evidence(
         What was tried on the panel.
     resampling
         Of SPA and StepM.
-    candidates
-        What the judged strategy was chosen among, beside it, where their returns are known; CSCV is then of that
-        choice, otherwise of a choice among the strategies of the report.
     patient
         Equal weight that is seldom restored; its resamples stand under its name.
     """
@@ -87,18 +83,15 @@ def gather_evidence(
             own - resampled[baseline.name],
             tries,
             resampling,
-            {f"candidate {number}": one.returns for number, one in enumerate(candidates, start=1)},
-            rival,
+            patient=rival,
         )
         rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
         try:
             superior = superior_strategies(baseline.returns, rivals, resampling, SIZE)
         except EvidenceError:
             superior = None
-    choice = (judged, *candidates) if candidates else runs
-    return Evidence(
-        verdict, {run.name: _track(run) for run in runs}, superior, _cscv(choice), tuple(run.name for run in choice)
-    )
+    names = tuple(run.name for run in runs)
+    return Evidence(verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names)
 
 
 def evidence_table(evidence: Evidence) -> dict[str, object]:
@@ -108,28 +101,8 @@ def evidence_table(evidence: Evidence) -> dict[str, object]:
     return {
         "verdict": None if verdict is None else _verdict_table(verdict),
         "stepm": None if evidence.superior is None else {"size": SIZE, "superior": list(evidence.superior)},
-        "overfitting": None
-        if found is None
-        else {
-            "pbo": found.pbo,
-            "probability_of_loss": found.loss,
-            "slope": found.slope,
-            "blocks": found.blocks,
-            "choices": len(found.logits),
-            "days": found.days,
-            "among": list(evidence.choice),
-            "histogram": logit_histogram(found),
-        },
+        "overfitting": None if found is None else overfitting_numbers(found, evidence.choice),
     }
-
-
-def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
-    """Shares of the choices by logit: ``edges`` (n + 1) and ``shares`` (n), zero an edge."""
-    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
-    edges = np.linspace(-bound, bound, 8 * bound + 1)
-    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
-    counts, _ = np.histogram(-found.logits, edges)
-    return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
 
 
 def track_table(track: Track | None) -> dict[str, float]:
@@ -181,8 +154,9 @@ def _track(run: Backtest) -> Track | None:
         return None
 
 
-def _cscv(choice: Sequence[Backtest]) -> Overfitting | None:
+def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
+    """CSCV of choosing the best of these by Sharpe ratio; None where it cannot be made."""
     try:
-        return overfitting(np.column_stack([run.returns - run.cash_returns for run in choice]))
+        return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs]))
     except EvidenceError:
         return None

@@ -9,12 +9,11 @@ from finflow.evaluation.drawing import MINUS
 from finflow.evaluation.evidence import Evidence, evidence_table
 from finflow.evaluation.readings import Tries
 from finflow.evaluation.results import BASELINE
-from finflow.evaluation.sections import number, stated
+from finflow.evaluation.sections import DASH, framed, number, stated
 from finflow.evaluation.verdict import Verdict
 from finflow.market.panel import BARS_PER_YEAR
 
 KINDS = {"yes": "ahead", "no": "behind", "not shown": "not-shown"}
-DASH = "\N{EN DASH}"
 
 
 def verdict_heading(verdict: Verdict) -> str:
@@ -63,7 +62,7 @@ def evidence_section(evidence: Evidence) -> str:
         "<tr><th>Strategy</th><th scope='col'>PSR against cash</th><th scope='col'>Minimum track record, years</th>"
         "<th scope='col'>Better than equal weight (StepM)</th></tr>"
     )
-    parts.append(_scroll("Track records", head, rows))
+    parts.append(framed("Track records", head, rows))
     parts.append(
         "<p class='caption'>PSR: confidence that the true Sharpe ratio is above zero. Minimum track record: how long "
         "it takes to be 95\N{NARROW NO-BREAK SPACE}% confident of that; a dash means never, at this ratio. StepM looks "
@@ -104,16 +103,9 @@ def _verdict_table(verdict: Verdict, content: object) -> str:
             continue
         scale = 1.0 / BARS_PER_YEAR if key[0] == "minimum_track_record" else 1.0
         rows += f'<tr><th scope="row">{escape(words)}</th>{_cell(("verdict", *key), value, decimals, scale)}</tr>'
-    return _scroll("Tests against equal weight", "<tr><th>Test</th><th scope='col'>Value</th></tr>", rows)
+    return framed("Tests against equal weight", "<tr><th>Test</th><th scope='col'>Value</th></tr>", rows)
 
 
 def _cell(path: tuple[str, ...], value: float, decimals: int, scale: float = 1.0) -> str:
     words = f"{value * scale:.{decimals}f}".replace("-", MINUS) if math.isfinite(value) else DASH
     return f"<td{stated(path, value, scale)}>{words}</td>"
-
-
-def _scroll(label: str, head: str, rows: str) -> str:
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )

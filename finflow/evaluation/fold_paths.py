@@ -18,24 +18,26 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.drawing import BLACK, BLUE, TIMES, Rendered, date_axis, legend_of_figure, log_axis, render
-from finflow.evaluation.overfitting import overfitting
+from finflow.evaluation.drawing import BLACK, BLUE, Rendered, date_axis, legend_of_figure, log_axis, render
+from finflow.evaluation.evidence import cscv_of
 from finflow.evaluation.sections import Cell, Row, Section, Table, plain
 from finflow.evaluation.seeds import (
     improvement_estimate,
-    path_distribution,
     probability_of_improvement,
 )
+from finflow.evaluation.spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Judged", "Paths", "joined", "section"]
 
-SHOWN = ("sharpe", "max_drawdown", "annual_turnover", "annual_return")
-HEADS = ("Sharpe", "Max drawdown", "Turnover a year", "Return a year")
-DIFFERENCE = "sharpe_difference"
 KEY = "protocol"
+ALONE = "One path, from one seed, has no spread: --seeds 3 gives it one."
+SPREAD = (
+    "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
+    "trainings, so both are less certain than the interval takes them to be."
+)
 
 Array = NDArray[np.float64]
 
@@ -78,7 +80,7 @@ class Paths:
     name: str
     judged: tuple[Judged, ...]
     others: tuple[tuple[Backtest, ...], ...]
-    settings: Mapping[str, int]
+    settings: Mapping[str, float]
 
     @cached_property
     def agents(self) -> tuple[Backtest, ...]:
@@ -142,7 +144,7 @@ def section(found: Paths, confidence: float, seed: int) -> Section:
         for one in found.judged
     }
     paths = {
-        str(number): _figures(run, baseline) | {"pbo": _pbo((run, *found.compared))}
+        str(number): figures_of(run, baseline) | {"pbo": _pbo((run, *found.compared))}
         for number, run in enumerate(found.agents, start=1)
     }
     words = [
@@ -157,13 +159,17 @@ def section(found: Paths, confidence: float, seed: int) -> Section:
         "windows": windows,
         "paths": paths,
         "shown_path": found.middle + 1,
-        "of_windows": _distribution(windows, seed, confidence, "the windows", words),
-        "of_paths": _distribution(paths, seed, confidence, "the paths", words),
+        "of_windows": distribution(windows, seed, confidence, "the windows", words, ALONE),
+        "of_paths": distribution(paths, seed, confidence, "the paths", words, ALONE),
         "improvement": _improvement(found, seed, confidence, words),
     }
     pbo = [float(str(one["pbo"])) for one in paths.values() if one["pbo"] is not None]
     numbers["pbo"] = {"median": float(np.median(pbo)) if pbo else None, "strategies": 1 + len(found.compared)}
-    tables = [_spread_table(numbers), _table("Paths", "paths", paths, pbo=True), _table("Windows", "windows", windows)]
+    tables = [
+        spread_table(numbers, ("of_windows", "of_paths"), SPREAD),
+        _table("Paths", "paths", paths, pbo=True),
+        _table("Windows", "windows", windows),
+    ]
     tables.append(_summary_table(numbers))
     return Section(KEY, f"Trained anew: {found.name}", numbers, tuple(tables), (fan(found),), tuple(words))
 
@@ -199,58 +205,19 @@ def fan(found: Paths) -> Rendered:
     )
 
 
-def _figures(run: Backtest, baseline: Backtest) -> dict[str, object]:
-    """A run's metrics, and its Sharpe ratio less that of equal weight on the same days."""
-    summary = metrics.summarise(run)
-    apart = summary["sharpe"] - metrics.sharpe(baseline.returns, baseline.cash_returns)
-    return plain({**{name: summary[name] for name in SHOWN}, DIFFERENCE: apart})
-
-
 def _window(one: Judged, baseline: Backtest) -> dict[str, object]:
     days: dict[str, object] = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}
     days |= {"start": str(one.run.dates[0]), "end": str(one.run.dates[-1]), "days": len(one.run.dates)}
-    return days | _figures(one.run, baseline)
-
-
-def _distribution(
-    rows: Mapping[str, Mapping[str, object]], seed: int, confidence: float, name: str, words: list[str]
-) -> dict[str, object]:
-    """The spread of every metric over windows or paths; empty, with the reason among the words, where there is none."""
-    spread: dict[str, object] = {}
-    if len(rows) < 2:
-        words.append("One path, from one seed, has no spread: --seeds 3 gives it one.")
-        return spread
-    for key in (*SHOWN, DIFFERENCE):
-        values = [math.nan if row[key] is None else float(str(row[key])) for row in rows.values()]
-        try:
-            found = path_distribution(values, seed, confidence, name)
-        except EvidenceError as error:
-            said = f"{str(error)[:1].upper()}{str(error)[1:]}."
-            words += [said] if said not in words else []
-            continue
-        spread[key] = plain(
-            {
-                "interquartile_mean": found.centre.value,
-                "interval_low": found.centre.interval.low,
-                "interval_high": found.centre.interval.high,
-                "low": found.low,
-                "lower_quartile": found.lower_quartile,
-                "median": found.median,
-                "upper_quartile": found.upper_quartile,
-                "high": found.high,
-                "share_positive": found.share_positive,
-            }
-        ) | {"count": found.count}
-    return spread
+    return days | figures_of(one.run, baseline)
 
 
 def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -> dict[str, object]:
     """How likely a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
     windows = range(len(found.others))
-    own = [[_sharpe(one.run) for one in found.judged if one.window == window] for window in windows]
+    own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]
     runs = min(len(values) for values in own)
     agents = np.array([values[:runs] for values in own]).T
-    equal = np.repeat([[_sharpe(found.others[window][0]) for window in windows]], runs, axis=0)
+    equal = np.repeat([[sharpe_of(found.others[window][0]) for window in windows]], runs, axis=0)
     told: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
     try:
         if runs == 1:
@@ -270,62 +237,21 @@ def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -
 
 def _pbo(runs: Sequence[Backtest]) -> float | None:
     """Probability that choosing among the agent's path and the strategies by Sharpe ratio is overfitted."""
-    try:
-        return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs])).pbo
-    except EvidenceError:
-        return None
-
-
-def _sharpe(run: Backtest) -> float:
-    return metrics.sharpe(run.returns, run.cash_returns)
-
-
-def _cells(*path: str) -> tuple[Cell, ...]:
-    units = {"sharpe": "", "max_drawdown": "%", "annual_turnover": TIMES, "annual_return": "%", DIFFERENCE: ""}
-    return tuple(Cell((*path, key), unit, 1 if unit else 2, plus=key == DIFFERENCE) for key, unit in units.items())
+    found = cscv_of(runs)
+    return None if found is None else found.pbo
 
 
 def _table(title: str, key: str, rows: Mapping[str, object], pbo: bool = False) -> Table:
-    heads = ("path" if pbo else "window", *HEADS, "Sharpe over equal weight", *(("PBO",) if pbo else ()))
+    heads = ("path" if pbo else "window", *HEADS, *(("PBO",) if pbo else ()))
     listed = [
         Row(
-            f"path {name}" if pbo else name, (*_cells(key, name), *((Cell((key, name, "pbo"), "%", 1),) if pbo else ()))
+            f"path {name}" if pbo else name,
+            (*cells_of(key, name), *((Cell((key, name, "pbo"), "%", 1),) if pbo else ())),
         )
         for name in rows
     ]
     caption = "PBO is that of a choice among the path and the strategies, by Sharpe ratio." if pbo else ""
     return Table(title, heads, tuple(listed), caption)
-
-
-def _spread_table(numbers: Mapping[str, object]) -> Table:
-    units = {"sharpe": ("", 2), "max_drawdown": ("%", 1), "annual_turnover": (TIMES, 1), "annual_return": ("%", 1)}
-    units[DIFFERENCE] = ("", 2)
-    names = dict(zip((*SHOWN, DIFFERENCE), (*HEADS, "Sharpe over equal weight"), strict=True))
-    ends = ("low", "lower_quartile", "median", "upper_quartile", "high")
-    keys = ("interquartile_mean", "interval_low", "interval_high", *ends)
-    rows = []
-    for over in ("of_windows", "of_paths"):
-        spread = numbers[over]
-        for key in spread if isinstance(spread, Mapping) else ():
-            unit, decimals = units[key]
-            cells = tuple(Cell((over, key, one), unit, decimals) for one in keys)
-            rows.append(Row(f"{names[key]}, {over.replace('_', ' ')}", cells))
-    heads = (
-        "metric",
-        "interquartile mean",
-        "from",
-        "to",
-        "lowest",
-        "lower quartile",
-        "median",
-        "upper quartile",
-        "highest",
-    )
-    caption = (
-        "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and "
-        "windows trainings, so both are less certain than the interval takes them to be."
-    )
-    return Table("Spread", heads, tuple(rows), caption)
 
 
 def _summary_table(numbers: Mapping[str, object]) -> Table:
@@ -335,4 +261,9 @@ def _summary_table(numbers: Mapping[str, object]) -> Table:
         "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A "
         "half is no better than a coin."
     )
-    return Table("Probability of improvement", ("", "value", "from", "to"), (Row("over equal weight", cells),), caption)
+    return Table(
+        "Probability of improvement",
+        ("Sharpe ratio of a training", "value", "from", "to"),
+        (Row("over equal weight", cells),),
+        caption,
+    )

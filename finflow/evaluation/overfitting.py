@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +111,29 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
         blocks=blocks,
         days=len(used),
     )
+
+
+def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
+    """Shares of the choices by logit: ``edges`` (n + 1) and ``shares`` (n), zero an edge."""
+    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
+    edges = np.linspace(-bound, bound, 8 * bound + 1)
+    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
+    counts, _ = np.histogram(-found.logits, edges)
+    return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
+
+
+def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, object]:
+    """What `metrics.json` has of it; ``among`` names the strategies that were chosen among."""
+    return {
+        "pbo": found.pbo,
+        "probability_of_loss": found.loss,
+        "slope": found.slope if math.isfinite(found.slope) else None,
+        "blocks": found.blocks,
+        "choices": len(found.logits),
+        "days": found.days,
+        "among": list(among),
+        "histogram": logit_histogram(found),
+    }
 
 
 def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:

@@ -1,4 +1,4 @@
-"""Where the strategy that was best in one half of the days came out in the other."""
+"""Where what was best in one half of the days came out in the other."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from finflow.evaluation.drawing import BLUE, VERMILION, Rendered, render
-from finflow.evaluation.evidence import Evidence, logit_histogram
+from finflow.evaluation.overfitting import Overfitting, logit_histogram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def overfitting_histogram(evidence: Evidence) -> Rendered | None:
-    """Histogram of the logits of CSCV; None where there is no CSCV."""
-    found = evidence.overfitting
-    if found is None:
-        return None
+def overfitting_histogram(
+    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting"
+) -> Rendered:
+    """Histogram of the logits of CSCV.
+
+    Parameters
+    ----------
+    found
+    among
+        How many were chosen among.
+    what
+        They are called, in the plural.
+    name
+        Of the figure.
+    """
     table = logit_histogram(found)
     edges, shares = np.array(table["edges"]), 100.0 * np.array(table["shares"])
 
@@ -34,11 +44,11 @@ def overfitting_histogram(evidence: Evidence) -> Rendered | None:
         axes.legend(frameon=False)
 
     return Rendered(
-        "overfitting",
+        name,
         "Choosing the best of them",
-        f"For {len(found.logits):,} cuts of the window into halves: where the strategy with the best Sharpe ratio in "
-        "one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
-        f"Histogram of the logits of the rank out of sample, for a choice among {len(evidence.choice)}. "
-        f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of the strategies.",
+        f"For {len(found.logits):,} cuts of the window into halves: where that one of the {what} with the best Sharpe "
+        "ratio in one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
+        f"Histogram of the logits of the rank out of sample, for a choice among {among} {what}. "
+        f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
         render(draw, 3.2),
     )

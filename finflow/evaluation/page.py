@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
-from finflow.evaluation.drawing import MINUS, TIMES, Rendered
+from finflow.evaluation.drawing import MINUS, Rendered
 from finflow.evaluation.evidence_page import KINDS, evidence_section, readings_said, verdict_heading, verdict_list
+from finflow.evaluation.metric_tables import Column, columns, comparison_table, experts_table, interval_table
 from finflow.evaluation.page_style import STYLE
 from finflow.evaluation.results import BASELINE, ReportData, Results
-from finflow.evaluation.sections import number, section_html, stated
-from finflow.evaluation.significance import Interval
+from finflow.evaluation.sections import DASH, THIN, framed, number, plot, section_html
 
-THIN = "\N{NARROW NO-BREAK SPACE}"
-DASH = "\N{EN DASH}"
 Path = tuple[str | int, ...]
 _MEANING = {
     "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",
@@ -24,62 +20,6 @@ _MEANING = {
     "not shown": "A yes needs every test below to agree; this window does not show that it is better.",
 }
 MOST_EVENTS = 50  # of the guard, on the page
-
-
-@dataclass(frozen=True)
-class Column:
-    """A metric as the page shows it: key in `metrics.json`, heading, unit, decimals, and how it is computed."""
-
-    key: str
-    heading: str
-    unit: str
-    decimals: int
-    meaning: str
-
-    def show(self, value: float) -> str:
-        """Write a value with its unit; a dash where it is undefined."""
-        if not math.isfinite(value):
-            return DASH
-        digits = f"{value * self.scale:.{self.decimals}f}"
-        if float(digits) == 0.0:
-            digits = digits.lstrip("-")
-        return digits.replace("-", MINUS) + self.suffix
-
-    @property
-    def scale(self) -> float:
-        """What a value is multiplied by to be shown."""
-        return 100.0 if self.unit == "%" else 1.0
-
-    def cell(self, path: Path, value: float, extra: str = "") -> str:
-        """A cell of a table."""
-        return f"<td{stated(path, value, self.scale)}>{self.show(value)}{extra}</td>"
-
-    def said(self, path: Path, value: float) -> str:
-        """The number inside a sentence."""
-        return number(path, value, self.show(value), self.scale)
-
-    @property
-    def suffix(self) -> str:
-        """The unit as it follows a number."""
-        return f"{THIN}%" if self.unit == "%" else self.unit
-
-
-def columns(alpha: float) -> tuple[Column, ...]:
-    """Columns of the comparison table, in order."""
-    tail = f"{alpha * 100:g}{THIN}%"
-    return (
-        Column("annual_return", "Return a year", "%", 1, "geometric mean of the net daily returns, 252 days to a year"),
-        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of daily returns times √252"),
-        Column(
-            "sharpe", "Sharpe", "", 2, "mean over standard deviation of daily returns in excess of cash, times √252"
-        ),
-        Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only days that fell short of cash count as risk"),
-        Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),
-        Column("max_drawdown", "Maximum drawdown", "%", 1, "deepest fall below the highest value so far"),
-        Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of daily returns"),
-        Column("annual_turnover", "Turnover a year", TIMES, 1, "times a year that the whole portfolio is replaced"),
-        Column("annual_cost", "Costs a year", "%", 2, "all that trading cost, as a share of wealth"),
-    )
 
 
 def build_page(
@@ -100,14 +40,14 @@ def build_page(
     """
     sections = [
         _finding(data, results),
-        _section("comparison", "Comparison", _comparison(data, results)),
+        _section("comparison", "Comparison", comparison_table(data, results)),
         _section("evidence", "Tests", evidence_section(results.evidence)),
         _optimum(data),
-        *(_figure(figure) for figure in figures),
-        *([_section("experts-alone", "Each expert alone", _experts(data, results))] if results.experts else []),
+        *(_section(figure.name, figure.title, plot(figure, anchor=False)) for figure in figures),
+        *([_section("experts-alone", "Each expert alone", experts_table(data, results))] if results.experts else []),
         *(section_html(section) for section in data.sections),
         *([_section("guard", "Guard events", _events(data.events))] if data.events is not None else []),
-        _section("intervals", "Intervals of the other metrics", _interval_table(data, results)),
+        _section("intervals", "Intervals of the other metrics", interval_table(data, results)),
         _section("data", "Data and settings", _facts(data)),
         _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
         _section("method", "How the numbers are computed", _method(data)),
@@ -119,8 +59,10 @@ def build_page(
         *((figure.name, figure.title) for figure in figures),
     ]
     contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
+    contents += [("experts-alone", "Each expert alone")] if results.experts else []
     contents += [(section.key, section.title) for section in data.sections]
-    contents += [("data", "Data and settings"), ("limits", "Limits")]
+    contents += [("guard", "Guard events")] if data.events is not None else []
+    contents += [("intervals", "Intervals"), ("data", "Data and settings"), ("limits", "Limits"), ("method", "Method")]
     dates = data.agent.dates
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} trading days, all figures net of costs"
     return document(data.title, window, sections[0], contents, sections[1:])
@@ -215,27 +157,6 @@ def _finding_words(data: ReportData, results: Results) -> tuple[str, list[str]]:
     return verdict_heading(verdict), [said, _MEANING[verdict.answer]]
 
 
-def _comparison(data: ReportData, results: Results) -> str:
-    shown = columns(data.cvar_alpha)
-    head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
-    rows = ""
-    for name, summary in results.metrics.items():
-        cells = ""
-        for column in shown:
-            value = summary[column.key]
-            bounds = results.intervals[name]["sharpe"]
-            below = f"<small>{_interval(column, name, bounds)}</small>" if bounds.defined else ""
-            cells += column.cell(("strategies", name, column.key), value, below if column.key == "sharpe" else "")
-        marked = ' class="agent"' if name == data.agent.name else ""
-        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
-    level = f"{data.confidence * 100:g}{THIN}%"
-    return (
-        _table("Comparison of the strategies", f"<tr><th>Strategy</th>{head}</tr>", rows)
-        + f"<p class='caption'>Under each Sharpe ratio: its {level} bootstrap interval. Returns and drawdowns are "
-        "after costs; a dash means undefined.</p>"
-    )
-
-
 def _optimum(data: ReportData) -> str:
     """Scores in a market whose best policy is known; nothing in any other."""
     known = data.optimum
@@ -264,20 +185,7 @@ def _optimum(data: ReportData) -> str:
         f"Parameters of the law, per bar: {escape(_say(known.parameters))}.",
     ]
     head = "<tr><th>Strategy</th><th scope='col'>Score</th><th scope='col'>Log growth a bar</th></tr>"
-    return _section("optimum", "Nearness to the optimum", _table("Scores", head, rows) + _list(sentences, escaped=True))
-
-
-def _experts(data: ReportData, results: Results) -> str:
-    shown = columns(data.cvar_alpha)
-    head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
-    rows = ""
-    for name, summary in {data.agent.name: results.metrics[data.agent.name], **results.experts}.items():
-        place: Path = ("strategies", name) if name == data.agent.name else ("experts", name)
-        cells = "".join(column.cell((*place, column.key), summary[column.key]) for column in shown)
-        marked = ' class="agent"' if name == data.agent.name else ""
-        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
-    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
-    return _table("Experts", f"<tr><th>Decides</th>{head}</tr>", rows) + f'<p class="caption">{caption}</p>'
+    return _section("optimum", "Nearness to the optimum", framed("Scores", head, rows) + _list(sentences, escaped=True))
 
 
 def _events(events: Sequence[Mapping[str, object]]) -> str:
@@ -295,44 +203,7 @@ def _events(events: Sequence[Mapping[str, object]]) -> str:
     head = "<tr><th>Update</th><th scope='col'>Phase</th><th scope='col'>Level</th><th scope='col'>Event</th></tr>"
     said = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
     last = f" The last {len(shown)} of {len(events)} are shown." if len(shown) < len(events) else ""
-    return f"<p>{said}{last}</p>" + _table("Guard events", head, rows)
-
-
-def _interval_table(data: ReportData, results: Results) -> str:
-    shown = [
-        column
-        for column in columns(data.cvar_alpha)
-        if column.key != "sharpe" and column.key in next(iter(results.intervals.values()))
-    ]
-    head = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in shown)
-    rows = ""
-    for name, bounds in results.intervals.items():
-        cells = "".join(f'<td class="range">{_interval(column, name, bounds[column.key])}</td>' for column in shown)
-        marked = ' class="agent"' if name == data.agent.name else ""
-        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
-    caption = (
-        f"{data.confidence * 100:g}{THIN}% percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
-        f"resamples in blocks of {data.block_length} days on average."
-    )
-    return _table("Intervals", f"<tr><th>Strategy</th>{head}</tr>", rows) + f'<p class="caption">{escape(caption)}</p>'
-
-
-def _table(label: str, head: str, rows: str) -> str:
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _figure(figure: Rendered) -> str:
-    source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
-    return _section(
-        figure.name,
-        figure.title,
-        f'<figure><div class="scroll plot" role="region" tabindex="0" aria-label="{escape(figure.title)}">'
-        f'<img src="{source}" alt="{escape(figure.alt)}"></div>'
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure>",
-    )
+    return f"<p>{said}{last}</p>" + framed("Guard events", head, rows)
 
 
 def _facts(data: ReportData) -> str:
@@ -362,15 +233,6 @@ def _list(sentences: Sequence[str], escaped: bool = False) -> str:
 
 def _section(anchor: str, title: str, content: str) -> str:
     return f'<section id="{escape(anchor)}"><h2>{escape(title)}</h2>{content}</section>\n'
-
-
-def _interval(column: Column, strategy: str, bounds: Interval) -> str:
-    """Both ends, as HTML; the unit stands at the second."""
-    if not bounds.defined:
-        return DASH
-    place = ("strategies", strategy, "intervals", column.key)
-    low = number((*place, 0), bounds.low, column.show(bounds.low).removesuffix(column.suffix), column.scale)
-    return f"{low} to {column.said((*place, 1), bounds.high)}"
 
 
 def _signed(path: Path, value: float, *, plus: bool = True) -> str:

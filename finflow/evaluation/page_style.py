@@ -41,7 +41,7 @@ thead th{color:var(--soft);font-weight:600;vertical-align:bottom}
 th:first-child{text-align:left;position:sticky;left:0;background:var(--card);font-weight:500;white-space:nowrap}
 tbody tr:last-child>*{border-bottom:0}
 tr.agent>*{background:var(--mark);font-weight:650}
-td small{display:block;white-space:normal;color:var(--soft);font-weight:400;font-size:.78rem}
+td small{display:block;white-space:nowrap;color:var(--soft);font-weight:400;font-size:.78rem}
 figure{margin:0}
 .plot{background:#fff;padding:.6rem}
 .plot img{display:block;width:100%;height:auto;min-width:34rem}
@@ -57,6 +57,7 @@ li{margin:.25rem 0}
 .reasons{list-style:none;padding:0}
 .scroll+.scroll{margin-top:1rem}
 @media (prefers-color-scheme:dark){.plot{background:#f3f3f1}.plot img{mix-blend-mode:multiply}}
+@media (max-width:60rem){td small{white-space:normal}}
 @media (max-width:40rem){main{padding:1.2rem .9rem 3rem}h1{font-size:1.4rem}section{margin-top:2rem}
 dl div{grid-template-columns:1fr}th:first-child{white-space:normal;min-width:6.5rem;max-width:8.5rem}
 .plot img{min-width:30rem}}
@@ -64,6 +65,6 @@ dl div{grid-template-columns:1fr}th:first-child{white-space:normal;min-width:6.5
 body{font-size:10.5pt}main{max-width:none;padding:0}nav,#files{display:none}a{color:inherit}
 .scroll{overflow:visible;border:0}.plot{background:#fff;padding:0}.plot img{min-width:0;mix-blend-mode:normal}
 table{font-size:7.5pt}td small{font-size:6.5pt}
-th,td{padding:.25rem .3rem}th:first-child,td{white-space:normal}td.range{min-width:0}
+th,td{padding:.25rem .3rem}th:first-child,td,td small{white-space:normal}td.range{min-width:0}
 figure,.finding,tr,dl div{break-inside:avoid}h2,h3{break-after:avoid}}
 """

@@ -185,10 +185,7 @@ def section(run: Backtest, growth: FloatArray, listed: NDArray[np.bool_], bars: 
         Row(
             f"{key} day{'s' if key != '1' else ''}",
             (
-                *(
-                    Cell(("horizons", key, name), unit, digits)
-                    for name, unit, digits in (*shown, ("mrr_chance", "", 3))
-                ),
+                *(Cell(("horizons", key, name), unit, digits) for name, unit, digits in shown),
                 Cell(("horizons", key, "rank_ic"), "", 3, error=("horizons", key, "rank_ic_error"), plus=True),
                 Cell(("horizons", key, "fills"), "", 0),
             ),

@@ -9,7 +9,7 @@ import pandas as pd
 from finflow.evaluation import agent_figures, figures, page, tearsheet
 from finflow.evaluation.drawing import Rendered
 from finflow.evaluation.overfitting_figure import overfitting_histogram
-from finflow.evaluation.results import ReportData, Results, as_json, judge
+from finflow.evaluation.results import CASH, ReportData, Results, as_json, judge
 from finflow.evaluation.rolling_figure import rolling
 from finflow.evaluation.significance import MINIMUM_BLOCKS
 from finflow.evaluation.training_figure import training
@@ -67,6 +67,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
     agent, others = data.agent, [run for run in data.compared if run.name not in ONLINE]
     sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
     bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
+    found = results.evidence.overfitting
     drawn = [
         figures.equity(agent, others),
         figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
@@ -77,7 +78,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        overfitting_histogram(results.evidence),
+        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
         training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
@@ -92,6 +93,9 @@ def _limits(data: ReportData) -> tuple[str, ...]:
 
 
 def _returns_table(data: ReportData) -> str:
-    columns = {run.name: run.returns for run in (data.agent, *data.compared)}
+    """Returns of everyone, of the seldom restored equal weight that the verdict asks for, and of cash."""
+    runs = (data.agent, *data.compared, *([data.patient] if data.patient is not None else []))
+    columns = {run.name: run.returns for run in runs}
+    columns.setdefault(CASH, data.agent.cash_returns)
     table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
     return table.to_csv(lineterminator="\n")

@@ -20,6 +20,7 @@ from finflow.evaluation.sections import Section
 from finflow.evaluation.significance import Interval, SharpeDifference
 
 BASELINE = "equal-weight"
+CASH = "cash"
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,6 @@ class ReportData:
         Further files beside the page, by name.
     tries
         What was tried on the panel before; None where nobody counts, as for a made-up comparison.
-    candidates
-        What the agent was chosen among, beside it, where their returns are known; over the same days.
     patient
         Equal weight that is seldom restored, over the same days: the verdict asks for it.
     events
@@ -80,7 +79,6 @@ class ReportData:
     sections: tuple[Section, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     tries: Tries | None = None
-    candidates: tuple[Backtest, ...] = ()
     patient: Backtest | None = None
     events: tuple[Mapping[str, object], ...] | None = None
 
@@ -91,7 +89,7 @@ class ReportData:
         names = [run.name for run in self.strategies]
         if len(set(names)) < len(names):
             raise ValueError(f"two strategies share a name: {', '.join(sorted(names))}")
-        for run in (*self.strategies, *self.candidates, *([self.patient] if self.patient else [])):
+        for run in (*self.strategies, *([self.patient] if self.patient else [])):
             if not np.array_equal(run.dates, self.agent.dates):
                 raise ValueError(f"{run.name} covers other days than {self.agent.name}")
 
@@ -166,7 +164,6 @@ def judge(data: ReportData) -> Results:
         sharpes,
         data.tries or Tries(),
         Resampling(data.bootstrap_samples, data.block_length, data.seed),
-        data.candidates,
         data.patient,
     )
     return Results(summaries, intervals, difference, evidence, experts)

@@ -16,7 +16,23 @@ from html import escape
 
 from finflow.evaluation.drawing import MINUS, TIMES, Rendered
 
-__all__ = ["Cell", "Row", "Section", "Sentence", "Table", "look_up", "number", "section_html", "show", "stated"]
+__all__ = [
+    "DASH",
+    "THIN",
+    "Cell",
+    "Row",
+    "Section",
+    "Sentence",
+    "Table",
+    "framed",
+    "look_up",
+    "number",
+    "plain",
+    "plot",
+    "section_html",
+    "show",
+    "stated",
+]
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
@@ -73,6 +89,14 @@ class Table:
     rows: tuple[Row, ...]
     caption: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse a row whose cells do not stand under the headings."""
+        for row in self.rows:
+            if len(row.cells) + 1 != len(self.columns):
+                raise ValueError(
+                    f"{row.heading} of {self.title} has {len(row.cells)} cells for {len(self.columns) - 1}"
+                )
+
 
 @dataclass(frozen=True)
 class Section:
@@ -123,7 +147,7 @@ def look_up(numbers: Mapping[str, object], path: Path) -> float:
 def section_html(section: Section) -> str:
     """The section as it stands on the page; everything is escaped."""
     words = "".join(f"<p>{_sentence(section, sentence)}</p>" for sentence in section.words)
-    figures = "".join(_plot(figure) for figure in section.figures)
+    figures = "".join(plot(figure) for figure in section.figures)
     tables = "".join(_table(section, table) for table in section.tables)
     return f'<section id="{escape(section.key)}"><h2>{escape(section.title)}</h2>{words}{figures}{tables}</section>\n'
 
@@ -141,12 +165,22 @@ def number(path: Sequence[str | int], value: float, shown: str, scale: float = 1
     return f"<span{stated(path, value, scale)}>{escape(shown)}</span>"
 
 
-def _plot(figure: Rendered) -> str:
+def plot(figure: Rendered, *, anchor: bool = True) -> str:
+    """A figure with its caption, as HTML; with its name as an anchor, unless it stands where that is one already."""
     source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
+    name = f' id="{escape(figure.name)}"' if anchor else ""
     return (
-        f'<figure id="{escape(figure.name)}"><div class="scroll plot" role="region" tabindex="0" '
+        f'<figure{name}><div class="scroll plot" role="region" tabindex="0" '
         f'aria-label="{escape(figure.title)}"><img src="{source}" alt="{escape(figure.alt)}"></div>'
         f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+def framed(label: str, head: str, rows: str) -> str:
+    """A table of these rows (HTML) in a frame that scrolls where it is too wide."""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead>{head}</thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -158,11 +192,7 @@ def _table(section: Section, table: Table) -> str:
         marked = ' class="agent"' if row.marked else ""
         rows += f'<tr{marked}><th scope="row">{escape(row.heading)}</th>{cells}</tr>'
     caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
-    return (
-        f"<h3>{escape(table.title)}</h3>"
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{caption}"
-    )
+    return f"<h3>{escape(table.title)}</h3>{framed(table.title, f'<tr>{head}</tr>', rows)}{caption}"
 
 
 def _sentence(section: Section, sentence: Sentence) -> str:

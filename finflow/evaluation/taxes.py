@@ -24,7 +24,6 @@ from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.sections import Cell, Row, Section, Table, plain
 from finflow.ledger.accounting import settle
-from finflow.ledger.costs import MarketState
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 from finflow.market.panel import BARS_PER_YEAR
 
@@ -85,10 +84,7 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
         wealth[step] = account.worth(level[step])
         account.open(int(years[bar]))
         account.end(~process.listed[bar], int(days[bar]), level[step])
-        market = None
-        if process.liquidity is not None:
-            market = MarketState(*(table[[bar - process.lag]] for table in process.liquidity))
-        account.trade(run.weights[step], process, int(days[bar]), level[step], market)
+        account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
         account.earn(float(process.growth[bar + 1, -1]) - 1.0)
     last = bars.stop
     account.open(int(years[last]))
@@ -145,14 +141,14 @@ class _Account:
             self.cash += value
             self.units[asset] = 0.0
 
-    def trade(
-        self, weights: FloatArray, process: DecisionProcess, day: int, level: FloatArray, market: MarketState | None
-    ) -> None:
+    def trade(self, weights: FloatArray, process: DecisionProcess, bar: int, day: int, level: FloatArray) -> None:
         """Trade to the weights, and pay for it."""
         wealth = self.worth(level)
         held = self.units * level
         before = np.append(held, self.cash) / wealth
-        fill = settle(before[None], weights[None], process.costs, np.array([wealth]), market)
+        fill = settle(
+            before[None], weights[None], process.costs, np.array([wealth]), process.market_known(range(bar, bar + 1))
+        )
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held
@@ -190,8 +186,8 @@ def section(process: DecisionProcess, window: range, runs: Sequence[Backtest], t
         "strategies": found,
     }
     columns = (
-        *("Strategy", "Return a year before tax", "after tax", "and if all is sold at the end"),
-        *("Sharpe after tax", "Tax a year, of wealth", "Share of gains short-term"),
+        *("Strategy", "Return before tax", "Return after tax", "Return, all sold at the end"),
+        *("Sharpe after tax", "Tax, of wealth", "Gains short-term"),
     )
     shown = (("before", "%", 1), ("after", "%", 1), ("liquidated", "%", 1), ("sharpe", "", 2), ("rate", "%", 2))
     rows = tuple(
@@ -206,13 +202,20 @@ def section(process: DecisionProcess, window: range, runs: Sequence[Backtest], t
         for number, run in enumerate(runs)
     )
     words = (
-        f"Gains of lots held for {tax.days} days or less, and interest, are taxed at {tax.short_rate:.0%}, others at "
-        f"{tax.long_rate:.0%}; a sale takes {'the oldest lots' if tax.method == 'fifo' else 'the dearest lots'} first. "
-        "Tax is paid at the first fill of the next year, and for the last year at the end. No strategy decides by it.",
+        (
+            "Gains of lots held for ",
+            Cell(("settings", "days"), "", 0),
+            " days or less, and interest, are taxed at ",
+            Cell(("settings", "short_rate"), "%", 1),
+            ", others at ",
+            Cell(("settings", "long_rate"), "%", 1),
+            f"; a sale takes {'the oldest lots' if tax.method == 'fifo' else 'the dearest lots'} first. Tax is paid at "
+            "the first fill of the next year, and for the last year at the end. No strategy decides by it.",
+        ),
     )
     caption = (
-        "The same weights in an account that pays tax. Gains not yet made at the end go untaxed, but for the third "
-        "figure. There are no wash sales, no brackets, and losses are carried forward."
+        "Returns and tax are a year's; the same weights in an account that pays tax. Gains not yet made at the end go "
+        "untaxed, but where all is sold. There are no wash sales, no brackets, and losses are carried forward."
     )
     return Section("tax", "After tax", numbers, (Table("What tax leaves", columns, rows, caption),), words=words)
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from finflow.env.decision import DecisionProcess, fill_prices
 from finflow.evaluation.backtest import Backtest
 from finflow.ledger.accounting import drift, pay_out
-from finflow.ledger.costs import MarketState
 
 __all__ = ["as_parquet", "holdings", "trades"]
 
@@ -111,10 +110,7 @@ def _wealth(process: DecisionProcess, run: Backtest) -> FloatArray:
 
 def _costs(process: DecisionProcess, bars: range, change: FloatArray, wealth: FloatArray) -> FloatArray:
     """Cost of each trade in money, (steps, assets): costs add up over assets, so each is that of the trade alone."""
-    market = None
-    if process.liquidity is not None:
-        known = slice(bars.start - process.lag, bars.stop - process.lag)
-        market = MarketState(*(table[known] for table in process.liquidity))
+    market = process.market_known(bars)
     costs = np.zeros_like(change)
     for asset in range(change.shape[1]):
         alone = np.zeros_like(change)

@@ -58,7 +58,29 @@ class Influence:
 
 
 @dataclass(frozen=True)
-class Altered:
+class Move:
+    """Where a decision goes. Weights are over K names, the last "cash".
+
+    Attributes
+    ----------
+    gate : dict
+        Expert -> share in the aim.
+    trade_rate
+        Share of the way to the aim.
+    target : dict
+        Asset -> weight: part of the way there.
+    traded
+        Half-sum of |target - held|: what the decision moves, as a share of wealth.
+    """
+
+    gate: dict[str, float]
+    trade_rate: float
+    target: dict[str, float]
+    traded: float
+
+
+@dataclass(frozen=True)
+class Altered(Move):
     """The decision as it would have been with one feature at another value.
 
     Attributes
@@ -67,40 +89,24 @@ class Altered:
         The feature and the value.
     before
         Its value; the mean over listed assets where the feature of all was changed.
-    gate
-        Expert -> share.
-    trade_rate, traded
-        As in `Reasons`.
-    target
-        Asset -> weight.
     """
 
     asked: Asked
     before: float
-    gate: dict[str, float]
-    trade_rate: float
-    traded: float
-    target: dict[str, float]
 
 
 @dataclass(frozen=True)
-class Reasons:
-    """One decision, taken apart. Weights are over K names, the last "cash".
+class Reasons(Move):
+    """One decision, taken apart.
 
     Attributes
     ----------
     date, known
         The bar at which it filled, and the newest that it knew.
-    gate : dict
-        Expert -> share in the aim.
     experts : dict
         Expert -> asset -> weight.
-    held, aim, target, filled : dict
-        Asset -> weight: as observed, the experts' mixture, part of the way there, and after the fill.
-    trade_rate
-        Share of the way.
-    traded
-        Half-sum of |target - held|: what the decision moves, as a share of wealth.
+    held, aim, filled : dict
+        Asset -> weight: as observed, the experts' mixture, and after the fill.
     turnover, cost
         Of the fill; prices moved between, so that turnover is not exactly ``traded``.
     next_return
@@ -121,14 +127,10 @@ class Reasons:
 
     date: str
     known: str
-    gate: dict[str, float]
     experts: dict[str, dict[str, float]]
     held: dict[str, float]
     aim: dict[str, float]
-    target: dict[str, float]
     filled: dict[str, float]
-    trade_rate: float
-    traded: float
     turnover: float
     cost: float
     next_return: float
@@ -153,13 +155,15 @@ def largest_trades(run: Backtest, count: int) -> list[int]:
     return sorted(int(step) for step in order)
 
 
+def _moved(move: Move) -> dict[str, object]:
+    return {"gate": move.gate, "trade_rate": move.trade_rate, "traded": move.traded}
+
+
 def as_numbers(reasons: Reasons) -> dict[str, object]:
     """The reasons for JSON."""
     return {
+        **_moved(reasons),
         "known": reasons.known,
-        "gate": reasons.gate,
-        "trade_rate": reasons.trade_rate,
-        "traded": reasons.traded,
         "turnover": reasons.turnover,
         "cost": reasons.cost,
         "next_return": reasons.next_return,
@@ -185,14 +189,7 @@ def as_numbers(reasons: Reasons) -> dict[str, object]:
             "by_trade": reasons.by_trade,
         },
         "what_if": {
-            one.asked.name: {
-                "before": one.before,
-                "after": one.asked.value,
-                "gate": one.gate,
-                "trade_rate": one.trade_rate,
-                "traded": one.traded,
-                "target": one.target,
-            }
+            one.asked.name: {**_moved(one), "before": one.before, "after": one.asked.value, "target": one.target}
             for one in reasons.altered
         },
     }

@@ -15,16 +15,26 @@ from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation import comparison_page
+from finflow.evaluation.choice import Choice, Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.comparison_page import METRICS, Compared, Seeds
-from finflow.evaluation.results import BASELINE
-from finflow.evaluation.seeds import interquartile_estimate
+from finflow.evaluation.data_snooping import Resampling
+from finflow.evaluation.results import BASELINE, CASH
+from finflow.evaluation.sections import Section
+from finflow.evaluation.seeds import improvement_estimate, interquartile_estimate
 from finflow.files import check_writable, write_together
+from finflow.strategies.patient import PATIENT
 from finflow.training.checkpoints import CONFIG, flatten
 from finflow.training.manifest import MANIFEST
 from finflow.yaml_text import parse_file
 
+Array = NDArray[np.float64]
+
 SEED = "train.seed"
-_NOT_COMPARED = ("output.", "market.cache_dir", "market.use_cache", "train.device", "train.threads")
+DIFFERENCE = "sharpe_difference"
+_NOT_COMPARED = (
+    *("output.", "market.cache_dir", "market.use_cache", "train.device", "train.threads"),
+    *("evaluation.sweeps", "evaluation.tax.", "evaluation.periods", "evaluation.top"),
+)
 
 
 class Comparison(NamedTuple):
@@ -34,17 +44,30 @@ class Comparison(NamedTuple):
     lines: list[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Run:
     """A run folder as it was read."""
 
     folder: Path
     metrics: dict[str, Any]
-    returns: NDArray[np.float64]
-    baseline: NDArray[np.float64] | None
+    table: pd.DataFrame
     dates: NDArray[np.datetime64]
     config: dict[str, object]
     panel: str
+
+    @property
+    def returns(self) -> Array:
+        """Of the judged, daily, net."""
+        return self.column(self.metrics["agent"])
+
+    @property
+    def baseline(self) -> Array | None:
+        """Of equal weight in this run, at its costs."""
+        return self.column(BASELINE) if BASELINE in self.table else None
+
+    def column(self, name: str) -> Array:
+        """Returns of `returns.csv`, float64 (days,)."""
+        return self.table[name].to_numpy(dtype=np.float64)
 
     @property
     def seed(self) -> object:
@@ -82,7 +105,13 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     compared = [_compared(label, run) for label, run in zip(labels, runs, strict=True)]
     first = runs[0]
     made = comparison_page.make(
-        compared, _seed_groups(labels, runs), differences, first.metrics["window"], first.panel, first.dates
+        compared,
+        _seed_groups(labels, runs),
+        differences,
+        first.metrics["window"],
+        first.panel,
+        first.dates,
+        _choice(labels, runs),
     )
     write_together({folder / name: content for name, content in made.files.items()})
     return Comparison(folder / "report.html", made.lines)
@@ -101,13 +130,15 @@ def _read(folder: Path) -> _Run:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         config = flatten(parse_file(folder / CONFIG)[0])
         name, judged = metrics["agent"], metrics["strategies"][metrics["agent"]]
-        if not isinstance(judged, dict) or not isinstance(metrics["window"]["days"], int):
+        if name not in table or not isinstance(judged, dict) or not isinstance(metrics["window"]["days"], int):
             raise ValueError("metrics.json is not one of finflow's")
+        table = table[[one for one in (name, BASELINE, PATIENT, CASH) if one in table]].astype(np.float64)
+        if (gaps := ~np.isfinite(table).all(axis=1)).any():
+            raise ValueError(f"returns.csv has a gap on {table.index[np.asarray(gaps)][0]:%Y-%m-%d}")
         return _Run(
             folder,
             metrics,
-            table[name].to_numpy(dtype=np.float64),
-            table[BASELINE].to_numpy(dtype=np.float64) if BASELINE in table else None,
+            table,
             table.index.to_numpy().astype("datetime64[D]"),
             {key: value for key, value in config.items() if not key.startswith(_NOT_COMPARED)},
             str(manifest["data_sha256"]),
@@ -168,6 +199,30 @@ def _compared(label: str, run: _Run) -> Compared:
     )
 
 
+def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
+    """What choosing the best of the runs, by what their reports show, is worth."""
+    days = "the judged windows" if any("protocol" in run.metrics for run in runs) else "the test window"
+    old = next((label for label, run in zip(labels, runs, strict=True) if CASH not in run.table), None)
+    if old is not None:
+        return choice_section(f"returns.csv of {old} has no returns of cash; judge that run again", days)
+    try:
+        excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
+        found: Choice | str = judge_choice(excess, labels, "runs")
+    except EvidenceError as error:
+        found = str(error)
+    if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
+        return choice_section(found, days)
+    names = (CASH, BASELINE, PATIENT)
+    daily = {
+        label: Daily(run.returns, *(run.column(name) for name in names))
+        for label, run in zip(labels, runs, strict=True)
+    }
+    counted = max((run.metrics.get("verdict") or {}).get("tries", {}).get("total", 0) for run in runs)
+    settings = runs[0].metrics["bootstrap"]
+    resampling = Resampling(settings["samples"], settings["block_length"], settings["seed"])
+    return choice_section(found, days, judge_best(daily, counted, resampling))
+
+
 def _differences(labels: Sequence[str], runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
     """Configuration keys that are not the same in all runs, and their values."""
     keys = sorted({key for run in runs for key in run.config})
@@ -180,21 +235,34 @@ def _seed_groups(labels: Sequence[str], runs: Sequence[_Run]) -> list[Seeds]:
     groups: dict[str, dict[str, tuple[str, _Run]]] = {}
     for label, run in zip(labels, runs, strict=True):
         groups.setdefault(run.setting, {}).setdefault(str(run.seed), (label, run))
-    return [_seeds(members) for members in groups.values() if len(members) > 1]
+    several = [group for group in groups.values() if len(group) > 1]
+    named = {f"group {number}": group for number, group in enumerate(several, start=1)}
+    return [_seeds(name, named) for name in named]
 
 
-def _seeds(members: Mapping[str, tuple[str, _Run]]) -> Seeds:
-    """Interquartile means over the seeds, with bootstrap intervals; a figure that a run lacks has none."""
-    values = {
-        name: [run.metrics["strategies"][run.metrics["agent"]].get(name) for _, run in members.values()]
-        for name in METRICS
-    }
-    values["sharpe_difference"] = [
-        run.metrics["against_equal_weight"]["sharpe_difference"] for _, run in members.values()
-    ]
-    known = {name: scores for name, scores in values.items() if None not in scores}
+def _seeds(name: str, groups: Mapping[str, Mapping[str, tuple[str, _Run]]]) -> Seeds:
+    """What the seeds of one group say together; a figure that a run lacks has no estimate."""
+    members = groups[name]
+    scores = {metric: _scores(members, metric) for metric in (*METRICS, DIFFERENCE)}
+    known = {metric: values for metric, values in scores.items() if None not in values}
+    others = {other: _scores(group, "sharpe") for other, group in groups.items() if other != name}
+    improvement = {}
+    if DIFFERENCE in known:
+        improvement["equal weight"] = improvement_estimate(known[DIFFERENCE], np.zeros(len(members)), seed=0)
+    for other, values in others.items():
+        if "sharpe" in known and None not in values:
+            improvement[other] = improvement_estimate(known["sharpe"], values, seed=0)
     return Seeds(
         tuple(label for label, _ in members.values()),
         tuple(members),
-        {name: interquartile_estimate(scores, seed=0) for name, scores in known.items()},
+        {metric: interquartile_estimate(values, seed=0) for metric, values in known.items()},
+        improvement,
     )
+
+
+def _scores(members: Mapping[str, tuple[str, _Run]], metric: str) -> list[Any]:
+    """A figure of every run, None where it has none."""
+    runs = [run for _, run in members.values()]
+    if metric == DIFFERENCE:
+        return [run.metrics["against_equal_weight"][DIFFERENCE] for run in runs]
+    return [run.metrics["strategies"][run.metrics["agent"]].get(metric) for run in runs]

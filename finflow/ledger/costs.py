@@ -217,6 +217,29 @@ class Summed:
         return total
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """A multiple of a cost, one for each account.
+
+    Parameters
+    ----------
+    model : CostModel
+    scale : array, (...,)
+    """
+
+    model: CostModel
+    scale: Any
+
+    @property
+    def needs_market(self) -> bool:
+        """Whether the cost depends on volume or volatility."""
+        return self.model.needs_market
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``scale`` times the model's cost."""
+        return self.scale * self.model.share(trades, wealth, market)
+
+
 def participation(trades: Any, wealth: Any, market: MarketState | None) -> Any:
     """Trades as shares of a day's trading in their assets, (..., assets), not negative."""
     xp = array_namespace(trades)

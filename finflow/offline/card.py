@@ -30,7 +30,12 @@ REGIONS = {
 }
 
 
-def data_card(rows: Rows, panel: MarketPanel, files: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def data_card(
+    rows: Rows,
+    panel: MarketPanel,
+    files: Sequence[Mapping[str, Any]] = (),
+    dates: NDArray[np.datetime64] | None = None,
+) -> dict[str, Any]:
     """Describe what was collected.
 
     Counts, coverage and trades of a family are those of the transitions it decided. Returns are of whole episodes,
@@ -43,6 +48,8 @@ def data_card(rows: Rows, panel: MarketPanel, files: Sequence[Mapping[str, Any]]
     panel : MarketPanel
     files : sequence of mapping
         What became of each file of a user's own decisions.
+    dates : array, optional
+        Of the bars, where there are more than the panel's own.
 
     Returns
     -------
@@ -66,12 +73,12 @@ def data_card(rows: Rows, panel: MarketPanel, files: Sequence[Mapping[str, Any]]
             "trades": _trades(rows["turnover"][decided]),
             "coverage": regions(rows["action"][decided], panel.assets),
         }
-    bars = rows["bar"]
+    days = (panel.dates if dates is None else dates)[rows["bar"]]
     card = {
-        "transitions": len(bars),
+        "transitions": len(days),
         "episodes": len(starts),
-        "first_fill": str(panel.dates[bars.min()]),
-        "last_fill": str(panel.dates[bars.max()]),
+        "first_fill": str(days.min()),
+        "last_fill": str(days.max()),
         "ruined_episodes": int(rows["terminated"].sum()),
         "coverage": regions(rows["action"], panel.assets),
         "families": families,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
-from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.decision import DecisionProcess, PortfolioState, WorldState
 from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.worlds import Draws, EpisodeWorlds, narrowed, restricted, widened
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.card import data_card
 from finflow.offline.dataset import OfflineDataset, made_by
@@ -82,7 +84,9 @@ class Behaviour:
     def __init__(self, process: DecisionProcess, size: int, rng: np.random.Generator) -> None:
         self.process = process
         self.rng = rng
-        self.tables = np.stack([family_tables(process.panel, family) for family in FAMILIES])
+        self.members = process.members
+        tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
+        self.tables: NDArray[np.float64] = np.stack(tables)
         self.habits = draw_habits(rng, size, n_variants=self.tables.shape[1])
 
     def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -95,8 +99,11 @@ class Behaviour:
             Who decided: the episode's own source, or the coverage mixture.
         """
         habits = self.habits
+        inside = self._inside(state)
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
-        aim = smooth(self._aims(state), AIM_SMOOTHING)
+        if inside is not None:
+            weights = narrowed(weights, inside)
+        aim = smooth(self._aims(state, inside), AIM_SMOOTHING)
         wanted = weights + habits.trade_rate[:, None] * (aim - weights)
         noise = habits.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
         wanted = wanted * np.exp(noise)
@@ -104,17 +111,28 @@ class Behaviour:
         due = (step + habits.phase) % habits.interval == 0
         targets = np.where(due[:, None], wanted, weights)
         thrown = self.rng.random(len(weights)) < THROW_RATE
-        elsewhere, _ = draw_coverage(self.rng, len(weights), self.process.n_weights)
-        return np.where(thrown[:, None], elsewhere, targets), np.where(thrown, COVERAGE, habits.source)
+        elsewhere, _ = draw_coverage(self.rng, *weights.shape)
+        chosen = np.where(thrown[:, None], elsewhere, targets)
+        if inside is not None:
+            chosen = widened(chosen, inside, self.process.n_weights)
+        return chosen, np.where(thrown, COVERAGE, habits.source)
 
-    def _aims(self, state: PortfolioState) -> NDArray[np.float64]:
-        """The portfolio each episode's source names now, (N, K)."""
+    def _aims(self, state: PortfolioState, inside: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """The portfolio each episode's source names now, (N, K), or of its sub-universe, (N, n + 1)."""
         source = self.habits.source
         covering = source == COVERAGE
-        aims, _ = draw_coverage(self.rng, len(source), self.process.n_weights)
+        count = self.process.n_weights if inside is None else inside.shape[1] + 1
+        aims, _ = draw_coverage(self.rng, len(source), count)
         family = np.minimum(source, COVERAGE - 1)
         named: NDArray[np.float64] = self.tables[family, self.habits.variant, state.bar - self.process.lag]
-        return np.where(covering[:, None], aims, named)
+        return np.where(covering[:, None], aims, named if inside is None else restricted(named, inside))
+
+    def _inside(self, state: PortfolioState) -> NDArray[np.int64] | None:
+        """Assets of the episodes' sub-universes, (N, n), where there are any."""
+        if self.members is None or not isinstance(state, WorldState):
+            return None
+        inside: NDArray[np.int64] = self.members[state.universe]
+        return inside
 
 
 def collect(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> OfflineDataset:
@@ -138,10 +156,11 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
         If prices do not move, or a file of decisions cannot be used.
     """
     parts, told = [play_behaviour(config, process, window)], []
-    if isinstance(window, range):
+    real = real_window(process, window)
+    if real is not None:
         for path in config.offline.decisions:
-            decisions = read_decisions(path, process.panel, window.stop)
-            parts.append(price_decisions(process, window, decisions, config.env.episode_length, DECISIONS))
+            decisions = read_decisions(path, process.panel, real.stop)
+            parts.append(price_decisions(process, real, decisions, config.env.episode_length, DECISIONS))
             told.append(account_of(decisions, parts[-1]))
     elif config.offline.decisions:
         raise ConfigError(
@@ -157,7 +176,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
         "reward_scale": reward_scale,
         "made_by": made_by(config, process, window),
         "sources": list(SOURCES),
-        "card": data_card(rows, process.panel, told),
+        "card": data_card(rows, process.panel, told, process.of_panels(lambda panel: panel.dates)),
     }
     return OfflineDataset(**columns, meta=meta)
 
@@ -167,8 +186,13 @@ def play_behaviour(config: Config, process: DecisionProcess, window: range | Seq
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
     rng = np.random.default_rng(seeds[0])
-    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, compiled=False)
+    worlds = EpisodeWorlds.of(
+        config.worlds, process.n_weights - 1, config.train.seed, costs=config.worlds.phases != "online"
+    )
+    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, compiled=False, worlds=worlds)
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
+    if process.inside is not None or len(process.panels) > 1:
+        bundle(env, config.offline.group_size)
     behaviour = Behaviour(process, size, rng)
     recorder = Recorder(process)
     life = np.zeros(size, dtype=np.int64)
@@ -199,6 +223,27 @@ def play_behaviour(config: Config, process: DecisionProcess, window: range | Seq
             action = np.where(restarted[:, None], fresh, following)
             source = np.where(restarted, fresh_source, next_source)
     return recorder.rows()
+
+
+def bundle(env: PortfolioVectorEnv, size: int) -> None:
+    """Start the episodes anew in bundles that see the same market: from one bar, with one sub-universe.
+
+    The real history is short, and many episodes come to each of its bars by themselves. Bars of many histories, seen
+    with some of the assets each, they would not; and what learning costs is the encoding of markets.
+    """
+    first = np.arange(env.num_envs) // size * size
+    options: dict[str, Any] = {"bars": env.state.bar[first]}
+    if isinstance(env.state, WorldState):
+        options["worlds"] = Draws(env.state.universe[first], env.state.cost_scale)
+    env.reset(options=options)
+
+
+def real_window(process: DecisionProcess, window: range | Sequence[range]) -> range | None:
+    """The training window among the windows; None where parts of it are held out."""
+    if isinstance(window, range):
+        return window
+    real = [one for one in window if one.stop <= process.panel.n_bars]
+    return real[0] if len(process.panels) > 1 and len(real) == 1 else None
 
 
 def account_of(decisions: Decisions, rows: Rows) -> dict[str, Any]:

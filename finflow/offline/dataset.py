@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import Config
+from finflow.config import Config, WorldsConfig
 from finflow.env.decision import DecisionProcess
 from finflow.errors import FinflowError
 from finflow.files import write_together
@@ -33,7 +33,7 @@ __all__ = [
     "save_dataset",
 ]
 
-VERSION = 2
+VERSION = 3
 ROOMS_THAT_DECIDE = ("ledger", "market", "strategies", "env", "offline")
 META = "meta"
 ANEW = "delete it, or collect it anew with --recollect"
@@ -58,6 +58,8 @@ class OfflineDataset:
     episode : int32 (n,)
     family : int8 (n,)
         Index into ``SOURCES``.
+    universe : int16 (n,)
+        Sub-universe of the episode (``env.worlds``); zeros where all episodes have all assets.
     meta : dict
         ``reward_scale`` (the rewards' deviation, by which learners divide), ``made_by``, the hashes of all that
         decides the data, ``sources``, and ``card``, what is inside for people to read.
@@ -73,6 +75,7 @@ class OfflineDataset:
     truncated: NDArray[np.bool_]
     episode: NDArray[np.int32]
     family: NDArray[np.int8]
+    universe: NDArray[np.int16]
     meta: dict[str, Any]
 
     def __len__(self) -> int:
@@ -92,13 +95,15 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
     """Hashes of all that decides a dataset, by name: a mismatch can then say what differs."""
     windows = [window] if isinstance(window, range) else list(window)
     stop = windows[-1].stop
-    panel = process.panel.until(stop)
+    panel = process.panel.until(min(stop, process.panel.n_bars))
+    real = [one for one in windows if one.stop <= process.panel.n_bars]
     train = config.train
     return {
         "version": str(VERSION),
         "prices": panel.sha256,
-        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in windows),
+        "training window": ", ".join(f"{panel.dates[one.start]} to {panel.dates[one.stop - 1]}" for one in real),
         "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
+        "worlds": _worlds_hash(config, process),
         "costs and execution": _hash(config.env.model_dump_json().encode()),
         "objectives": _hash(config.objectives.model_dump_json().encode()),
         "episodes": str(train.offline_episodes),
@@ -107,6 +112,14 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
         "ledger": code_hash(("ledger",)),
         "code": code_hash(),
     }
+
+
+def _worlds_hash(config: Config, process: DecisionProcess) -> str:
+    """Hash of what worlds there are beside the real one; the resampled features are hashed with the others."""
+    if config.worlds == WorldsConfig():
+        return "none"
+    inside = b"" if process.inside is None else process.inside.tobytes()
+    return _hash(config.worlds.model_dump_json().encode() + inside)
 
 
 def _decisions_hash(config: Config, panel: MarketPanel) -> str:

@@ -31,7 +31,7 @@ __all__ = ["export_minari", "import_minari", "minari_folder"]
 
 FORMAT, ALGORITHM, META, HASH = "hdf5", "finflow behaviour data", "finflow_meta", "finflow_sha256"
 _NAME = re.compile(r"([-_\w]+/)*[-_\w]*\w-v\d+")
-_INFOS = ("bar", "family", "episode", "next_action")
+_INFOS = ("bar", "family", "episode", "next_action", "universe")
 
 
 def minari_folder(name: str, root: Path | None = None) -> Path:
@@ -177,7 +177,10 @@ def _episodes(dataset: OfflineDataset, process: DecisionProcess | None, buffer_t
         observations = {"portfolio": seen}
         if process is not None:
             bars = np.append(dataset.bar[part], dataset.bar[stop - 1] + 1).astype(np.int64) - process.lag
-            observations |= {"assets": process.asset_features[bars], "market": process.market_features[bars]}
+            assets = process.asset_features[bars]
+            if process.inside is not None:
+                assets = assets * process.inside[dataset.universe[first]][None, :, None]
+            observations |= {"assets": assets, "market": process.market_features[bars]}
         yield buffer_type(
             id=number,
             observations=observations,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.decision import DecisionProcess, PortfolioState, WorldState
 from finflow.strategies.behaviour import FAMILIES
 
 SOURCES = (*FAMILIES, "coverage", "decisions")
@@ -29,6 +29,7 @@ COLUMNS = {
     "truncated": np.bool_,
     "episode": np.int32,
     "family": np.int8,
+    "universe": np.int16,
 }
 """What a dataset stores, and in which precision."""
 
@@ -47,11 +48,13 @@ class Recorder:
 
     def add(self, before: PortfolioState, after: PortfolioState, **values: NDArray[Any]) -> None:
         """Add one step of every portfolio: the states around it, and the other columns as they are, (N, ...)."""
+        alike = np.zeros(len(before.bar), dtype=np.int64)
         recorded = {
             "bar": before.bar,
             "portfolio": self.process.observed_portfolio(before),
             "next_portfolio": self.process.observed_portfolio(after),
             "net_return": after.wealth / before.wealth - 1.0,
+            "universe": before.universe if isinstance(before, WorldState) else alike,
             "cash_return": self.process.growth[before.bar + 1, -1] - 1.0,
             **values,
         }

@@ -11,13 +11,14 @@ import yaml
 from torch import Generator, Tensor
 
 from finflow.agent.critic import NetworkShape
+from finflow.agent.offline_learner import trade_range
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import Config, config_hash, describe_schema, load_config
+from finflow.config import BCellConfig, Config, config_hash, describe_schema, load_config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.capture import SEPARATOR
 from finflow.guard.checkpoint import read_newest
 from finflow.market.features import Features
-from finflow.training.migration import checked_facts
+from finflow.training.migration import checked_facts, with_prior
 from finflow.yaml_text import parse_file, parse_scalar
 
 CONFIG = "config.yaml"
@@ -61,13 +62,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         If it is damaged, of a newer format, no checkpoint of a training, or holds learned numbers that are none.
     """
     found, file, warning = read_newest(path)
-    facts = checked_facts(found, file.version, file.state)
-    for name, tensor in file.tensors.items():
+    tensors, facts = with_prior(file.tensors, checked_facts(found, file.version, file.state))
+    for name, tensor in tensors.items():
         if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
                 f"{found} holds what is not a number, in {name}: learning had failed there; use an earlier checkpoint"
             )
-    return Checkpoint(found, file.tensors, facts, warning, file.version)
+    return Checkpoint(found, tensors, facts, warning, file.version)
 
 
 def configuration_of(path: Path) -> Config:
@@ -170,7 +171,7 @@ def shape_of(facts: Mapping[str, Any]) -> NetworkShape:
 
 
 def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
-    """The policy in a checkpoint of either phase.
+    """The policy in a checkpoint of either phase: the average, where the online phase keeps one.
 
     Raises
     ------
@@ -181,9 +182,13 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
     if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
         raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
-    policy = ExpertPolicy(shape, Generator()).to(device)
-    for learner in ("bcell", "learner"):
-        prefix = SEPARATOR.join((learner, "policy", ""))
+    try:
+        rates = trade_range(BCellConfig(**checkpoint.facts.get("bcell", {})))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
+    policy = ExpertPolicy(shape, Generator(), trade_range=rates).to(device)
+    for place in (("bcell", "average", ""), ("bcell", "policy", ""), ("learner", "policy", "")):
+        prefix = SEPARATOR.join(place)
         own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
         if own:
             try:

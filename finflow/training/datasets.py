@@ -17,10 +17,11 @@ from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
 from finflow.training.materials import Materials, prepare
+from finflow.training.state import OFFLINE
 
 CARD = "dataset.json"
 """The data card's name in a run folder."""
-SHOWN_BY = ("version", "prices", "training window", "features", "costs and execution")
+SHOWN_BY = ("version", "prices", "training window", "features", "worlds", "costs and execution")
 """What decides the observations of a dataset, of all that made it."""
 
 
@@ -65,8 +66,8 @@ def offline_data(
     FinflowError
         If the file was made by something else; it is never overwritten then.
     """
-    window = materials.train
-    expected = made_by(config, materials.process, window)
+    process, window = materials.learning.process, materials.windows(OFFLINE)
+    expected = made_by(config, process, window)
     given = path
     if path is None:
         name = hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
@@ -74,7 +75,7 @@ def offline_data(
     if path.exists() and not recollect:
         return OfflineData(load_dataset(path, expected), path, reused=True)
     check_writable(path.parent, "output.offline_dir" if given is None else "folder", keep=False)
-    dataset = collect(config, materials.process, window)
+    dataset = collect(config, process, window)
     save_dataset(path, dataset)
     return OfflineData(dataset, path, reused=False)
 
@@ -102,8 +103,8 @@ def export(config: Config, path: Path, name: str, root: Path | None, full: bool)
     process: DecisionProcess | None = None
     if full:
         materials = prepare(config)
-        process = materials.process
-        expected = made_by(config, process, materials.split.train)
+        process = materials.learning.process
+        expected = made_by(config, process, materials.windows(OFFLINE))
         dataset = load_dataset(path, {name: expected[name] for name in SHOWN_BY})
     else:
         dataset = load_dataset(path)

@@ -10,6 +10,8 @@ from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.training.materials import prepare
+from finflow.training.state import ONLINE
+from finflow.training.worlds import episode_worlds
 
 SPLITS = ("train", "validation", "test")
 
@@ -53,7 +55,8 @@ def make_env(
     ----------
     config : Config, path of a YAML file, or None for the defaults
     split : str
-        ``train``, ``validation`` or ``test``: the window that episodes stay within.
+        ``train``, ``validation`` or ``test``: the window that episodes stay within. In ``train`` they have the worlds
+        of the configuration (``worlds.*``), where it has any.
     num_envs : int, optional
         Portfolios of a ``PortfolioVectorEnv``; one ``PortfolioEnv`` when left out.
     whole_window : bool, optional
@@ -87,10 +90,15 @@ def make_env(
             "final_evaluation=True when nothing is left to be chosen"
         )
     materials = prepare(config if isinstance(config, Config) else load_config(config))
-    process = materials.held_out_process() if split == "test" else materials.process
-    window: range = getattr(materials.split, split)
+    process, worlds = materials.process, None
+    window: range | tuple[range, ...] = getattr(materials.split, split)
+    if split == "test":
+        process = materials.held_out_process()
+    if split == "train":
+        process, window = materials.learning.process, materials.windows(ONLINE)
+        worlds = episode_worlds(materials.config, process, ONLINE)
     whole = split != "train" if whole_window is None else whole_window
     length = None if whole else materials.config.env.episode_length
     if num_envs is None:
-        return PortfolioEnv(process, window, length, random_portfolios)
-    return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios)
+        return PortfolioEnv(process, window, length, random_portfolios, worlds=worlds)
+    return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios, worlds=worlds)

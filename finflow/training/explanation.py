@@ -23,14 +23,13 @@ from finflow.evaluation.attribution import attribute
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.readings import readings_of
 from finflow.evaluation.results import BASELINE
-from finflow.evaluation.why import Altered, Asked, Influence, Reasons, largest_trades
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.evaluation.why import Altered, Asked, Influence, Move, Reasons, largest_trades
 from finflow.market.features import Features
 from finflow.strategies.classical import named_strategy
 from finflow.training.agent_strategy import AgentStrategy
-from finflow.training.checkpoints import check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.checkpoints import policy_of
 from finflow.training.counting import count_reading, ledger_of, policy_identity
-from finflow.training.materials import choose_device, prepare
+from finflow.training.opened import open_for_judging
 
 REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
 TRADES = 3  # whose targets are divided among the features, each
@@ -105,16 +104,13 @@ class Explainer:
             return dict(zip(names, weights.tolist(), strict=True))
 
         return Reasons(
+            **vars(self._move(states, decision)),
             date=str(dates[bar]),
             known=str(dates[bar - self.process.lag]),
-            gate=_by_expert(decision.gate[0]),
             experts={name: named(decision.experts[0, expert]) for expert, name in enumerate(EXPERTS)},
             held=named(held),
             aim=named(decision.aim[0]),
-            target=named(centre),
             filled=named(run.weights[step]),
-            trade_rate=float(decision.trade_rate),
-            traded=0.5 * float(move.abs().sum()),
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),
             next_return=float(run.returns[step]),
@@ -199,14 +195,16 @@ class Explainer:
             before = float(portfolio[0, column])
             portfolio[0, column] = asked.value
         decision: Decision = decide(self.policy, States(assets, market, portfolio, states.complete))
+        return Altered(**vars(self._move(states, decision)), asked=asked, before=before)
+
+    def _move(self, states: States, decision: Decision) -> Move:
+        """Where a decision goes from what is held."""
         centre = decision.distribution.centre()[0]
-        return Altered(
-            asked,
-            before,
-            _by_expert(decision.gate[0]),
-            float(decision.trade_rate),
-            0.5 * float((centre - states.weights[0]).abs().sum()),
-            dict(zip(self.run.assets, centre.tolist(), strict=True)),
+        return Move(
+            gate=dict(zip(EXPERTS, decision.gate[0].tolist(), strict=True)),
+            trade_rate=float(decision.trade_rate),
+            target=dict(zip(self.run.assets, centre.tolist(), strict=True)),
+            traded=0.5 * float((centre - states.weights[0]).abs().sum()),
         )
 
 
@@ -222,7 +220,7 @@ def explain_dates(
     path : Path
         A checkpoint file, or a run folder (its best by validation, or its latest without one).
     overrides : mapping
-        As in `held_out.evaluate_checkpoint`.
+        As in `opened.open_for_judging`.
     dates : sequence of str
         YYYY-MM-DD; a day without trading stands for the next one with.
     asked : sequence of Asked
@@ -233,13 +231,8 @@ def explain_dates(
     ConfigError, CheckpointError, MarketError
     """
     wanted = [_date(text) for text in dates]
-    best = CheckpointFolder(path / MODELS).path(BEST)
-    checkpoint = read_checkpoint(best if best.is_file() else path)
-    config = stored_config(checkpoint, overrides)
-    torch.set_num_threads(config.train.threads)
-    materials = prepare(config)
-    check_same_features(checkpoint, materials.features)
-    device, window = choose_device(config.train.device), materials.split.test
+    checkpoint, materials, device = open_for_judging(path, overrides)
+    config, window = materials.config, materials.split.test
     policy, process = policy_of(checkpoint, device), materials.held_out_process()
     steps = _steps(process, window, wanted)
     agent, beside = AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)
@@ -284,10 +277,6 @@ def _date(text: str) -> np.datetime64:
         return np.datetime64(dt.date.fromisoformat(text), "D")
     except ValueError:
         raise ConfigError(f"{text!r} is no date: write it as 2020-03-16") from None
-
-
-def _by_expert(gate: Tensor) -> dict[str, float]:
-    return dict(zip(EXPERTS, gate.tolist(), strict=True))
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

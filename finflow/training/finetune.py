@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
+from finflow.env.decision import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.pretrain import probe_states, reward_units
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
@@ -56,24 +58,36 @@ def calibrate(store: Transitions, bcell: BCell, market: MarketTensors) -> None:
     """Write the fitted value of the behaviour at every stored state: what Cal-QL does not push values under."""
     for start in range(0, len(store), CALIBRATION_ROWS):
         rows = slice(start, min(start + CALIBRATION_ROWS, len(store)))
-        states = market.states(store.columns["bar"][rows], store.columns["portfolio"][rows])
+        universe = store.columns["universe"][rows] if "universe" in store.columns else None
+        states = market.states(store.columns["bar"][rows], store.columns["portfolio"][rows], universe=universe)
         store.columns["calibration"][rows] = bcell.behaviour_value.of_behaviour(states)
+
+
+def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int64] | None:
+    """Sub-universes of N portfolios, (N,), in a market that has any."""
+    if market.members is None or not isinstance(state, WorldState):
+        return None
+    drawn: NDArray[np.int64] = state.universe
+    return drawn
 
 
 def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
     """Every portfolio takes one decision drawn from the policy, and remembers it."""
-    env, process = world.env, run.materials.process
+    env, process = world.env, run.materials.learning.process
     state, before = env.state, process.observed_portfolio(env.state)
     bars = torch.as_tensor(state.bar, device=run.device)
-    states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device))
-    action = bcell.explore(states, run.state.exploration).cpu().numpy()
+    drawn = universe_of(state, market)
+    universe = None if drawn is None else torch.as_tensor(drawn, device=run.device)
+    states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device), universe=universe)
+    action = market.widened(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
     with torch.no_grad():
         calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
     _, reward, terminated, _, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
     kept = run.guard.learnable(reward)
     world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
-    units.remember(*((reward, state.bar) if kept is None else (reward[kept], state.bar[kept])))
+    chosen = slice(None) if kept is None else kept
+    units.remember(reward[chosen], state.bar[chosen], None if drawn is None else drawn[chosen])
     run.state.counters.vector_step += 1
 
 
@@ -112,17 +126,18 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     bcell, world = run.state.bcell, run.state.world
     if bcell is None or world is None:
         raise ValueError("the online phase has not begun")
-    market = MarketTensors.of(run.materials.process, run.device)
+    market = MarketTensors.of(run.materials.learning.process, run.device)
     units = reward_units(run, dataset)
-    offline = Transitions.of(dataset, run.device)
+    offline = Transitions.of(dataset, run.device, market.members is not None)
     calibrate(offline, bcell, market)
-    run.guard.begin(bcell, bcell.policy, probe_states(run, offline, market), dataset.reward_scale)
-    pool = CoveragePool(train.seed, run.materials.process.n_weights, run.device)
+    run.probe = probe_states(run, offline, market)
+    run.guard.begin(bcell, bcell.policy, run.probe, dataset.reward_scale)
+    pool = CoveragePool(train.seed, market.n_weights, run.device)
     warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
     total = steps * train.updates_per_vector_step
     run.progress.start_phase(f"{ONLINE} (B-Cell)", total, done=counters.phase_update)
     if counters.vector_step == 0:
-        run.validate(bcell.policy, {"episode": 0.0})
+        run.validate(bcell.deployed, {"episode": 0.0})
     result: dict[str, float] = {}
     metrics: dict[str, Tensor] = {}
     while counters.vector_step < warmup + steps:
@@ -149,6 +164,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
                     alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
                     target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
                 )
+                bcell.follow_average((done + 1) / total)
             run.state.entropy_schedule.step()
             run.state.target_entropy_schedule.step()
             metrics = found or metrics
@@ -172,7 +188,7 @@ def _between_updates(
     step = train.updates_per_vector_step
     result: dict[str, float] = {}
     if last or _crossed(updates, step, train.validation_updates):
-        found = run.validate(bcell.policy, {"episode": episode})
+        found = run.validate(bcell.deployed, {"episode": episode})
         result = {**{name: float(value) for name, value in metrics.items()}, **found}
     per_step = train.n_envs / run.config.env.episode_length
     due = math.floor(episode / train.checkpoint_interval) > math.floor((episode - per_step) / train.checkpoint_interval)

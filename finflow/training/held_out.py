@@ -18,7 +18,7 @@ from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation import attribution, why
+from finflow.evaluation import agents_together, attribution, generalisation, why
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.field import Field, Make, sharing_fits
 from finflow.evaluation.further import sections_of, tables_of
@@ -26,10 +26,9 @@ from finflow.evaluation.metrics import summarise
 from finflow.evaluation.optimality import score_runs
 from finflow.evaluation.readings import readings_of
 from finflow.evaluation.report import write_report
-from finflow.evaluation.results import ReportData
+from finflow.evaluation.results import BASELINE, ReportData
 from finflow.evaluation.sections import Section
 from finflow.files import check_writable
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.ledger.costs import costs_of
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.base import Strategy
@@ -37,17 +36,17 @@ from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.optimal import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy, experts_alone
-from finflow.training.checkpoints import Checkpoint, check_same_features, policy_of, read_checkpoint, stored_config
+from finflow.training.checkpoints import Checkpoint, policy_of
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
 from finflow.training.explanation import Explainer
 from finflow.training.logging import EVENTS, METRICS
 from finflow.training.manifest import write_manifest
-from finflow.training.materials import Materials, choose_device, prepare
+from finflow.training.materials import Materials, prepare
+from finflow.training.opened import open_for_judging, run_folder_of
 
 REPORTS = "reports"
 AGENT = "finflow"
-FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
 NOTABLE = 3  # trades that a report takes apart
 LIBRARIES = ("torch", "numpy", "pandas", "skfolio", "quantstats", "arch")
 
@@ -93,7 +92,7 @@ def evaluate_agent(
     events = None if told is None else tuple(json.loads(line) for line in told)
     makers: dict[str, Make] = {AGENT: lambda: AgentStrategy(policy, device, AGENT)}
     sweeps = with_backtest or materials.config.evaluation.sweeps
-    return _judge(
+    return judge_held_out(
         materials,
         makers,
         policy_identity(policy),
@@ -117,8 +116,7 @@ def evaluate_checkpoint(
     path : Path
         A checkpoint file, or a run folder (its best by validation, or its latest without one).
     overrides : mapping
-        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
-        and the output may differ.
+        As in `opened.open_for_judging`.
     output : Path, optional
         Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
     with_backtest : bool
@@ -128,26 +126,11 @@ def evaluate_checkpoint(
     ------
     ConfigError, CheckpointError, MarketError
     """
-    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
-    if taught:
-        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
-    best = CheckpointFolder(path / MODELS).path(BEST)
-    checkpoint = read_checkpoint(best if best.is_file() else path)
-    config = stored_config(checkpoint, overrides)
-    torch.set_num_threads(config.train.threads)
-    materials = prepare(config)
-    check_same_features(checkpoint, materials.features)
-    device = choose_device(config.train.device)
+    checkpoint, materials, device = open_for_judging(path, overrides)
     outcome = evaluate_agent(materials, checkpoint, device, output or run_folder_of(checkpoint.path), with_backtest)
     if output is not None:
         write_manifest(output, materials, device, checkpoint_update=checkpoint.counters["update"])
     return outcome
-
-
-def run_folder_of(checkpoint: Path) -> Path:
-    """The run that a checkpoint file lies in, or the file's own folder."""
-    parent = checkpoint.resolve().parent
-    return parent.parent if parent.name == MODELS else parent
 
 
 def backtest_strategies(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
@@ -171,7 +154,7 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
     folder = output or config.output.logs_dir / f"backtest_{next(iter(makers))}"
     materials = prepare(config)
     identity = strategy_identity(next(iter(makers.values()))())
-    outcome = _judge(materials, makers, identity, folder, {}, sweeps=True)
+    outcome = judge_held_out(materials, makers, identity, folder, {}, sweeps=True)
     write_manifest(folder, materials, torch.device("cpu"), strategies=list(names))
     return outcome
 
@@ -184,7 +167,7 @@ def _maker(path: str, config: Config) -> Make:
     return lambda: named_strategy(path, config.evaluation)
 
 
-def _judge(
+def judge_held_out(
     materials: Materials,
     makers: Mapping[str, Make],
     identity: str,
@@ -195,8 +178,32 @@ def _judge(
     experts: Sequence[Strategy] = (),
     events: tuple[dict[str, Any], ...] | None = None,
     policy: ExpertPolicy | None = None,
+    members: Sequence[Strategy] = (),
 ) -> Outcome:
-    """Run a strategy, the first, and those it is compared with over the test window, and write the report."""
+    """Run a strategy, the first, and those it is compared with over the test window, and write the report.
+
+    Parameters
+    ----------
+    materials : Materials
+    makers : mapping of str to callable
+        Name -> what makes a strategy, fresh.
+    identity : str
+        What the ledger of readings knows the judged one by.
+    folder : Path
+        The report goes into its ``reports``.
+    facts : mapping
+        To print beside those of the market.
+    sweeps : bool
+        Whether to run all again under other conditions.
+    training, events
+        What was logged in training.
+    experts : sequence of Strategy
+        Each expert of the judged agent, deciding alone.
+    policy : ExpertPolicy, optional
+        Of the judged agent, whose decisions are taken apart.
+    members : sequence of Strategy
+        The agents that the judged ensemble is made of, each deciding alone.
+    """
     check_writable(folder / REPORTS, keep=False)
     config, process, window = materials.config, materials.held_out_process(), materials.split.test
     readings_of(ledger_of(config), materials.panel.sha256)  # a damaged ledger is told before any work is done
@@ -205,8 +212,9 @@ def _judge(
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
     patient = PatientEqualWeight(config.evaluation.rebalance_every)
     *both, seldom = run_backtests(
-        process, window, [*(make() for make in playing.values()), *optimal, *experts, patient]
+        process, window, [*(make() for make in playing.values()), *optimal, *experts, *members, patient]
     )
+    both, own = both[: len(both) - len(members)], both[len(both) - len(members) :]
     played, alone = tuple(both[: len(both) - len(experts)]), tuple(both[len(both) - len(experts) :])
     known = score_runs(process, window, played, best) if best is not None else None
     index = index_backtest(process, window)
@@ -224,10 +232,15 @@ def _judge(
         cvar_alpha=config.objectives.cvar_alpha,
         training=training if training is not None else pd.DataFrame(),
         facts={**facts, **_provenance(materials, process)},
-        notes=(*_limits(materials, runs), *unknown),
+        notes=(*_limits(materials, runs, len(members)), *unknown),
         optimum=known,
         experts=alone,
-        sections=(*_reasons(field, materials, policy), *sections_of(field, materials.split, config, sweeps)),
+        sections=(
+            *_together(field, played, own, best, config),
+            *_reasons(field, materials, policy),
+            *_learned(training),
+            *sections_of(field, materials.split, config, sweeps),
+        ),
         files=tables_of(field, tuple(makers)),
         tries=tries,
         patient=seldom,
@@ -240,6 +253,22 @@ def _judge(
     return Outcome(folder, report, summary)
 
 
+def _together(
+    field: Field, played: Sequence[Backtest], agents: Sequence[Backtest], best: Optimum | None, config: Config
+) -> list[Section]:
+    """What the agents of an ensemble are worth, each alone."""
+    if not agents:
+        return []
+    baseline = next(run for run in field.runs if run.name == BASELINE)
+    scores = None
+    if best is not None:
+        found = score_runs(field.process, field.window, (*played, *agents), best).scores
+        shown = (field.runs[0].name, baseline.name, *(run.name for run in agents))
+        scores = {name: found[name].score for name in shown if name in found}
+    settings = config.evaluation
+    return [agents_together.section(field.runs[0], agents, baseline, settings.confidence, config.train.seed, scores)]
+
+
 def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) -> list[Section]:
     """What the return came from, and for an agent why it traded when it traded most."""
     made = [attribution.section(field, EXPERTS)]
@@ -247,6 +276,12 @@ def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) ->
         explainer = Explainer(policy, field.process, materials.features, field.window, field.runs[0])
         made.append(why.section(explainer.largest(NOTABLE)))
     return made
+
+
+def _learned(training: pd.DataFrame | None) -> list[Section]:
+    """How the training generalised, where it was measured."""
+    found = None if training is None else generalisation.section(training)
+    return [] if found is None else [found]
 
 
 def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
@@ -345,15 +380,16 @@ def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any
     }
 
 
-def _limits(materials: Materials, runs: Sequence[Backtest]) -> tuple[str, ...]:
+def _limits(materials: Materials, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
     """What the data cannot show, in words."""
     notes = []
-    survivorship = materials.panel.provenance.get("survivorship")
+    survivorship = str(materials.panel.provenance.get("survivorship") or "")
     if survivorship:
-        notes.append(str(survivorship))
+        notes.append(f"{survivorship[:1].upper()}{survivorship[1:]}.")
+    one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"
+    luck = "luck of the seed or of the period" if agents < 2 else "luck of the period"
     notes += [
-        "One agent from one seed was judged on one test window: the interval covers luck within that window, not the "
-        "luck of the seed or of the period.",
+        f"{one} judged on one test window: the interval covers luck within that window, not the {luck}.",
         "Prices are daily and adjusted; orders fill whole, at the configured price, and "
         + (
             "what they move is a cost of the trade alone: later prices stay as they were."

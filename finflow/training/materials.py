@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from finflow.market.features import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
 from finflow.market.splits import Split, split_panel, visible
+from finflow.training.worlds import Learning, learning_of, met_in
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,19 @@ class Materials:
     def train(self) -> range | tuple[range, ...]:
         """Bars that episodes stay within; of several ranges, each within one."""
         return self.stretches or self.split.train
+
+    @cached_property
+    def learning(self) -> Learning:
+        """The market that is learned in; `process` itself where no histories are resampled."""
+        windows = self.stretches or (self.split.train,)
+        return learning_of(self.config, self.process, self.features, self.moments, windows)
+
+    def windows(self, phase: str) -> range | tuple[range, ...]:
+        """Bars of `learning` that the episodes of a phase stay within, as `train` has them."""
+        resampled = self.learning.resampled if met_in(self.config, phase) else ()
+        if not resampled:
+            return self.train
+        return (*(self.stretches or (self.split.train,)), *resampled)
 
     @property
     def shape(self) -> NetworkShape:
@@ -187,3 +202,11 @@ def choose_device(name: str) -> torch.device:
     if not available[name]:
         raise ConfigError(f"train.device = {name}, but this machine has no such device; use auto or cpu")
     return torch.device(name)
+
+
+def device_here(name: str) -> torch.device:
+    """The device of a configuration; the CPU where agents were trained on one that this machine lacks."""
+    try:
+        return choose_device(name)
+    except ConfigError:
+        return torch.device("cpu")

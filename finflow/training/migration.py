@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
 
 from finflow.errors import CheckpointError
 from finflow.schema import LENSES
 from finflow.tensor_file import VERSION
 
 Facts = dict[str, Any]
+POLICY, PRIOR = "bcell/policy/", "bcell/prior/"
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Text = Annotated[str, Field(max_length=200)]
 
@@ -36,6 +38,18 @@ def _from_1(facts: Facts) -> Facts:
         added["world"] = {**world, "first": None}
     older = {name: value for name, value in facts.items() if name != "torch"}
     return {**older, "training": {**facts["training"], **added}, "runtime": {"torch": str(facts.get("torch"))}}
+
+
+def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tensor], Facts]:
+    """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
+    stands takes that place, and how far it moves is measured from there."""
+    agent = facts["training"].get("bcell")
+    if not isinstance(agent, dict) or "prior" in agent:
+        return tensors, facts
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(POLICY)}
+    added = {PRIOR + name.removeprefix(POLICY): tensor for name, tensor in own.items()}
+    training = {**facts["training"], "bcell": {**agent, "prior": agent.get("policy")}}
+    return {**tensors, **added}, {**facts, "training": training}
 
 
 #: Version -> what brings its facts to the next one.

@@ -15,7 +15,7 @@ from finflow.agent.losses import bellman_target, mean_loss
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.optimisation import descend, follow, freeze, make_optimiser
 from finflow.config import Config
-from finflow.training.ordering import epoch_order, group_size
+from finflow.training.ordering import epoch_order, group_size, markets_of
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.state import seeded
@@ -41,7 +41,8 @@ def fitted_q_value(
     critic, target = copy.deepcopy(learner.critic), copy.deepcopy(learner.target_critic)
     freeze([target])
     optimiser = make_optimiser(critic, config.bcell.critic_lr)
-    bars = store.columns["bar"].cpu()
+    universe = store.columns.get("universe")
+    bars = markets_of(store.columns["bar"].cpu(), None if universe is None else universe.cpu())
     size = group_size(bars, config.offline.group_size, config.train.offline_batch_size)
     groups = config.train.offline_batch_size // size
     generator = seeded(config.train.seed, PURPOSE)
@@ -64,5 +65,5 @@ def fitted_q_value(
         states = make_batch(rows, market, units, group_size=size).states
         action = learner.policy.deterministic(states).unsqueeze(1)
         worth = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
-    reference = units.reference[store.columns["bar"]].mean()
+    reference = units.earned(store.columns["bar"], universe).mean()
     return float(worth.mean()) * (1.0 - config.bcell.gamma) * units.scale + float(reference)

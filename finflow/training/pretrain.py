@@ -13,7 +13,7 @@ from finflow.config import Config
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
 from finflow.training.off_policy import fitted_q_value
-from finflow.training.ordering import epoch_order, group_size, n_groups
+from finflow.training.ordering import epoch_order, group_size, markets_of, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
@@ -44,7 +44,9 @@ class Epochs:
 
     def __init__(self, config: Config, dataset: OfflineDataset) -> None:
         self.seed = config.train.seed
-        self.bars = torch.from_numpy(dataset.bar.astype(np.int64))
+        self.bars = markets_of(
+            torch.from_numpy(dataset.bar.astype(np.int64)), torch.from_numpy(dataset.universe.astype(np.int64))
+        )
         self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
         available = n_groups(self.bars, self.group_size)
         self.groups = min(config.train.offline_batch_size // self.group_size, available)
@@ -90,14 +92,15 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     policy = learner.policy
     if not isinstance(policy, ExpertPolicy):
         raise TypeError("the offline phase of a market trains an ExpertPolicy")
-    store = Transitions.of(dataset, run.device)
+    market = MarketTensors.of(run.materials.learning.process, run.device)
+    store = Transitions.of(dataset, run.device, market.members is not None)
     store.columns["behaviour_return"] = state.behaviour_returns
-    market = MarketTensors.of(run.materials.process, run.device)
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
-    run.guard.begin(learner, policy, probe_states(run, store, market), dataset.reward_scale)
+    run.probe = probe_states(run, store, market)
+    run.guard.begin(learner, policy, run.probe, dataset.reward_scale)
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
     while counters.phase_update < epochs.total:
@@ -130,7 +133,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
-    units = RewardUnits.of(run.materials.process, dataset.reward_scale, reference, run.device)
+    units = RewardUnits.of(run.materials.learning.process, dataset.reward_scale, reference, run.device)
     return units._replace(normalizer=run.state.reward_normalizer)
 
 
@@ -142,14 +145,15 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
     if units.normalizer is None or units.normalizer.get_statistics()["count"]:
         return
     places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
-    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places])
+    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places], dataset.universe[places])
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
     """Recorded states, evenly apart in the data, on which the guard looks at the policy."""
     count = min(run.config.guard.stability.probe_states, len(store))
     places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
-    return market.states(store.columns["bar"][places], store.columns["portfolio"][places])
+    rows = store.rows(places)
+    return market.states(rows["bar"], rows["portfolio"], universe=rows.get("universe"))
 
 
 @torch.no_grad()
@@ -164,12 +168,14 @@ def refresh_returns(
 ) -> None:
     """Write the behaviour's lambda-returns, in scaled rewards, bootstrapped from V_mu as it stands."""
     values = np.empty(len(dataset))
+    universe = store.columns.get("universe")
     for start in range(0, len(dataset), VALUE_ROWS):
         rows = slice(start, min(start + VALUE_ROWS, len(dataset)))
-        states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows])
+        drawn = None if universe is None else universe[rows]
+        states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows], universe=drawn)
         values[rows] = learner.value.of_behaviour(states).cpu().numpy()
     found = lambda_returns(
-        units.scaled(store.columns["reward"].double(), store.columns["bar"]).cpu().numpy(),
+        units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
         values,
         dataset.terminated,
         episode_ends(dataset.episode, dataset.terminated),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TextIO
@@ -50,9 +50,8 @@ class _Phase:
         parts = []
         if (rate := self.rate) is not None:
             parts.append(f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.1f} steps/s")
-            parts.append(f"{_duration((self.total - self.done) / rate)} left")
-        parts += [f"{_WORDS.get(name, name.replace('_', ' '))} {_figure(value)}" for name, value in self.facts.items()]
-        return "  ".join(parts)
+            parts.append(f"{duration((self.total - self.done) / rate)} left")
+        return "  ".join([*parts, *described(self.facts)])
 
 
 class ProgressDisplay:
@@ -112,6 +111,10 @@ class ProgressDisplay:
         if self._live is not None:
             self._live.stop()
 
+    def write_to(self, console_log: Callable[[str], None]) -> None:
+        """From now on, each plain line goes there as well."""
+        self._console_log = console_log
+
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
         """Begin a phase of `total` steps, `done` of which were made before (by the run that is resumed)."""
         self.end_phase()
@@ -147,6 +150,10 @@ class ProgressDisplay:
         """Show one line that stays."""
         self._line(text)
 
+    def note(self, text: str) -> None:
+        """Show one line that stays, unless others share the display."""
+        self._line(text)
+
     def end_phase(self) -> None:
         """Finish the phase, if one is under way, and say how long it took."""
         phase, self._phase = self._phase, None
@@ -159,7 +166,7 @@ class ProgressDisplay:
         made = phase.done - phase.done_before
         facts = "".join(f", {_WORDS.get(name, name)} {_figure(value)}" for name, value in phase.facts.items())
         speed = f", {made / seconds:,.0f} steps/s" if seconds > 0 and made >= 10 * seconds else ""
-        self._line(f"{phase.name}: {made:,} steps in {_duration(seconds)}{speed}{facts}")
+        self._line(f"{phase.name}: {made:,} steps in {duration(seconds)}{speed}{facts}")
 
     def _line(self, text: str, quiet_when_live: bool = False) -> None:
         if self._live is None:
@@ -170,7 +177,13 @@ class ProgressDisplay:
             self._console_log(text)
 
 
-def _duration(seconds: float) -> str:
+def described(facts: Mapping[str, Fact]) -> list[str]:
+    """Facts in words: ``validation Sharpe 0.41``."""
+    return [f"{_WORDS.get(name, name.replace('_', ' '))} {_figure(value)}" for name, value in facts.items()]
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``9.5 s``, ``42 s``, ``1:05 min``, ``2:03 h``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.decision import DecisionProcess, PortfolioState, WorldState
 from finflow.offline.dataset import SOURCES, OfflineDataset
 from finflow.training.reward_units import RewardUnits
 
@@ -31,21 +31,37 @@ class MarketTensors(NamedTuple):
     lag : int
     complete : bool
         Whether every asset is listed at every bar.
+    members : Tensor or None, (pool, n)
+        Assets of each sub-universe: states are then narrowed to these.
     """
 
     assets: Tensor
     market: Tensor
     lag: int
     complete: bool
+    members: Tensor | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device) -> MarketTensors:
         """The features of a decision process."""
         assets = torch.from_numpy(process.asset_features).to(device)
         market = torch.from_numpy(process.market_features.copy()).to(device)
-        return cls(assets, market, process.lag, complete=bool(process.panel.listed.all()))
+        members = None if process.members is None else torch.from_numpy(process.members).to(device)
+        return cls(assets, market, process.lag, bool((process.asset_features[:, :, -1] > 0.0).all()), members)
 
-    def states(self, bars: Tensor, portfolio: Tensor, noise: Generator | None = None, scale: float = 0.0) -> States:
+    @property
+    def n_weights(self) -> int:
+        """Weights of a state: the assets that an episode has, and cash."""
+        return 1 + (self.assets.shape[1] if self.members is None else self.members.shape[1])
+
+    def states(
+        self,
+        bars: Tensor,
+        portfolio: Tensor,
+        noise: Generator | None = None,
+        scale: float = 0.0,
+        universe: Tensor | None = None,
+    ) -> States:
         """States at decision bars, with Gaussian noise on the features if asked for.
 
         Parameters
@@ -56,15 +72,40 @@ class MarketTensors(NamedTuple):
         noise : Generator, optional
         scale : float
             Deviation of the noise; the features' own is one.
+        universe : int Tensor, (groups,), optional
+            Sub-universes, where the market has any; all of the assets when left out.
         """
         rows = bars - self.lag
-        assets, market = self.assets[rows], self.market[rows]
+        market = self.market[rows]
+        if self.members is None or universe is None:
+            assets = self.assets[rows]
+        else:
+            inside = self.members[universe]
+            assets = self.assets[rows.unsqueeze(1), inside]
+            portfolio = self.narrowed(portfolio, universe.repeat_interleave(len(portfolio) // len(universe)))
         if scale > 0.0 and noise is not None:
             market = market + scale * torch.randn(market.shape, generator=noise, device=market.device)
             drawn = torch.randn(assets.shape, generator=noise, device=assets.device)
             drawn[..., -1] = 0.0  # the last column says whether an asset is listed
             assets = assets + scale * drawn
         return States(assets, market, portfolio, self.complete)
+
+    def narrowed(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
+        """Of each of ``portfolios`` (batch, K + ...) the columns of its own assets, of cash, and what follows."""
+        if self.members is None or universe is None:
+            return portfolios
+        n_assets = self.assets.shape[1]
+        rest = torch.arange(n_assets, portfolios.shape[1], device=portfolios.device).expand(len(portfolios), -1)
+        return portfolios.gather(1, torch.cat([self.members[universe], rest], dim=1))
+
+    def widened(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
+        """Portfolios of sub-universes (batch, n + 1) among all weights, with nothing outside."""
+        if self.members is None or universe is None:
+            return portfolios
+        n_assets = self.assets.shape[1]
+        cash = torch.full((len(portfolios), 1), n_assets, dtype=torch.int64, device=portfolios.device)
+        wide = portfolios.new_zeros(len(portfolios), n_assets + 1)
+        return wide.scatter(1, torch.cat([self.members[universe], cash], dim=1), portfolios)
 
 
 class Transitions:
@@ -80,6 +121,8 @@ class Transitions:
     device : torch.device
     slack : int
         Older transitions kept beside, which are not drawn: ``forget_after`` can go back so far and lose nothing.
+    universes : bool
+        Whether a transition remembers the sub-universe of its episode.
 
     Attributes
     ----------
@@ -92,7 +135,13 @@ class Transitions:
     """
 
     def __init__(
-        self, capacity: int, n_weights: int, portfolio_size: int, device: torch.device, slack: int = 0
+        self,
+        capacity: int,
+        n_weights: int,
+        portfolio_size: int,
+        device: torch.device,
+        slack: int = 0,
+        universes: bool = False,
     ) -> None:
         widths = {
             "portfolio": portfolio_size,
@@ -106,6 +155,8 @@ class Transitions:
             self.columns[name] = torch.zeros(places, device=device)
         for name in ("bar", "family"):
             self.columns[name] = torch.zeros(places, dtype=torch.int64, device=device)
+        if universes:
+            self.columns["universe"] = torch.zeros(places, dtype=torch.int64, device=device)
         self.capacity = capacity
         self.written = self.first = 0
 
@@ -123,9 +174,10 @@ class Transitions:
         return self.columns["bar"].device
 
     @classmethod
-    def of(cls, dataset: OfflineDataset, device: torch.device) -> Transitions:
+    def of(cls, dataset: OfflineDataset, device: torch.device, universes: bool = False) -> Transitions:
         """All transitions of an offline dataset."""
-        store = cls(len(dataset), dataset.action.shape[1], dataset.portfolio.shape[1], device)
+        n_weights, size = dataset.action.shape[1], dataset.portfolio.shape[1]
+        store = cls(len(dataset), n_weights, size, device, universes=universes)
         stored = dataset.arrays()
         store.add(**{name: stored[name] for name in store.columns if name in stored})
         return store
@@ -181,6 +233,7 @@ class Transitions:
             "terminated": terminated,
             "family": np.full(len(reward), ONLINE),
             "calibration": calibration,
+            **({"universe": state.universe} if isinstance(state, WorldState) else {}),
         }
         self.add(**(rows if kept is None else {name: values[kept] for name, values in rows.items()}))
 
@@ -219,15 +272,16 @@ def make_batch(
     group_size : int
         Every so many rows are of one bar, and share its market.
     """
-    bars = rows["bar"][::group_size]
+    bars, universe = rows["bar"][::group_size], rows.get("universe")
     bars = torch.cat([bars, bars + 1])
+    shared = None if universe is None else universe[::group_size].repeat(2)
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
-        both=market.states(bars, portfolios, noise, noise_scale),
-        actions=rows["action"],
-        rewards=units.scaled(rows["reward"], rows["bar"]),
+        both=market.states(bars, portfolios, noise, noise_scale, shared),
+        actions=market.narrowed(rows["action"], universe),
+        rewards=units.scaled(rows["reward"], rows["bar"], universe),
         terminated=rows["terminated"],
-        next_actions=rows["next_action"],
+        next_actions=market.narrowed(rows["next_action"], universe),
         families=rows["family"],
         calibrations=rows["calibration"],
         behaviour_returns=rows["behaviour_return"],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from finflow.agent.batch import States
 from finflow.agent.policy import ExpertPolicy
 from finflow.config import Config, OutputConfig, config_hash, dump_config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder, CheckpointWriter
+from finflow.training import generalisation
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import feature_names
 from finflow.training.code import runtime
@@ -28,31 +28,9 @@ from finflow.training.materials import Materials
 from finflow.training.profiling import UpdateProfiler
 from finflow.training.progress import ProgressDisplay
 from finflow.training.state import TrainingState
+from finflow.training.stopping import stop_requested
 
 LOG_EVERY = 50  # updates between two rows of metrics
-_stop = threading.Event()
-_stopping_at_once: list[int] = []  # threads in which a stop need not wait
-
-
-def request_stop() -> None:
-    """Ask the training to write ``checkpoint_latest`` at the next update's end and stop with KeyboardInterrupt."""
-    if threading.get_ident() in _stopping_at_once:
-        raise KeyboardInterrupt
-    _stop.set()
-
-
-@contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """For work that can be done again from the checkpoints: a stop asked for in this thread is a KeyboardInterrupt."""
-    thread = threading.get_ident()
-    _stopping_at_once.append(thread)
-    try:
-        if _stop.is_set():
-            _stop.clear()
-            raise KeyboardInterrupt
-        yield
-    finally:
-        _stopping_at_once.remove(thread)
 
 
 @dataclass
@@ -68,6 +46,8 @@ class TrainingRun:
     folder : Path
     log : RunLog
     progress : ProgressDisplay
+    probe : States or None
+        Recorded states on which policies are compared, from the beginning of a phase on.
     """
 
     config: Config
@@ -77,6 +57,7 @@ class TrainingRun:
     folder: Path
     log: RunLog
     progress: ProgressDisplay
+    probe: States | None = None
 
     @cached_property
     def profiler(self) -> UpdateProfiler:
@@ -145,8 +126,7 @@ class TrainingRun:
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
-        if _stop.is_set():
-            _stop.clear()
+        if stop_requested():
             self.checkpoint()
             raise KeyboardInterrupt
 
@@ -167,6 +147,7 @@ class TrainingRun:
         metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
+        row |= generalisation.measure(self, policy)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
         score = metrics[self.config.train.best_by]
         if math.isfinite(score) and (counters.best_score is None or score > counters.best_score):

@@ -24,6 +24,7 @@ from finflow.training.normalization import RewardNormalizer
 from finflow.training.replay import ONLINE as FAMILY
 from finflow.training.replay import Transitions
 from finflow.training.schedules import EntropySchedule
+from finflow.training.worlds import episode_worlds
 
 OFFLINE, ONLINE = "offline", "online"
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
@@ -81,6 +82,12 @@ class OnlineWorld:
         self.env = env
         self.replay = replay
 
+    @property
+    def n_universes(self) -> int:
+        """Sub-universes that episodes may have."""
+        inside = self.env.process.inside
+        return 1 if inside is None else len(inside)
+
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Environments in mid-episode, their generator, and what was written to the replay."""
         arrays, generator = self.env.get_state()
@@ -108,8 +115,9 @@ class OnlineWorld:
             ("env.age", range(length)),
             ("replay.bar", bars),
             ("replay.family", range(FAMILY + 1)),
+            *((f"{place}.universe", range(self.n_universes)) for place in ("env", "replay")),
         ):
-            if len(tensors[name]) and not {int(tensors[name].min()), int(tensors[name].max())} <= set(values):
+            if len(tensors.get(name, ())) and not {int(tensors[name].min()), int(tensors[name].max())} <= set(values):
                 raise ValueError(f"{name} is out of its range")
         if not all(bool(tensors[f"env.{name}"].isfinite().all()) for name in fresh):
             raise ValueError("an environment holds what is not a number")
@@ -222,21 +230,24 @@ def start_online(config: Config, materials: Materials, device: torch.device) -> 
     """The agent and its world before the hand-over's first step; the agent is still to be seeded."""
     seed = config.train.seed
     bcell = BCell(materials.shape, config.bcell, seeded(seed, 4), device)
+    process = materials.learning.process
     env = PortfolioVectorEnv(
-        materials.process,
-        materials.train,
+        process,
+        materials.windows(ONLINE),
         config.train.n_envs,
         config.env.episode_length,
         random_portfolios=True,
         compiled=False,
+        worlds=episode_worlds(config, process, ONLINE),
     )
     env.reset(seed=seed + 5)
     replay = Transitions(
         config.bcell.memory_capacity,
-        materials.process.n_weights,
-        materials.process.portfolio_size,
+        process.n_weights,
+        process.portfolio_size,
         device,
         slack=replay_slack(config),
+        universes=process.inside is not None,
     )
     return bcell, OnlineWorld(env, replay)
 

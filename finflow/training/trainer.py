@@ -28,14 +28,16 @@ from finflow.training.checkpoints import (
 from finflow.training.code import changed, runtime
 from finflow.training.datasets import CARD, OfflineData, offline_data
 from finflow.training.finetune import finetune
-from finflow.training.held_out import Outcome, evaluate_agent, run_folder_of
+from finflow.training.held_out import Outcome, evaluate_agent
 from finflow.training.logging import METRICS, RunLog
 from finflow.training.manifest import MANIFEST, manifest_text
 from finflow.training.materials import Materials, choose_device, prepare
+from finflow.training.opened import run_folder_of
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
-from finflow.training.run import TrainingRun, request_stop, stopping_at_once
+from finflow.training.run import TrainingRun
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
+from finflow.training.stopping import request_stop, stopping_at_once
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
 
@@ -181,7 +183,7 @@ class FinFlowTrainer:
     def policy(self) -> ExpertPolicy:
         """The policy as it stands, in either phase."""
         state = self._begin().state
-        policy = state.bcell.policy if state.bcell is not None else state.learner.policy if state.learner else None
+        policy = state.bcell.deployed if state.bcell is not None else state.learner.policy if state.learner else None
         if not isinstance(policy, ExpertPolicy):
             raise FinflowError("this training has no policy for portfolios")
         return policy
@@ -199,14 +201,15 @@ class FinFlowTrainer:
             write_atomically(self.run_folder / CONFIG, dump_config(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
             write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
-            progress = self._progress or ProgressDisplay(console_log=log.console)
+            progress = self._progress or ProgressDisplay()
+            progress.write_to(log.console)
             for line in self._warnings:
                 log.console(line)
             if checkpoint is not None:
                 self._bring_best(state, checkpoint, progress)
             if checkpoint is None and self._offline_data is not None:
                 for line in self._offline_data.lines():
-                    progress.message(line)
+                    progress.note(line)
             self._run = TrainingRun(self.config, self.materials, self.device, state, self.run_folder, log, progress)
         return self._run
 

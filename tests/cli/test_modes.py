@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
+from finflow.experiments.job_folder import begin
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,7 +92,8 @@ class Application:
         free = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
         fakes = {
             "trainer": SimpleNamespace(FinFlowTrainer=Trainer, request_stop=request_stop),
-            "held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest, FREE_SECTIONS=free),
+            "held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest),
+            "opened": SimpleNamespace(FREE_SECTIONS=free),
             "checkpoints": SimpleNamespace(configuration_of=lambda path: application.stored, flatten=flatten),
         }
         for name, fake in fakes.items():
@@ -283,36 +286,66 @@ def test_backtest_of_a_named_strategy(application: Application) -> None:
     assert application.called("backtest") == (load_config(None, {"env.slippage_bps": 9}, {}), ["momentum", "mine:Own"])
 
 
-class Protocols:
-    """Stands in for the trainings of a protocol."""
+class Trainings:
+    """Stands in for the trainings of protocols and jobs."""
 
     def __init__(self, application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
         self.application = application
         self.planned: list[tuple[Config, str, Path | None]] = []
+        self.jobs: list[tuple[Config, Path, str]] = []
+        self.where: Any = None
+        self.folders: list[str] = []
         self.during: Callable[[], None] = lambda: None
-        made = {"plan_of": self.plan_of, "run_protocol": self.run, "estimate": lambda plan: self}
-        monkeypatch.setitem(sys.modules, "finflow.experiments.protocols", SimpleNamespace(**made))
-        monkeypatch.setattr("finflow.experiments.protocols", SimpleNamespace(**made), raising=False)
-        monkeypatch.setitem(sys.modules, "finflow.training.run", SimpleNamespace(request_stop=lambda: None))
+        fakes = {
+            "protocols": {"plan_of": self.plan_of},
+            "jobs": {"run_all": self.run, "estimate_all": self.estimate, "job_of": self.job_of},
+        }
+        for name, made in fakes.items():
+            monkeypatch.setitem(sys.modules, f"finflow.experiments.{name}", SimpleNamespace(**made))
+            monkeypatch.setattr(f"finflow.experiments.{name}", SimpleNamespace(**made), raising=False)
+        monkeypatch.setitem(sys.modules, "finflow.training.stopping", SimpleNamespace(request_stop=lambda: None))
 
-    def plan_of(self, config: Config, protocol: str, parent: Path | None) -> None:
+        sys.modules["finflow.training.trainer"].new_run_folder = self.new_folder  # type: ignore[attr-defined]
+
+    def new_folder(self, logs: Path) -> Path:
+        self.folders.append(str(logs))
+        return logs / "new"
+
+    def plan_of(self, config: Config, protocol: str, parent: Path | None) -> Any:
         self.planned.append((config, protocol, parent))
+        return SimpleNamespace(trainings=[SimpleNamespace(config=config)], market="", folder=Path("plan"))
 
-    def run(self, plan: None) -> Outcome:
+    def job_of(self, config: Config, folder: Path, market: str = "") -> FakeJob:
+        self.jobs.append((config, folder, market))
+        return FakeJob(config, folder, market)
+
+    def run(self, jobs: Sequence[Any], where: Any) -> list[Outcome]:
+        self.where = where
         self.during()
-        return self.application.outcome
+        return [self.application.outcome for _ in jobs]
 
-    def lines(self) -> list[str]:
-        return ["12 trainings"]
+    def estimate(self, jobs: Sequence[Any], where: Any) -> Any:
+        return SimpleNamespace(lines=lambda: ["12 trainings"])
+
+
+@dataclass(frozen=True)
+class FakeJob:
+    config: Config
+    folder: Path
+    market: str
+
+    @property
+    def trainings(self) -> list[Any]:
+        return [SimpleNamespace(config=self.config)]
 
 
 @pytest.fixture
-def protocols(application: Application, monkeypatch: pytest.MonkeyPatch) -> Protocols:
-    return Protocols(application, monkeypatch)
+def protocols(application: Application, monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    return Trainings(application, monkeypatch)
 
 
 def test_a_protocol_trains_by_the_configuration_that_is_given(
-    protocols: Protocols, capsys: pytest.CaptureFixture[str]
+    protocols: Trainings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--mode", "evaluate", "--protocol", "walk-forward", "--seed", "4", "--seeds", "3"]) == 0
     given = {"train.seed": 4, "evaluation.protocol.seeds": 3}
@@ -320,20 +353,20 @@ def test_a_protocol_trains_by_the_configuration_that_is_given(
     assert "over the judged windows, in the path of median Sharpe ratio, net of costs" in capsys.readouterr().out
 
 
-def test_a_protocol_trains_as_an_agent_was_trained_and_may_change_that(protocols: Protocols, run: Path) -> None:
+def test_a_protocol_trains_as_an_agent_was_trained_and_may_change_that(protocols: Trainings, run: Path) -> None:
     protocols.application.stored = load_config(None, {"bcell.gamma": 0.9}, {})
     assert main(["--mode", "evaluate", "--protocol", "cpcv", "--resume", str(run), "--sac-episodes", "7"]) == 0
     given = {"bcell.gamma": 0.9, "train.online_episodes": 7}
     assert protocols.planned == [(load_config(None, given, {}), "cpcv", run / "protocols")]
 
 
-def test_a_dry_run_only_counts(protocols: Protocols, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_only_counts(protocols: Trainings, capsys: pytest.CaptureFixture[str]) -> None:
     protocols.during = lambda: pytest.fail("trained")
     assert main(["--mode", "evaluate", "--protocol", "cpcv", "--dry-run"]) == 0
     assert capsys.readouterr().out == "12 trainings\n"
 
 
-def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Protocols, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Trainings, capsys: pytest.CaptureFixture[str]) -> None:
     def press() -> None:
         raise KeyboardInterrupt
 
@@ -345,6 +378,97 @@ def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Protocols, capsys: py
 def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Path) -> None:
     assert main(["--mode", "evaluate", "--protocol", "holdout", "--resume", str(run)]) == 0
     assert application.called("evaluate") == (run, {}, None)
+
+
+# --- several trainings
+
+
+def test_several_seeds_are_a_job_shared_out_among_workers(
+    protocols: Trainings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode", "train", "--seeds", "3", "--workers", "2", "--set", "train.threads=1"]) == 0
+    assert protocols.jobs == [(load_config(None, {"train.seeds": 3}, {}), Path(), "")]
+    assert (protocols.where.workers, protocols.where.cluster, protocols.where.threads) == (2, None, 1)
+    assert protocols.folders == ["logs"]
+
+
+def test_a_job_that_is_stopped_says_how_to_go_on(protocols: Trainings, capsys: pytest.CaptureFixture[str]) -> None:
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    protocols.during = press
+    said = complaint(capsys, "--mode", "train", "--seeds", "3", status=130)
+    assert said == "stopped; to go on: python main.py --mode train --resume logs/new"
+
+
+def test_a_dry_run_of_a_job_makes_no_folder(protocols: Trainings) -> None:
+    protocols.during = lambda: pytest.fail("trained")
+    assert main(["--mode", "train", "--seeds", "3", "--dry-run"]) == 0
+    assert protocols.folders == []
+
+
+def begun(folder: Path, seeds: int) -> Path:
+    """The folder of a job of some agents, none of them made."""
+    begin(folder, load_config(None, {"bcell.gamma": 0.9, "train.seeds": seeds}, {}))
+    return folder
+
+
+def test_a_job_goes_on_in_its_folder_as_it_was_begun_and_may_grow(protocols: Trainings, tmp_path: Path) -> None:
+    job = begun(tmp_path / "job", 3)
+    assert main(["--mode", "train", "--resume", str(job), "--seeds", "5", "--workers", "2"]) == 0
+    config = load_config(None, {"bcell.gamma": 0.9, "train.seeds": 5}, {})
+    assert protocols.jobs == [(config, job, "")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--seeds", "2"], "has 3 agents, and --seeds is 2: to leave some out would be to choose among them"),
+        (["--seed", "7"], "train.seed is 7, but the run in"),
+        (["--universe", "u.yaml"], "leave --universe and --recollect out"),
+    ],
+)
+def test_a_job_that_goes_on_stays_what_it_is(
+    arguments: list[str], words: str, protocols: Trainings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = begun(tmp_path / "job", 3)
+    assert words in complaint(capsys, "--mode", "train", "--resume", str(job), *arguments)
+    assert protocols.jobs == []
+
+
+def test_agents_that_are_missing_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = begun(tmp_path / "job", 3)
+    said = complaint(capsys, "--mode", "evaluate", "--resume", str(job))
+    assert f"{job} has 0 of 3 agents; make the others with --mode train --resume {job}" in said
+
+
+def test_a_universe_file_is_a_job_in_each_of_them(protocols: Trainings, tmp_path: Path) -> None:
+    (tmp_path / "u.yaml").write_text("one: AAPL MSFT  # two\ntwo: [JPM, KO]\n")
+    command = ["--mode", "train", "--universe", "u.yaml", "--dry-run", "--set", "market.source=embedded"]
+    assert main(command) == 0
+    assert [(config.market.tickers, name) for config, _, name in protocols.jobs] == [
+        (("AAPL", "MSFT"), "one"),
+        (("JPM", "KO"), "two"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no universe; write lines such as tech: AAPL MSFT NVDA"),
+        ("one: AAPL MSFT\none: JPM KO\n", "line 2: not valid YAML: one is given twice"),
+        ("one: AAPL MSFT AAPL\n", "line 1: universe 'one' names AAPL twice"),
+        ("a: JPM KO\nb: JPM\n", "line 2: universe 'b' has 1 ticker, and needs at least two"),
+        ("../x: JPM KO\n", "universe '../x' cannot be the name of a folder"),
+        ("a: {b: 3}\n", "universe 'a' must be a list of tickers"),
+        ("AAPL MSFT\n", "line 1: must hold sections"),
+    ],
+)
+def test_a_universe_file_that_cannot_be_used(
+    text: str, words: str, protocols: Trainings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "u.yaml").write_text(text)
+    assert words in complaint(capsys, "--mode", "train", "--universe", "u.yaml")
 
 
 # --- mistakes
@@ -394,7 +518,17 @@ def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Pat
         (["--mode", "evaluate", "--resume", "r", "--dry-run"], "--dry-run belongs to --protocol walk-forward or cpcv"),
         (["--mode", "evaluate", "--protocol", "cpcv", "--resume", "none"], "none does not exist: name a run folder"),
         (["--mode", "train", "--protocol", "cpcv"], "--protocol belongs to --mode evaluate, not to --mode train"),
-        (["--mode", "backtest", "--strategy", "s", "--dry-run"], "--dry-run belongs to --mode evaluate"),
+        (
+            ["--mode", "backtest", "--strategy", "s", "--dry-run"],
+            "--dry-run belongs to --mode train or to a --protocol",
+        ),
+        (["--mode", "train", "--seeds", "0"], "train.seeds = 0 (command line): must be a whole number of at least 1"),
+        (["--mode", "train", "--seeds", "3", "--workers", "0"], "--workers: '0' must be a whole number, 1 or more"),
+        (["--mode", "train", "--seeds", "3", "--workers", "two"], "--workers: 'two' must be a whole number, 1 or more"),
+        (["--mode", "train", "--workers", "2"], "--workers has one training to share out"),
+        (["--mode", "train", "--universe", "none.yaml"], "universe file none.yaml does not exist"),
+        (["--mode", "explain", "--resume", "a", "b", "--date", "2020-01-02"], "--resume takes one run folder"),
+        (["--mode", "evaluate", "--resume", "r", "--workers", "2"], "--workers belongs to --protocol walk-forward"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(

@@ -20,7 +20,9 @@ import numpy as np
 import pytest
 
 from finflow.evaluation import report
+from finflow.evaluation.choice import Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.comparison_page import METRICS, Compared, Seeds, make
+from finflow.evaluation.data_snooping import Resampling
 from finflow.evaluation.field import Field
 from finflow.evaluation.report import ReportData, write_report
 from finflow.evaluation.seeds import Estimate
@@ -196,10 +198,18 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
         for n in range(3)
     ]
     dates = np.datetime64("2016-01-02") + np.arange(days)
-    group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), {"sharpe": Estimate(0.5, Interval(0.1, 0.9))})
+    likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
+    estimates = {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}
+    group = Seeds(tuple(run.label for run in runs), ("0", "1", "2"), estimates, likely)
+    daily = {run.label: Daily(run.returns, np.zeros(days), returns[3], returns[3]) for run in runs}
+    choice = choice_section(
+        judge_choice(returns[:3].T, tuple(daily), "runs"),
+        "the test window",
+        judge_best(daily, 5, Resampling(99, 21, 0)),
+    )
     differences = {"train.seed": {run.label: str(run.seed) for run in runs}}
     window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}
-    for name, content in make(runs, [group], differences, window, "a" * 64, dates).files.items():
+    for name, content in make(runs, [group], differences, window, "a" * 64, dates, choice).files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     browser.open((tmp_path / "report.html").as_uri())
     for width, media in ((PHONE, "screen"), (DESK, "screen"), (PAPER, "print")):

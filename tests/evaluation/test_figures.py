@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from finflow.evaluation import drawing, metrics, page
+from finflow.evaluation import drawing, metric_tables, metrics
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.rolling_figure import DAYS, rolling, rolling_sharpe, rolling_volatility
 from finflow.evaluation.training_figure import _phases, _positions, training
@@ -73,7 +73,7 @@ def test_lines_of_many_strategies_can_be_told_apart() -> None:
     ],
 )
 def test_numbers_are_written_with_their_unit(key: str, value: float, shown: str) -> None:
-    column = next(column for column in page.columns(0.05) if column.key == key)
+    column = next(column for column in metric_tables.columns(0.05) if column.key == key)
     assert column.show(value) == shown
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.evaluation import metrics, page, report, tearsheet
+from finflow.evaluation import metric_tables, metrics, page, report, tearsheet
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.page_style import STYLE
 from finflow.evaluation.readings import Tries
@@ -117,7 +117,7 @@ def test_every_number_of_the_page_is_in_metrics_json(
     count = numbers_hold(html, content)
     shown = {found.path for found in html.numbers}
     for strategy, table in content["strategies"].items():
-        for column in page.columns(content["cvar_alpha"]):
+        for column in metric_tables.columns(content["cvar_alpha"]):
             assert f"strategies/{strategy}/{column.key}" in shown
             if column.key in table["intervals"]:
                 assert {f"strategies/{strategy}/intervals/{column.key}/{end}" for end in (0, 1)} <= shown
@@ -171,7 +171,8 @@ def test_the_same_data_and_seed_give_the_same_bytes(folder: Path, report_data: C
 def test_returns_csv_gives_back_every_return(folder: Path, report_data: Callable[..., ReportData]) -> None:
     table = pd.read_csv(folder / "returns.csv", dtype=str)
     data = report_data()
-    assert list(table.columns) == ["date", "agent", *(run.name for run in data.strategies)]
+    assert list(table.columns) == ["date", "agent", *(run.name for run in data.strategies), "cash"]
+    np.testing.assert_array_equal([float(value) for value in table["cash"]], data.agent.cash_returns)
     assert table["date"].iloc[0] == "2016-01-04"
     for run in (data.agent, *data.strategies):
         np.testing.assert_array_equal([float(value) for value in table[run.name]], run.returns)
@@ -252,17 +253,6 @@ def test_patient_equal_weight_is_asked_before_a_yes(
     assert not held.reasons[-1].enough
     with pytest.raises(ValueError, match="covers other days"):
         report_data(patient=backtest("patient", steps=10))
-
-
-def test_what_the_agent_was_chosen_among_is_tested_with_it(
-    report_data: Callable[..., ReportData], backtest: Callable[..., Backtest]
-) -> None:
-    data = report_data(candidates=tuple(backtest(f"trial {number}", seed=50 + number) for number in range(4)))
-    evidence = judge(data).evidence
-    assert evidence.choice == ("agent", "trial 0", "trial 1", "trial 2", "trial 3")
-    assert evidence.verdict.superiority.strategies == 5
-    with pytest.raises(ValueError, match="covers other days"):
-        report_data(candidates=(backtest("trial", steps=10),))
 
 
 @pytest.mark.usefixtures("quick")

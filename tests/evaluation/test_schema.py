@@ -1,7 +1,9 @@
-"""The schema that ships with the package: it says what every number is, and metrics.json obeys it."""
+"""The schemas that ship with the package: they say what every number is, and metrics.json obeys them."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import tomllib
 from collections.abc import Callable, Iterator
@@ -9,31 +11,86 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
-from finflow.evaluation.factors import section as factors_section
+from finflow.config import EvaluationConfig, TaxConfig
+from finflow.evaluation import attribution, factors, fold_paths, ranking, stress, sweeps, taxes
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.data_snooping import Resampling
 from finflow.evaluation.field import Field
-from finflow.evaluation.ranking import section as ranking_section
+from finflow.evaluation.fold_paths import Judged, Paths
 from finflow.evaluation.results import ReportData, as_json, judge
-from finflow.evaluation.sweeps import section as sweeps_section
+from finflow.evaluation.sections import Section
+from finflow.market.splits import Split
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "finflow" / "evaluation" / "metrics.schema.json").read_text("utf-8"))
+FOLDER = ROOT / "finflow" / "evaluation"
+SCHEMA, COMPARISON = (
+    json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8")) for name in ("metrics", "comparison")
+)
+NAMES = {
+    "strategies",
+    "experts",
+    "attribution",
+    "costs_bps",
+    "lags",
+    "capital",
+    "windows",
+    "paths",
+    "horizons",
+    "stress",
+}
+
+
+def protocol(backtest: Callable[..., Backtest]) -> Section:
+    """Two seeds in two windows."""
+
+    def run(name: str, seed: int, window: int) -> Backtest:
+        one = backtest(name, steps=200, seed=seed)
+        return dataclasses.replace(one, dates=one.dates + np.timedelta64(400 * window, "D"))
+
+    judged = tuple(
+        Judged(window + 1, seed, window, 0, run("agent", seed, window)) for seed in (0, 1) for window in (0, 1)
+    )
+    others = tuple((run("equal-weight", 7, window), run("momentum", 8, window)) for window in (0, 1))
+    settings = {**EvaluationConfig().protocol.model_dump(), "purge": 252}
+    return fold_paths.section(Paths("walk-forward", judged, others, settings), 0.95, 0)
+
+
+def choice() -> Section:
+    """Three trials."""
+    rng = np.random.default_rng(0)
+    market = rng.normal(4e-4, 0.01, 300)
+    names = ("one", "two", "three")
+    daily = {name: Daily(market + rng.normal(0.0, 0.003, 300), 0.0 * market, market, market) for name in names}
+    matrix = np.column_stack([one.returns for one in daily.values()])
+    return choice_section(judge_choice(matrix, names), "these days", judge_best(daily, 0, Resampling(99, 21, 0)))
 
 
 @pytest.fixture(scope="module")
 def content(
-    report_data: Callable[..., ReportData], process_of: Callable[..., Any], field_of: Callable[..., Field]
+    report_data: Callable[..., ReportData],
+    process_of: Callable[..., Any],
+    field_of: Callable[..., Field],
+    backtest: Callable[..., Backtest],
 ) -> Any:
-    """metrics.json of a report with most of its sections; tests of the evaluation have the others."""
+    """metrics.json of a report with nearly all sections; tests of training have the others."""
     process = process_of()
     field = field_of(process, range(300, 700), "risk-parity", "equal-weight")
     bars = process.decision_bars(field.window)
     ends = range(bars.start + 1, bars.stop + 1)
+    split = Split(200, 300, 700)
     sections = (
-        sweeps_section(field),
-        factors_section(process.panel, ends, field.runs, None, by_close=True),
-        ranking_section(field.runs[0], process.growth, process.listed, bars, 2),
+        attribution.section(field, ()),
+        taxes.section(process, field.window, field.runs, TaxConfig(enabled=True)),
+        sweeps.section(field),
+        stress.section(field, split),
+        factors.section(process.panel, ends, field.runs, None, by_close=True),
+        ranking.section(field.runs[0], process.growth, process.listed, bars, 2),
+        protocol(backtest),
+        choice(),
     )
     data = report_data(sections=tuple(section for section in sections if section is not None))
     return json.loads(as_json(data, judge(data)))
@@ -50,18 +107,76 @@ def described(part: Any, place: str = "") -> Iterator[str]:
         yield from described(part["additionalProperties"], f"{place}/*")
 
 
-def test_the_schema_is_one_describes_everything_and_is_installed() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert list(described(SCHEMA)) == []
+def closed(part: Any, content: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where in a content the schema names every key there may be."""
+    part = {**part, **SCHEMA["$defs"][part["$ref"].rpartition("/")[2]]} if "$ref" in part else part
+    if isinstance(content, list):
+        for number, inner in enumerate(content):
+            yield from closed(part.get("items", {}), inner, (*place, number))
+    if not isinstance(content, dict):
+        return
+    if "properties" in part:
+        yield place
+    for key, inner in content.items():
+        yield from closed(
+            part.get("properties", {}).get(key, part.get("additionalProperties", {})), inner, (*place, key)
+        )
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, COMPARISON], ids=["report", "comparison"])
+def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(schema: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert list(described(schema)) == []
+    assert list(left_open(schema)) == []
+
+
+def test_the_schemas_are_installed() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["finflow"]
-    assert "evaluation/metrics.schema.json" in shipped
+    assert {f"evaluation/{path.name}" for path in FOLDER.glob("*.json")} < set(shipped)
+
+
+def left_open(part: Any, place: str = "") -> Iterator[str]:
+    """Objects of a schema that take any key, or keys of which nothing is said."""
+    kinds = part.get("type", [])
+    if "object" in kinds and "array" not in kinds:
+        more = part.get("additionalProperties")
+        if not (more is False or (isinstance(more, dict) and more.get("description") and "properties" not in part)):
+            yield place
+    inner = {**part.get("properties", {}), **part.get("$defs", {})}
+    inner |= {name: part[name] for name in ("items", "additionalProperties") if isinstance(part.get(name), dict)}
+    for name, one in inner.items():
+        yield from left_open(one, f"{place}/{name}")
 
 
 def test_metrics_json_obeys_the_schema(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
-    assert {"sweeps", "factors", "ranking"} <= set(content)
+    assert {"attribution", "tax", "sweeps", "stress", "factors", "ranking", "protocol", "choice"} < set(content)
     assert fits_schema(content) == []
-    unknown = set(content) - set(SCHEMA["properties"])
-    assert unknown == set(), "a section without a description"
+
+
+def test_a_misspelt_key_is_refused_wherever_it_stands(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
+    """In every object whose keys the schema names, each key in turn."""
+    tried = set()
+    for place in closed(SCHEMA, content):
+        shape = tuple("*" if index and place[index - 1] in NAMES else key for index, key in enumerate(place))
+        if shape in tried:
+            continue  # one strategy stands for all
+        tried.add(shape)
+        whole = json.loads(json.dumps(content))
+        found = functools.reduce(lambda inner, key: inner[key], place, whole)
+        for key in list(found):
+            value = found.pop(key)
+            found[f"{key}s"] = value
+            assert fits_schema(whole), f"{key}s at {place}"
+            found[key] = found.pop(f"{key}s")
+    assert len(tried) > 40
+
+
+def test_settings_are_described_key_by_key() -> None:
+    parts = SCHEMA["properties"]
+    assert set(parts["protocol"]["properties"]["settings"]["properties"]) == set(
+        type(EvaluationConfig().protocol).model_fields
+    )
+    assert set(parts["tax"]["properties"]["settings"]["properties"]) == set(TaxConfig.model_fields) - {"enabled"}
 
 
 @pytest.mark.parametrize(

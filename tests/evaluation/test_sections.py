@@ -67,3 +67,11 @@ def test_a_section_is_in_the_page_in_its_contents_and_in_metrics_json(report_dat
     assert '<a href="#made">Made &amp; up</a>' in page
     assert '<section id="made">' in page
     assert json.loads(as_json(data, results))["made"] == NUMBERS
+
+
+def test_a_row_has_a_cell_under_every_heading() -> None:
+    """A row that is a cell too long shifts every figure under a wrong heading."""
+    row = Row("one", (Cell(("a",)), Cell(("a",))))
+    Table("as headed", ("name", "first", "second"), (row,))
+    with pytest.raises(ValueError, match="one of shifted has 2 cells for 1"):
+        Table("shifted", ("name", "first"), (row,))

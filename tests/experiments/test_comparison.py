@@ -15,13 +15,21 @@ import yaml
 
 from finflow.cli import main
 from finflow.errors import EvidenceError
-from finflow.evaluation.seeds import interquartile_mean
+from finflow.evaluation.overfitting import overfitting
+from finflow.evaluation.seeds import interquartile_mean, probability_of_improvement
 from finflow.experiments.comparison import compare_runs
 
 DAYS = 300
 
 
-def write_run(folder: Path, sharpe: float | None = 1.0, seed: int = 0, panel: str = "a" * 64, **changes: Any) -> Path:
+def write_run(
+    folder: Path,
+    sharpe: float | None = 1.0,
+    seed: int = 0,
+    panel: str = "a" * 64,
+    edge: float = 0.0,
+    **changes: Any,
+) -> Path:
     """The folder of a run that was judged; `config_KEY` changes the configuration, other names `metrics.json`."""
     config = {"env": {"commission_bps": 10.0}, "bcell": {"gamma": 0.99}, "train": {"seed": seed, "threads": 1}}
     for name in [name for name in changes if name.startswith("config_")]:
@@ -43,13 +51,16 @@ def write_run(folder: Path, sharpe: float | None = 1.0, seed: int = 0, panel: st
             "finflow": {**figures, "intervals": {"sharpe": None if sharpe is None else [sharpe - 0.5, sharpe + 0.5]}}
         },
         "window": {"start": str(dates[0].date()), "end": str(dates[-1].date()), "days": DAYS},
-        "verdict": {"beats_equal_weight": "not shown", "dsr": 0.6, "spa": {"p_consistent": 0.3}},
+        "verdict": {"beats_equal_weight": "not shown", "dsr": 0.6, "spa": {"p_consistent": 0.3}, "tries": {"total": 3}},
+        "bootstrap": {"samples": 200, "block_length": 21, "seed": 0, "confidence": 0.95},
         "against_equal_weight": {"sharpe_difference": 0.1 * seed, "interval": [-0.1, 0.2]},
         **changes,
     }
     (folder / "reports").mkdir(parents=True)
-    returns = np.random.default_rng(seed).normal(4e-4, 0.01, (len(dates), 2))
-    table = pd.DataFrame(returns, index=pd.Index(dates, name="date"), columns=["finflow", "equal-weight"])
+    market = np.random.default_rng(99).normal(4e-4, 0.01, len(dates))
+    table = pd.DataFrame({"finflow": market + np.random.default_rng(seed).normal(edge, 0.003, len(dates))})
+    table = table.assign(**{"equal-weight": market, "equal-weight-patient": market + 1e-6, "cash": 4e-5})
+    table.index = pd.Index(dates, name="date")
     table.to_csv(folder / "reports" / "returns.csv")
     (folder / "reports" / "metrics.json").write_text(json.dumps(content))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -58,11 +69,19 @@ def write_run(folder: Path, sharpe: float | None = 1.0, seed: int = 0, panel: st
 
 
 def test_runs_stand_side_by_side_with_their_own_numbers(
-    tmp_path: Path, read_page: Callable[[str], Any], numbers_hold: Callable[[Any, Any], int]
+    tmp_path: Path,
+    read_page: Callable[[str], Any],
+    numbers_hold: Callable[[Any, Any], int],
+    fits_schema: Callable[..., list[str]],
 ) -> None:
     runs = [write_run(tmp_path / "<one>"), write_run(tmp_path / "two", sharpe=0.5, config_bcell__gamma=0.9)]
     page = compare_runs(runs, tmp_path / "out").page
-    assert {path.name for path in page.parent.iterdir()} == {"report.html", "metrics.json", "equity.png"}
+    assert {path.name for path in page.parent.iterdir()} == {
+        "report.html",
+        "metrics.json",
+        "equity.png",
+        "choice-logits.png",
+    }
     content, text = json.loads((tmp_path / "out" / "metrics.json").read_text()), page.read_text("utf-8")
     assert content["runs"]["<one>"]["sharpe"] == 1.0
     assert content["runs"]["two"]["intervals"]["sharpe"] == {"low": 0.0, "high": 1.0}
@@ -70,11 +89,13 @@ def test_runs_stand_side_by_side_with_their_own_numbers(
     assert content["differences"] == {"bcell.gamma": {"<one>": "0.99", "two": "0.9"}}
     assert content["seeds"] == {}
     assert content["panel"] == "a" * 64
+    assert fits_schema(content, "comparison") == []
+    assert fits_schema({**content, "choise": {}}, "comparison")
     shown = read_page(text)
     shown.bare.clear()  # configuration values are text
     assert numbers_hold(shown, content) >= 2 * 12
     assert "<one>" not in text
-    assert len(shown.all("img")) == 1
+    assert len(shown.all("img")) == 2
     assert "Careful" not in text
 
 
@@ -91,6 +112,66 @@ def test_seeds_of_one_configuration_are_taken_together(tmp_path: Path) -> None:
     assert found["interval"]["low"] < found["value"] < found["interval"]["high"]
     assert group["interquartile_mean"]["sharpe_difference"]["value"] == pytest.approx(0.2)
     assert any("5 seeds: interquartile mean of the Sharpe ratio 1.00" in line for line in outcome.lines)
+
+
+def test_the_best_of_several_is_judged_as_the_best_of_several(tmp_path: Path) -> None:
+    """One run with an edge among four without: the choice is sound, and still a yes once all five are counted."""
+    runs = [write_run(tmp_path / f"run{n}", seed=n, config_bcell__gamma=0.9 + 0.01 * n) for n in range(4)]
+    runs.append(write_run(tmp_path / "good", seed=4, edge=1e-3, config_bcell__gamma=0.8))
+    outcome = compare_runs(runs, tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]
+    columns = [pd.read_csv(run / "reports" / "returns.csv").eval("finflow - cash").to_numpy() for run in runs]
+    assert found["overfitting"]["pbo"] == overfitting(np.column_stack(columns)).pbo < 0.2
+    assert found["overfitting"]["among"] == [run.name for run in runs]
+    assert (found["best"]["name"], found["best"]["beats_equal_weight"]) == ("good", "yes")
+    assert found["best"]["tries"] == 5
+    assert found["best"]["dsr"] < found["best"]["psr"]
+    assert any("good, as the best of 5, beats equal weight: yes" in line for line in outcome.lines)
+    assert "Choosing the best of them" in outcome.page.read_text("utf-8")
+
+
+def test_more_readings_on_file_than_runs_deflate_too(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1, verdict={"tries": {"total": 40}})]
+    compare_runs(runs, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]["best"]["tries"] == 40
+
+
+def test_a_report_of_an_earlier_version_has_no_choice_but_compares(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)]
+    path = runs[1] / "reports" / "returns.csv"
+    pd.read_csv(path, index_col="date").drop(columns="cash").to_csv(path)
+    text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
+    assert "b has no returns of cash; judge that run again" in text
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]
+    assert found == {"overfitting": None, "best": None}
+
+
+def test_returns_with_a_gap_are_refused_with_its_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)]
+    path = runs[1] / "reports" / "returns.csv"
+    table = pd.read_csv(path, index_col="date")
+    table.iloc[17, 0] = np.nan
+    table.to_csv(path)
+    assert main(["--mode", "compare", *map(str, runs)]) == 2
+    said = capsys.readouterr().err
+    assert "b cannot be read (returns.csv has a gap on 2016-01-27); judge that run again" in said
+    assert said.count("\n") == 1
+
+
+def test_seeds_of_two_configurations_are_set_against_each_other(
+    tmp_path: Path, fits_schema: Callable[..., list[str]]
+) -> None:
+    first = [write_run(tmp_path / f"a{n}", sharpe=1.0 + n, seed=n) for n in range(3)]
+    second = [write_run(tmp_path / f"b{n}", sharpe=1.5 + n, seed=n, config_bcell__gamma=0.5) for n in range(2)]
+    compare_runs([*first, *second], tmp_path / "out")
+    content = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert fits_schema(content, "comparison") == []
+    groups = content["seeds"]
+    ahead = groups["group 1"]["probability_of_improvement"]
+    assert ahead["group 2"]["value"] == pytest.approx(probability_of_improvement([1, 2, 3], [1.5, 2.5]))
+    assert groups["group 2"]["probability_of_improvement"]["group 1"]["value"] == 1.0 - ahead["group 2"]["value"]
+    assert ahead["equal weight"]["value"] == pytest.approx((0.5 + 1 + 1) / 3), "differences 0, 0.1 and 0.2"
+    assert ahead["equal weight"]["interval"]["low"] < ahead["equal weight"]["interval"]["high"]
 
 
 def test_an_undefined_figure_has_no_interquartile_mean(tmp_path: Path) -> None:

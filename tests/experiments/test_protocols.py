@@ -16,14 +16,16 @@ from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import FinflowError
 from finflow.evaluation.sections import look_up
-from finflow.experiments import protocols
+from finflow.experiments import trainings
 from finflow.experiments.folds import Fold
-from finflow.experiments.protocols import Plan, estimate, plan_of, train_fold
+from finflow.experiments.jobs import estimate_all
+from finflow.experiments.protocols import Plan, plan_of
+from finflow.experiments.trainings import best_of, train
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints import Checkpoint, read_checkpoint
 from finflow.training.datasets import offline_data
 from finflow.training.materials import prepare
-from finflow.training.run import request_stop
+from finflow.training.stopping import request_stop
 
 SMALL = {
     "market.source": "csv",
@@ -84,6 +86,13 @@ def with_a_hole(plan: Plan) -> Fold:
     return fold
 
 
+def train_fold(plan: Plan, fold: Fold, seed: int) -> Path:
+    """Make a training in this process; its best checkpoint."""
+    training, panels = plan.training(fold, seed), {plan.market: plan.panel}
+    train(panels, training)
+    return best_of(training, plan.panel)
+
+
 def trained(config: Config) -> Checkpoint:
     plan = plan_of(config, "cpcv")
     return read_checkpoint(train_fold(plan, with_a_hole(plan), config.train.seed))
@@ -115,7 +124,7 @@ def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Call
     config = small()
     plan = plan_of(config, "cpcv")
     fold = with_a_hole(plan)
-    materials = plan.materials(fold, config)
+    materials = plan.training(fold, 0).materials(plan.panel)
     data = offline_data(config, materials).dataset
     first, second = fold.pieces
     join = len(first)
@@ -143,11 +152,11 @@ def test_a_finished_training_is_kept_until_configuration_or_code_change(
     fold = plan.folds[0]
     path = train_fold(plan, fold, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(protocols, "FinFlowTrainer", lambda *given, **named: pytest.fail("trained again"))
+        patch.setattr(trainings, "FinFlowTrainer", lambda *given, **named: pytest.fail("trained again"))
         assert train_fold(plan, fold, 0) == path
         judged_otherwise = plan_of(small(evaluation__confidence=0.9), "walk-forward")
         assert train_fold(judged_otherwise, fold, 0) == path
-    monkeypatch.setattr(protocols, "code_hash", lambda: "other")
+    monkeypatch.setattr(trainings, "code_hash", lambda: "other")
     assert train_fold(plan, fold, 0) != path
 
 
@@ -157,7 +166,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(small: Callable[..
     request_stop()
     with pytest.raises(KeyboardInterrupt):
         train_fold(cut, fold, 0)
-    note = json.loads((cut.place(fold, 0) / "training.json").read_text())
+    note = json.loads((cut.training(fold, 0).place / "training.json").read_text())
     assert not note["finished"]
     went_on = train_fold(cut, fold, 0)
     assert went_on.parent.parent.name == note["run"]
@@ -184,14 +193,14 @@ def test_a_dry_run_counts_and_estimates_and_leaves_nothing(
 
 def test_an_estimate_is_for_what_is_not_there_yet(small: Callable[..., Config]) -> None:
     plan = plan_of(small(), "walk-forward")
-    told = estimate(plan)
+    told = estimate_all([plan])
     assert (told.trainings, told.finished) == (2, 0)
     assert 0.02 < told.seconds < 60.0
     train_fold(plan, plan.folds[0], 0)
-    half = estimate(plan)
+    half = estimate_all([plan])
     assert half.finished == 1
     train_fold(plan, plan.folds[1], 0)
-    assert estimate(plan).lines() == ["2 trainings, all of them there already; only judging them is left"]
+    assert estimate_all([plan]).lines() == ["2 trainings, all of them there already; only judging them is left"]
 
 
 def test_a_protocol_reports_windows_paths_and_their_spread(
@@ -202,7 +211,7 @@ def test_a_protocol_reports_windows_paths_and_their_spread(
     command = ["--mode", "evaluate", "--protocol", "cpcv", "--config", str(config), "--seeds", "2"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "training 6 of 6: fold 3, seed 1" in said
+    assert "fold 3, seed 1 (6 of 6)" in said
     assert re.search(r"^beats equal weight: (yes|no|not shown)$", said, re.MULTILINE)
     (folder,) = (tmp_path / "logs" / "protocols").iterdir()
     content = json.loads((folder / "reports" / "metrics.json").read_text())
@@ -235,5 +244,5 @@ def test_decisions_of_a_users_own_are_refused(small: Callable[..., Config], tmp_
 
 
 def test_episodes_that_no_stretch_has_room_for_are_told(small: Callable[..., Config]) -> None:
-    with pytest.raises(FinflowError, match=r"fold \d of 6 cannot be trained: no stretch of the \d+ bars"):
+    with pytest.raises(FinflowError, match=r"fold \d, seed 0 cannot be trained: no stretch of the \d+ bars"):
         plan_of(small(env__episode_length=500), "cpcv")

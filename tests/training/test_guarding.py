@@ -23,7 +23,8 @@ from finflow.tensor_file import read_tensors
 from finflow.training.guarding import RunGuard
 from finflow.training.logging import RunLog
 from finflow.training.replay import Transitions
-from finflow.training.run import TrainingRun, request_stop
+from finflow.training.run import TrainingRun
+from finflow.training.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

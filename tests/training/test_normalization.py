@@ -15,7 +15,8 @@ from finflow.training.normalization import RewardNormalizer
 from finflow.training.pretrain import fill_window
 from finflow.training.replay import make_batch
 from finflow.training.reward_units import RewardUnits
-from finflow.training.run import TrainingRun, request_stop
+from finflow.training.run import TrainingRun
+from finflow.training.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

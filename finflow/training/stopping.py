@@ -1,0 +1,39 @@
+"""How a training is asked to stop: at the end of its update, or at once where nothing would be lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["request_stop", "stop_requested", "stopping_at_once"]
+
+_stop = threading.Event()
+_stopping_at_once: list[int] = []  # threads in which a stop need not wait
+
+
+def request_stop() -> None:
+    """Ask the training to write ``checkpoint_latest`` at the next update's end and stop with KeyboardInterrupt."""
+    if threading.get_ident() in _stopping_at_once:
+        raise KeyboardInterrupt
+    _stop.set()
+
+
+def stop_requested() -> bool:
+    """Whether a stop was asked for since the last answer to this."""
+    asked = _stop.is_set()
+    _stop.clear()
+    return asked
+
+
+@contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """For work that can be done again from the checkpoints: a stop asked for in this thread is a KeyboardInterrupt."""
+    thread = threading.get_ident()
+    _stopping_at_once.append(thread)
+    try:
+        if stop_requested():
+            raise KeyboardInterrupt
+        yield
+    finally:
+        _stopping_at_once.remove(thread)

@@ -1,0 +1,43 @@
+"""How a peer is timed: once a line with the seconds of processor time to measure for, answered by a line of JSON.
+
+The first answer says what one update costs. One thread.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+WARM_UP = 10
+
+
+def answer(update: Callable[[int], None], version: str) -> None:
+    """Answer rounds until the input ends.
+
+    Parameters
+    ----------
+    update : callable
+        One update, on a batch that is ready; told how many there were before it.
+    version : str
+    """
+    with FlopCounterMode(display=False) as counter:
+        update(0)
+    for step in range(WARM_UP):
+        update(step)
+    print(json.dumps({"version": version, "flops": counter.get_total_flops()}), flush=True)
+    for line in sys.stdin:
+        seconds, updates, began = float(line), 0, time.process_time()
+        while time.process_time() - began < seconds:
+            update(updates)
+            updates += 1
+        print(json.dumps({"rate": updates / (time.process_time() - began)}), flush=True)
+
+
+def one_thread() -> None:
+    """For the whole process."""
+    torch.set_num_threads(1)

@@ -1,0 +1,209 @@
+"""What holds a policy back: anchors, decay of weights, a range of trade rates, averages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from finflow.agent.anchor import anchor_weight, kl_from_equal_weight, kl_per_dimension
+from finflow.agent.averaging import PolicyAverage
+from finflow.agent.batch import Batch, States
+from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.agent.critic import NetworkShape
+from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.optimisation import make_optimiser
+from finflow.agent.policy import ExpertPolicy
+from finflow.agent.simplex import LogisticNormal
+from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
+
+CPU = torch.device("cpu")
+MakeBatch = Callable[..., Batch]
+MakeStates = Callable[[int, int, int], States]
+CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=2, actor_lr=3e-3)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def coverage(batch: Batch, samples: int = 2) -> CoverageProposals:
+    size, n_weights = batch.actions.shape
+    return CoverageProposals(torch.full((size, samples, n_weights), 1.0 / n_weights), torch.zeros(size, samples))
+
+
+def trained(shape: NetworkShape, make_batch: MakeBatch, updates: int = 40, **changes: object) -> BCell:
+    """An agent after some updates on one batch, from a policy of its own."""
+    config = CONFIG.model_copy(update=changes)
+    agent, batch, noise = BCell(shape, config, generator(1), CPU), make_batch(32), generator(2)
+    agent.seed_from(IQL(portfolio_networks(shape, config, generator(3)), config, CPU))
+    for update in range(updates):
+        agent.update_sac(batch, coverage(batch), noise, update)
+    return agent
+
+
+def moved(agent: BCell, states: States) -> float:
+    with torch.no_grad():
+        return float(kl_per_dimension(agent.policy(states).distribution, agent.prior(states).distribution).mean())
+
+
+def test_the_divergence_is_that_of_two_normals() -> None:
+    noise = generator()
+    own, other = (
+        LogisticNormal(torch.randn(5, 3, generator=noise), 0.3 * torch.randn(5, 3, generator=noise)) for _ in range(2)
+    )
+    normals = [torch.distributions.Normal(one.location, one.log_scale.exp()) for one in (own, other)]
+    expected = torch.distributions.kl_divergence(*normals).mean(dim=-1)
+    torch.testing.assert_close(kl_per_dimension(own, other), expected)
+    assert kl_per_dimension(own, own).abs().max() < 1e-6
+    drawn, density = own.sample(torch.randn(5, 200_000, 3, generator=noise))
+    sampled = torch.stack(
+        [
+            (density[row] - LogisticNormal(other.location[row], other.log_scale[row]).log_density(drawn[row])).mean()
+            / 3
+            for row in range(5)
+        ]
+    )
+    torch.testing.assert_close(kl_per_dimension(own, other), sampled, rtol=0.05, atol=0.02)  # the action's own
+
+
+def test_a_heavy_anchor_keeps_the_policy_where_it_was(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    states = make_batch(64, seed=9).states
+    free = moved(trained(shape, make_batch), states)
+    held = moved(trained(shape, make_batch, anchor=AnchorConfig(weight=1e4)), states)
+    assert free > 0.02
+    assert held < 0.1 * free
+
+
+def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    states = make_batch(64, seed=9).states
+    anchors = [AnchorConfig(weight=weight, to="equal-weight") for weight in (0.0, 1e3)]
+    aims = [trained(shape, make_batch, 150, anchor=anchor).decide(states).aim for anchor in anchors]
+    apart = [float(kl_from_equal_weight(aim, states.listed).mean()) for aim in aims]
+    assert apart[1] < 0.3 * apart[0]
+
+
+def test_an_anchor_to_the_behaviour_makes_its_decisions_likelier(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    batch = make_batch(32)
+    own = batch.families < 5
+    likelihood = []
+    for weight in (0.0, 100.0):
+        agent = trained(shape, make_batch, 100, anchor=AnchorConfig(weight=weight, to="behaviour"))
+        with torch.no_grad():
+            likelihood.append(float(agent.policy(batch.states).distribution.log_density(batch.actions)[own].mean()))
+    assert likelihood[1] > likelihood[0] + 1.0
+
+
+def test_equal_weight_is_no_distance_from_itself_whatever_is_listed() -> None:
+    listed = torch.tensor([[True, True, True], [True, False, True]])
+    equal = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0.0], [0.5, 0.0, 0.5, 0.0]])
+    torch.testing.assert_close(kl_from_equal_weight(equal, listed), torch.zeros(2), atol=1e-6, rtol=0.0)
+    half_cash = torch.tensor([[1 / 6, 1 / 6, 1 / 6, 0.5], [0.25, 0.0, 0.25, 0.5]])
+    torch.testing.assert_close(kl_from_equal_weight(half_cash, listed), torch.full((2,), 2.0).log())
+
+
+def test_the_anchor_is_held_or_annealed() -> None:
+    held, annealed = AnchorConfig(weight=2.0), AnchorConfig(weight=2.0, final=0.5, updates=100)
+    assert [anchor_weight(held, update) for update in (0, 50, 500)] == [2.0, 2.0, 2.0]
+    assert [anchor_weight(annealed, update) for update in (0, 50, 100, 500)] == [2.0, 1.25, 0.5, 0.5]
+
+
+def test_weights_decay_apart_from_the_gradient_and_biases_do_not(shape: NetworkShape) -> None:
+    policy = ExpertPolicy(shape, generator())
+    before = copy.deepcopy(policy)
+    optimiser = make_optimiser(policy, 0.01, 0.5)
+    for parameter in policy.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    for name, parameter in policy.named_parameters():
+        share = 1.0 - 0.01 * 0.5 if name.endswith("weight") else 1.0
+        torch.testing.assert_close(parameter, share * dict(before.named_parameters())[name])
+    assert policy.trade.bias[0] == -2.0
+
+
+def test_without_decay_the_optimiser_is_the_one_it_was(shape: NetworkShape) -> None:
+    optimiser = make_optimiser(ExpertPolicy(shape, generator()), 0.01)
+    assert len(optimiser.param_groups) == 1
+    assert optimiser.param_groups[0]["weight_decay"] == 0.0
+
+
+@pytest.mark.parametrize("span", [(0.0, 1.0), (0.2, 1.0), (0.0, 0.05), (0.3, 0.4)])
+def test_the_trade_rate_stays_within_its_range(
+    shape: NetworkShape, make_states: MakeStates, span: tuple[float, float]
+) -> None:
+    for bias in (-50.0, 0.0, 50.0):
+        policy = ExpertPolicy(shape, generator(), trade_range=span)
+        with torch.no_grad():
+            policy.trade.bias[0] = bias
+            rate = policy(make_states(6, 4, 0)).trade_rate
+        assert (rate >= span[0] - 1e-6).all()
+        assert (rate <= span[1] + 1e-6).all()
+        ends = {-50.0: span[0], 0.0: sum(span) / 2.0, 50.0: span[1]}
+        assert rate.mean() == pytest.approx(ends[bias], abs=0.1 * (span[1] - span[0]))
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_the_average_is_what_a_hand_computes(shape: NetworkShape, kind: str) -> None:
+    config = AveragingConfig.model_validate({"kind": kind, "start": 0.5, "decay": 0.8})
+    policies = [ExpertPolicy(shape, generator(seed)) for seed in range(6)]
+    average = PolicyAverage(config, policies[0])
+    weights = [policy.gate.weight.detach().double() for policy in policies]
+    for update, policy in enumerate(policies, start=1):
+        average.follow(policy, update / 6)
+        if update <= 3:
+            assert torch.equal(average.policy.gate.weight, policy.gate.weight)  # it has not begun: the policy itself
+    expected = weights[2]
+    if kind == "ema":
+        for weight in weights[3:]:
+            expected = 0.8 * expected + 0.2 * weight
+    else:
+        expected = (weights[3] + weights[4] + weights[5]) / 3.0
+    torch.testing.assert_close(average.policy.gate.weight.double(), expected, rtol=1e-5, atol=1e-6)
+    assert average.count == 3
+
+
+def test_an_average_goes_on_from_what_was_captured(shape: NetworkShape) -> None:
+    config = AveragingConfig(kind="swa", start=0.0)
+    policies = [ExpertPolicy(shape, generator(seed)) for seed in range(4)]
+    whole, half = PolicyAverage(config, policies[0]), PolicyAverage(config, policies[0])
+    for policy in policies[:2]:
+        whole.follow(policy, 0.5)
+        half.follow(policy, 0.5)
+    other = PolicyAverage(config, policies[3])
+    other.restore(*half.capture())
+    for policy in policies[2:]:
+        whole.follow(policy, 1.0)
+        other.follow(policy, 1.0)
+    pairs = zip(whole.policy.parameters(), other.policy.parameters(), strict=True)
+    assert all(torch.equal(own, same) for own, same in pairs)
+    with pytest.raises(ValueError, match="count"):
+        other.restore(half.capture()[0], {"count": -1})
+
+
+def test_the_average_decides_and_the_policy_explores(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    config = CONFIG.model_copy(update={"averaging": AveragingConfig(kind="swa", start=0.0)})
+    agent = BCell(shape, config, generator(), CPU)
+    states = make_batch().states
+    agent.seed_from(IQL(portfolio_networks(shape, CONFIG, generator(3)), CONFIG, CPU))
+    with torch.no_grad():
+        same = agent.decide(states).centre
+        torch.testing.assert_close(same, agent.policy(states).centre)
+        for parameter in agent.policy.parameters():
+            parameter.add_(0.5)
+        torch.testing.assert_close(agent.decide(states).centre, same)
+        assert not torch.allclose(agent.policy(states).centre, same)
+        agent.follow_average(1.0)
+        torch.testing.assert_close(agent.decide(states).centre, agent.policy(states).centre)
+
+
+def test_saved_and_loaded_the_average_still_decides(shape: NetworkShape, make_batch: MakeBatch, tmp_path: Path) -> None:
+    agent = trained(shape, make_batch, 5, averaging=AveragingConfig(kind="ema", start=0.0))
+    agent.follow_average(1.0)
+    path = tmp_path / "agent.safetensors"
+    agent.save(path)
+    states = make_batch().states
+    torch.testing.assert_close(BCell.load(path).decide(states).centre, agent.decide(states).centre)

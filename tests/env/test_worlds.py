@@ -1,0 +1,164 @@
+"""Episodes of few assets and of other costs: what is outside cannot be held, seen or paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from finflow.config import EnvConfig, WorldsConfig
+from finflow.env.decision import DecisionProcess, WorldState
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.env.worlds import EpisodeWorlds, narrowed, restricted, widened
+from finflow.errors import ConfigError
+
+Make = Callable[..., Any]
+SIZE, LENGTH = 8, 15
+
+
+def worlds_of(assets: int | None = 2, low: float = 1.0, high: float = 1.0, n_assets: int = 5) -> EpisodeWorlds:
+    found = EpisodeWorlds.of(WorldsConfig(assets=assets, cost_low=low, cost_high=high), n_assets, seed=3)
+    assert found is not None
+    return found
+
+
+def environment(process: DecisionProcess, worlds: EpisodeWorlds | None, compiled: bool) -> PortfolioVectorEnv:
+    return PortfolioVectorEnv(
+        process, range(80), SIZE, LENGTH, random_portfolios=True, compiled=compiled, worlds=worlds
+    )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("lag", [0, 1])
+def test_assets_outside_are_never_held_and_never_shown(
+    process_of: Make, prices: Make, compiled: bool, lag: int
+) -> None:
+    worlds = worlds_of()
+    env = environment(process_of(prices(80, 5), execution_lag=lag), worlds, compiled)
+    observation, _ = env.reset(seed=1)
+    assert worlds.members is not None
+    rng = np.random.default_rng(0)
+    for _ in range(3 * LENGTH):
+        assert isinstance(env.state, WorldState)
+        inside = np.zeros((SIZE, 5), dtype=np.bool_)
+        np.put_along_axis(inside, worlds.members[env.state.universe], True, axis=1)
+        assert (observation["assets"][..., -1] == inside).all()
+        assert (observation["assets"][~inside] == 0.0).all()
+        assert (observation["portfolio"][:, :5][~inside] == 0.0).all()
+        assert (observation["assets"][inside] != 0.0).any()
+        observation = env.step(rng.dirichlet(np.ones(6), size=SIZE))[0]
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_weight": 0.4, "no_trade_band": 0.02}, {"execution_lag": 0}])
+def test_compiled_worlds_equal_the_array_version(process_of: Make, prices: Make, limits: dict[str, Any]) -> None:
+    process = process_of(prices(80, 5), **limits)
+    pair = [environment(process, worlds_of(3, 0.5, 3.0), compiled) for compiled in (True, False)]
+    seen = [env.reset(seed=4)[0] for env in pair]
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        actions = rng.dirichlet(np.full(6, 0.5), size=SIZE)
+        outcomes = [env.step(actions) for env in pair]
+        for (mine, reward, *_rest, info), (theirs, expected, *_others, told) in [tuple(outcomes)]:
+            np.testing.assert_allclose(reward, expected, atol=1e-10)
+            np.testing.assert_allclose(info["cost"], told["cost"], atol=1e-10)
+            for name in mine:
+                np.testing.assert_allclose(mine[name], theirs[name], atol=1e-10)
+    assert seen[0]["assets"].shape == seen[1]["assets"].shape
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_costs_are_paid_as_many_times_as_the_episode_says(process_of: Make, prices: Make, compiled: bool) -> None:
+    close = prices(80, 5)
+    worlds = worlds_of(None, 0.2, 5.0)
+    env = environment(process_of(close), worlds, compiled)
+    env.reset(seed=2)
+    state = env.state
+    assert isinstance(state, WorldState)
+    assert len(set(state.cost_scale)) == SIZE
+    assert ((state.cost_scale >= 0.2) & (state.cost_scale <= 5.0)).all()
+    actions = np.random.default_rng(1).dirichlet(np.ones(6), size=SIZE)
+    cost = env.step(actions)[4]["cost"]
+    base = EnvConfig()
+    for row, scale in enumerate(state.cost_scale):
+        dear = process_of(close, commission_bps=base.commission_bps * scale, slippage_bps=base.slippage_bps * scale)
+        expected = dear.step(dear.start(state.bar[row : row + 1], state.weights[row : row + 1]), actions[row : row + 1])
+        assert cost[row] == pytest.approx(float(expected.cost[0]), abs=1e-12)
+
+
+def test_what_is_outside_changes_nothing_of_what_an_episode_earns(process_of: Make, prices: Make) -> None:
+    close = prices(80, 5)
+    other = close.copy()
+    other[:, 3:] = prices(80, 2, seed=9, deviation=0.1)
+    worlds = EpisodeWorlds(np.array([[0, 1, 2]]), (1.0, 1.0))
+    actions = np.random.default_rng(3).dirichlet(np.ones(6), size=(30, SIZE))
+    earned = []
+    for table in (close, other):
+        env = environment(process_of(table), worlds, compiled=False)
+        env.reset(seed=5)
+        earned.append(np.stack([env.step(action)[1] for action in actions]))
+    np.testing.assert_allclose(*earned, rtol=0.0, atol=1e-13)
+
+
+def test_a_state_put_back_goes_on_in_the_same_worlds(process_of: Make, prices: Make) -> None:
+    process = process_of(prices(80, 5))
+    actions = np.random.default_rng(3).dirichlet(np.ones(6), size=(40, SIZE))
+    env = environment(process, worlds_of(2, 0.5, 2.0), compiled=False)
+    env.reset(seed=5)
+    for action in actions[:10]:
+        env.step(action)
+    kept = env.get_state()
+    first = [env.step(action)[1] for action in actions[10:]]
+    again = environment(process, worlds_of(2, 0.5, 2.0), compiled=False)
+    again.set_state(*kept)
+    np.testing.assert_array_equal(first, [again.step(action)[1] for action in actions[10:]])
+
+
+def test_portfolios_go_into_a_sub_universe_and_back() -> None:
+    members = np.array([[0, 2], [1, 3]])
+    inside = np.array([[0.2, 0.5, 0.3], [0.0, 0.4, 0.6]])
+    wide = widened(inside, members, 5)
+    np.testing.assert_array_equal(wide, [[0.2, 0.0, 0.5, 0.0, 0.3], [0.0, 0.0, 0.0, 0.4, 0.6]])
+    np.testing.assert_array_equal(narrowed(wide, members), inside)
+    rule = np.array([[0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.0, 0.3, 0.0, 0.2]])
+    np.testing.assert_allclose(restricted(rule, members), [[0.8 / 3, 1.6 / 3, 0.2], [0.4, 0.4, 0.2]])
+
+
+def test_markets_laid_side_by_side_stay_apart(process_of: Make, prices: Make) -> None:
+    first, second = (process_of(prices(60, 4, seed=seed)) for seed in (0, 1))
+    both = first.beside([second])
+    weights = np.full((1, 5), 0.2)
+    action = np.array([[0.5, 0.1, 0.1, 0.1, 0.2]])
+    for bar, own, place in ((30, first, 30), (30, second, 90)):
+        alone = own.step(own.start(np.array([bar]), weights), action)
+        beside = both.step(both.start(np.array([place]), weights), action)
+        np.testing.assert_array_equal(alone.reward, beside.reward)
+        np.testing.assert_array_equal(alone.filled, beside.filled)
+    seen = both.observe(both.start(np.array([90])))
+    assert seen["assets"][0, 0, 0] == 29.0  # the second market's own bar, one before the fill
+
+
+def test_more_assets_than_there_are_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"worlds\.assets = 6"):
+        worlds_of(6)
+
+
+def test_no_world_is_made_where_all_are_alike() -> None:
+    assert EpisodeWorlds.of(WorldsConfig(), 5, seed=0) is None
+    assert EpisodeWorlds.of(WorldsConfig(cost_low=0.5, cost_high=2.0), 5, seed=0, costs=False) is None
+
+
+def draws(pool: NDArray[np.int64]) -> set[tuple[int, ...]]:
+    return {tuple(row) for row in pool.tolist()}
+
+
+def test_the_pool_holds_every_asset_and_is_the_seed_s_own() -> None:
+    pools = [EpisodeWorlds.of(WorldsConfig(assets=3), 7, seed) for seed in (0, 0, 1)]
+    members = [pool.members for pool in pools if pool is not None and pool.members is not None]
+    assert len(members) == 3
+    np.testing.assert_array_equal(members[0], members[1])
+    assert not np.array_equal(members[0], members[2])
+    assert len(draws(members[0])) == 35  # all threes of seven
+    assert (np.diff(members[0], axis=1) > 0).all()

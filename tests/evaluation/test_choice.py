@@ -1,0 +1,88 @@
+"""Choosing the best of several: what it is worth is that of CSCV, and of the witnesses who know of the choice."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.data_snooping import Resampling
+from finflow.evaluation.overfitting import overfitting
+from finflow.evaluation.readings import Tries
+from finflow.evaluation.sections import section_html
+
+DAYS = 800
+RESAMPLING = Resampling(300, 21, 0)
+
+
+def drawn(count: int, edge: float = 0.0, seed: int = 0) -> dict[str, Daily]:
+    """Strategies without skill beside one market, the last of them with an edge a day."""
+    rng = np.random.default_rng(seed)
+    market, cash = rng.normal(4e-4, 0.01, DAYS), np.full(DAYS, 5e-5)
+    noise = rng.normal(0.0, 0.003, (count, DAYS))
+    noise[-1] += edge
+    return {f"trial {number}": Daily(market + one, cash, market, market) for number, one in enumerate(noise)}
+
+
+def test_a_matrix_in_gives_the_result_and_the_figure_out() -> None:
+    """What a search calls with the validation returns of its trials."""
+    excess = np.random.default_rng(1).normal(0.0, 0.01, (DAYS, 12))
+    names = [f"trial {number}" for number in range(12)]
+    choice = judge_choice(excess, names, "trials")
+    assert choice.found.pbo == overfitting(excess).pbo
+    section = choice_section(choice, "the validation window")
+    assert section.numbers["overfitting"]["pbo"] == choice.found.pbo
+    assert section.numbers["overfitting"]["among"] == names
+    assert section.figures == (choice.figure,)
+    assert choice.figure.png.startswith(b"\x89PNG")
+    text = section_html(section)
+    assert "these 12 trials" in text
+    assert "the validation window" in text
+    assert text.count('id="') == len({part.partition('"')[0] for part in text.split('id="')[1:]}), "an anchor twice"
+
+
+def test_why_there_is_no_choice_is_said_instead() -> None:
+    with pytest.raises(EvidenceError, match="needs two strategies"):
+        judge_choice(np.zeros((DAYS, 1)), ["one"])
+    section = choice_section("there was one trial", "the validation window")
+    assert section.numbers == {"overfitting": None, "best": None}
+    assert "cannot be told: there was one trial." in section_html(section)
+
+
+def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> None:
+    """The reason to ask: the same returns, taken for the only try, look far better."""
+    choices = drawn(60, seed=3)
+    best = judge_best(choices, 0, RESAMPLING)
+    alone = judge_best({best.name: choices[best.name]}, 0, RESAMPLING)
+    assert best.verdict.tries.total == 60
+    assert best.verdict.superiority.strategies == 60
+    assert best.verdict.psr == alone.verdict.psr > 0.95
+    assert best.verdict.dsr < alone.verdict.dsr
+    assert best.verdict.superiority.consistent > alone.verdict.superiority.consistent
+    assert best.verdict.answer == "not shown"
+
+
+def test_an_edge_survives_being_chosen() -> None:
+    best = judge_best(drawn(20, edge=8e-4), 0, RESAMPLING)
+    assert (best.name, best.verdict.answer) == ("trial 19", "yes")
+
+
+def test_readings_that_are_on_file_count_beside_the_choice() -> None:
+    tries = judge_best(drawn(3), 10, RESAMPLING).verdict.tries
+    assert (tries.configurations, tries.others, tries.total) == (3, 7, 10)
+    assert len(tries.sharpes) == 2
+    assert tries.variance(0.0, DAYS) >= Tries().variance(0.0, DAYS)
+
+
+def test_one_that_is_equal_weight_itself_can_be_chosen_and_shows_nothing() -> None:
+    choices = drawn(1)
+    market = choices["trial 0"].baseline
+    choices["equal weight"] = Daily(market, choices["trial 0"].cash, market, market)
+    choices["trial 0"] = Daily(market - 1e-3, choices["trial 0"].cash, market, market)
+    best = judge_best(choices, 0, RESAMPLING)
+    assert (best.name, best.verdict.answer) == ("equal weight", "not shown")
+    assert math.isnan(best.verdict.dsr)
+    assert choice_section("too few days", "the test window", best).numbers["best"]["dsr"] is None

@@ -1,0 +1,59 @@
+"""The report says how a training generalised, in numbers that metrics.json has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finflow.evaluation.generalisation import section
+from finflow.evaluation.sections import look_up, section_html
+
+
+def rows() -> pd.DataFrame:
+    """Three points of a training whose validation is best at the second, and a row of losses between."""
+    train, validation = [1e-4, 3e-4, 6e-4], [1e-4, 2e-4, 5e-5]
+    points = [
+        {
+            "phase": "online",
+            "update": 100 * (place + 1),
+            "validation_value": validation[place],
+            "generalisation_train_value": train[place],
+            "generalisation_validation_value": validation[place],
+            "generalisation_train_sharpe": 1.0 + place,
+            "generalisation_validation_sharpe": 0.5,
+            "generalisation_gap": train[place] - validation[place],
+            "generalisation_kl": 0.1 * place,
+        }
+        for place in range(3)
+    ]
+    return pd.DataFrame([points[0], {"phase": "online", "update": 150, "q_loss": 0.1}, *points[1:]])
+
+
+def test_first_best_and_last_point_are_shown() -> None:
+    found = section(rows())
+    assert found is not None
+    assert found.numbers["points"] == 3
+    assert [look_up(found.numbers, (point, "update")) for point in ("first", "best", "last")] == [100, 200, 300]
+    assert look_up(found.numbers, ("last", "gap")) == 6e-4 - 5e-5
+    assert look_up(found.numbers, ("best", "kl")) == 0.1
+    assert np.isnan(look_up(found.numbers, ("last", "worlds_value")))  # there was one world alone
+    page = section_html(found)
+    assert 'data-path="generalisation/best/validation_value"' in page
+    assert found.figures[0].png.startswith(b"\x89PNG")
+
+
+def test_its_numbers_fit_the_schema(fits_schema: Callable[[Any], list[str]]) -> None:
+    found = section(rows())
+    assert found is not None
+    wrong = [line for line in fits_schema({"generalisation": dict(found.numbers)}) if "generalisation" in line]
+    assert wrong == []
+    broken = {**found.numbers, "last": {"update": 3}}
+    assert any("generalisation" in line for line in fits_schema({"generalisation": broken}))
+
+
+def test_nothing_is_shown_where_nothing_was_measured() -> None:
+    assert section(pd.DataFrame()) is None
+    assert section(pd.DataFrame({"update": [1], "q_loss": [0.1]})) is None

@@ -1,0 +1,174 @@
+"""Tasks are done once each, wherever they are done; a killed one is done again, and a stop loses nothing that ended."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finflow.errors import ConfigError, MarketError, TrainingError
+from finflow.experiments.engine import Task, Where, run_tasks
+from finflow.experiments.worker import task_progress
+
+HERE, TWO = Where(), Where(workers=2, grace=2.0)
+
+
+def note(folder: Path, name: str) -> int:
+    """Leave a mark of this try; how many there were before."""
+    before = len(list(folder.glob(f"{name}-*")))
+    (folder / f"{name}-{before}-{os.getpid()}").touch()
+    return before
+
+
+def square(factor: int, number: int, seconds: float = 0.0) -> dict[str, Any]:
+    time.sleep(seconds)
+    return {"value": factor * number**2, "process": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS")}
+
+
+def die_first(folder: Path, name: str, times: int) -> dict[str, Any]:
+    if note(folder, name) < times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"name": name}
+
+
+def fail(said: str) -> dict[str, Any]:
+    raise MarketError(said)
+
+
+def divide() -> dict[str, Any]:
+    return {"value": 1 // 0}
+
+
+def told(steps: int) -> dict[str, Any]:
+    progress = task_progress()
+    assert progress is not None
+    print("a warning of its own")
+    progress.start_phase("offline", steps)
+    for _ in range(steps):
+        progress.advance(1, sharpe=0.5)
+        time.sleep(0.01)
+    progress.end_phase()
+    return {}
+
+
+def wait_or_end(folder: Path, name: str, seconds: float) -> dict[str, Any]:
+    note(folder, name)
+    time.sleep(seconds)
+    (folder / f"ended-{name}").touch()
+    return {"name": name}
+
+
+def squares(numbers: list[int]) -> list[Task]:
+    """The first takes longest, so that it ends last."""
+    return [Task(f"task {n}", square, {"number": n, "seconds": 0.4 if i == 0 else 0.0}) for i, n in enumerate(numbers)]
+
+
+def run(tasks: list[Task], where: Where, **named: Any) -> tuple[list[dict[str, Any]], str]:
+    stream = io.StringIO()
+    return run_tasks(tasks, where, stream=stream, **named), stream.getvalue()
+
+
+def test_results_are_in_the_order_of_the_tasks_not_of_their_ends() -> None:
+    ended: list[str] = []
+    found, said = run(squares([3, 4, 5]), TWO, shared={"factor": 2}, on_done=lambda task, _: ended.append(task.name))
+    alone, _ = run(squares([3, 4, 5]), HERE, shared={"factor": 2})
+    assert [one["value"] for one in found] == [one["value"] for one in alone] == [18, 32, 50]
+    assert ended[0] == "task 4"
+    assert {one["process"] for one in alone} == {os.getpid()}
+    assert os.getpid() not in {one["process"] for one in found}
+    assert {one["threads"] for one in found} == {"1"}
+    assert "task 5: done" in said
+
+
+def test_a_killed_worker_loses_no_other_task_and_its_own_is_done_again(tmp_path: Path) -> None:
+    tasks = [Task(f"t{n}", die_first, {"folder": tmp_path, "name": f"t{n}", "times": n == 1}) for n in range(4)]
+    found, said = run(tasks, TWO)
+    assert [one["name"] for one in found] == ["t0", "t1", "t2", "t3"]
+    tries = sorted(path.name.rpartition("-")[0] for path in tmp_path.iterdir())
+    assert tries == ["t0-0", "t1-0", "t1-1", "t2-0", "t3-0"]
+    assert "t1: its process was killed (SIGKILL); it is done again" in said
+
+
+def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    tasks = [Task("bad", die_first, {"folder": tmp_path, "name": "bad", "times": 9})]
+    with pytest.raises(TrainingError, match=r"^bad: its process was killed \(SIGKILL\), and it was tried 3 times"):
+        run(tasks, TWO)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("where", [HERE, TWO], ids=["here", "processes"])
+def test_an_error_says_which_task_it_is_of(where: Where) -> None:
+    with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
+        run([Task("seed 7", fail, {"said": "no prices"})], where)
+
+
+def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
+    with pytest.raises(RuntimeError, match="broken: ZeroDivisionError") as caught:
+        run([Task("broken", divide, {})], TWO)
+    assert "in divide" in caught.value.__notes__[0]
+
+
+def test_progress_and_prints_of_all_tasks_are_in_one_display() -> None:
+    _, said = run([Task(name, told, {"steps": 5}) for name in ("a", "b")], TWO)
+    lines = said.splitlines()
+    for name in ("a", "b"):
+        assert f"{name}: begun" in lines
+        assert f"{name}: a warning of its own" in lines
+    assert sum("done in" in line for line in lines) == 2
+
+
+def test_tasks_are_drawn_when_there_is_room_and_after_what_ended_was_handed_out() -> None:
+    """So a search can ask for its next trial after it was told of the last."""
+    known: list[int] = []
+    drawn: list[int] = []
+
+    def ask() -> Iterator[Task]:
+        for number in range(5):
+            drawn.append(len(known))
+            yield Task(f"trial {number}", square, {"number": number})
+
+    run_tasks(ask(), TWO, lambda _, found: known.append(found["value"]), shared={"factor": 1}, stream=io.StringIO())
+    assert sorted(known) == [0, 1, 4, 9, 16]
+    assert drawn[:2] == [0, 0]
+    assert [later >= place - 1 for place, later in enumerate(drawn)] == [True] * 5
+
+
+def test_ctrl_c_keeps_what_ended_and_leaves_no_process(tmp_path: Path) -> None:
+    def press() -> None:
+        while not (ended and list(tmp_path.glob("slow-*"))):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    ended: list[str] = []
+    seconds = {"quick": 0.0, "slow": 60.0, "later": 60.0}
+    tasks = [Task(name, wait_or_end, {"folder": tmp_path, "name": name, "seconds": s}) for name, s in seconds.items()]
+    began = time.monotonic()
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(tasks, TWO, on_done=lambda task, _: ended.append(task.name))
+    assert ended == ["quick"]
+    assert time.monotonic() - began < 30.0
+    workers = {int(path.name.rpartition("-")[2]) for path in tmp_path.glob("slow-*")}
+    assert workers
+    assert not any(Path(f"/proc/{process}").exists() for process in workers)
+
+
+def test_what_cannot_be_is_refused_and_what_is_unwise_is_said() -> None:
+    with pytest.raises(ConfigError, match="--workers is 0, and must be 1 or more"):
+        run([], Where(workers=0))
+    (remark,) = Where(workers=500).remarks()
+    assert remark.startswith("500 workers on ")
+
+
+def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"--cluster needs Ray, which is not installed: pip install 'finflow\[ray\]'"):
+        run_tasks([], Where(cluster="auto"), stream=io.StringIO())

@@ -1,0 +1,160 @@
+"""Choice by walk-forward: ranked by what is left after the error, and everything tried is counted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.config import load_config
+from finflow.errors import EvidenceError
+from finflow.experiments import generalisation
+from finflow.experiments.evidence import run_missing
+from finflow.experiments.generalisation import (
+    CLASSICAL,
+    CONFIGURATIONS,
+    REDUCED,
+    account,
+    chosen_overrides,
+    deflated,
+    fitting,
+    market_table,
+    ranked,
+    ranking_table,
+    standard_error,
+    tried,
+    walk_forward_variants,
+)
+
+SMALL: dict[str, object] = {
+    "market.source": "csv",
+    "market.train_end": "2014-06-30",
+    "market.validation_end": "2015-06-30",
+    "env.episode_length": 20,
+    "train.offline_episodes": 6,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 4,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 2,
+    "train.n_envs": 4,
+    "train.offline_batch_size": 16,
+    "train.online_batch_size": 8,
+    "bcell.hidden_dim": 8,
+    "bcell.n_quantiles": 4,
+    "bcell.cql_samples": 1,
+    "offline.evaluation_updates": 0,
+    "evaluation.lookback": 60,
+    "evaluation.protocol.folds": 2,
+    "evaluation.protocol.purge": 30,
+}
+
+
+def made(name: str, over: list[list[float]], active: float = 0.0, seed: int = 0) -> list[dict[str, Any]]:
+    """Results of a configuration: ``over[fold][seed]`` is its Sharpe ratio over equal weight's."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "configuration_name": name,
+            "fold": fold,
+            "seed": number,
+            "window": [f"200{fold}-01-01", f"200{fold}-12-31"],
+            "training": {"train_sharpe": 1.5, "kl": 0.2},
+            "judged": {"sharpe": 0.8 + value, "max_drawdown": -0.2, "annual_turnover": 3.0},
+            "equal_weight": {"sharpe": 0.8},
+            "active": rng.normal(active, 0.005, 250).tolist(),
+        }
+        for fold, row in enumerate(over, start=1)
+        for number, value in enumerate(row)
+    ]
+
+
+def test_a_steady_configuration_ranks_before_a_lucky_one() -> None:
+    steady = made("steady", [[0.10, 0.12], [0.11, 0.09], [0.10, 0.10]])
+    lucky = made("lucky", [[0.9, 0.9], [-0.2, -0.2], [-0.1, -0.1]])
+    table = ranked([*lucky, *steady])
+    assert [one.name for one in table] == ["steady", "lucky"]
+    assert table[1].mean > table[0].mean
+    assert table[0].score == pytest.approx(table[0].mean - table[0].error)
+    assert [one.name for one in ranked([*lucky, *steady], multiple=0.0)] == ["lucky", "steady"]
+
+
+def test_seeds_of_one_fold_are_no_evidence_about_others() -> None:
+    values, folds = np.repeat([0.5, -0.5, 0.0], 50), np.repeat([1, 2, 3], 50)
+    assert standard_error(values, folds) == pytest.approx(0.5 / math.sqrt(3.0))  # of three, not of 150
+    spread = np.array([1.0, -1.0, 1.0, -1.0])
+    assert standard_error(spread, np.array([1, 1, 2, 2])) == pytest.approx(spread.std(ddof=1) / 2.0)
+    assert math.isnan(standard_error(np.ones(1), np.ones(1, dtype=np.int64)))
+
+
+def test_unequal_trainings_are_not_ranked() -> None:
+    whole, part = made("whole", [[0.1, 0.2], [0.1, 0.2]]), made("part", [[0.5, 0.5]])
+    with pytest.raises(EvidenceError, match="same folds and seeds"):
+        ranked([*whole, *part])
+
+
+def test_everything_tried_is_counted_and_deflates() -> None:
+    good = made("good", [[0.5], [0.5]], active=6e-4, seed=1)
+    others = [made(f"other-{number}", [[0.0], [0.0]], seed=2 + number) for number in range(8)]
+    few, many = [*good, *others[0]], [*good, *(one for other in others for one in other)]
+    assert (tried(few), tried(many)) == (2, 9)
+    assert deflated(few, "good") > deflated(many, "good")
+    rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}}
+    assert tried([*many, rules]) == 9
+    chosen = chosen_overrides(many, {"good": {"bcell.dropout": 0.1}})
+    assert chosen == {"bcell.dropout": 0.1, "evaluation.configurations_tried": 9}
+
+
+def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() -> None:
+    assert len(CONFIGURATIONS) >= 8
+    assert CONFIGURATIONS["default"] == {}
+    for overrides in CONFIGURATIONS.values():
+        load_config(None, {**REDUCED, **overrides}, environ={})
+    variants = walk_forward_variants(2)
+    assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
+
+
+def test_a_market_of_few_assets_has_sub_universes_of_fewer() -> None:
+    assert fitting({"worlds.assets": 10}, 10) == {"worlds.assets": 5}
+    assert fitting({"worlds.assets": 10}, 2) == {"worlds.assets": 2}
+    assert fitting({"bcell.dropout": 0.1}, 5) == {"bcell.dropout": 0.1}
+
+
+def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    dates = pd.bdate_range("2009-06-01", periods=1800, name="Date")
+    close = 100.0 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (1800, 3)), axis=0))
+    pd.DataFrame(close, dates, list("ABC")).to_csv(tmp_path / "prices.csv")
+    size = {**SMALL, "market.path": str(tmp_path / "prices.csv")}
+    devices = {"worlds.assets": 2, "worlds.bootstraps": 1, "bcell.averaging.kind": "ema"}
+    variants = [one for one in walk_forward_variants(1, {"devices": devices}, size) if one.name.endswith("2")]
+    results = run_missing(variants, tmp_path / "kept", tmp_path / "runs")
+    assert [one["configuration_name"] for one in results] == [CLASSICAL, "devices"]
+    rules, found = results
+    assert found["window"][1] <= "2015-06-30"
+    assert found["equal_weight"]["sharpe"] == pytest.approx(rules["strategies"]["equal-weight"]["sharpe"])
+    assert found["training"]["kl"] >= 0.0
+    assert np.isfinite(found["training"]["worlds_value"])
+    assert len(found["active"]) > 100
+    monkeypatch.setattr(generalisation, "train_all", lambda *given: pytest.fail("trained again"))
+    assert run_missing(variants, tmp_path / "kept", tmp_path / "runs") == results
+    assert "| devices | 1 |" in ranking_table(results)
+    assert "| equal-weight |" in ranking_table(results)
+    assert "Configurations tried: 1; trainings: 1." in account(results)
+
+
+def test_the_table_of_markets_shows_the_widest_interval() -> None:
+    found = [
+        {
+            "configuration_name": "half-0",
+            "agent": {"sharpe": 1.0 + seed, "max_drawdown": -0.1, "annual_turnover": 2.0},
+            "equal_weight": {"sharpe": 0.5, "max_drawdown": -0.2},
+            "against_equal_weight": {"interval": [-0.1 - seed, 0.3 + seed]},
+        }
+        for seed in range(2)
+    ]
+    row = market_table(found).splitlines()[-1]
+    assert row == "| half-0 | 2 | 1.50 | 0.50 | 1.00 | -1.10 to +1.30 | -10.0 % | -20.0 % | 2.0 | - |"

@@ -1,0 +1,260 @@
+"""Agents of several seeds: shared out, killed, stopped, gone on with, the result is that of the serial run."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.cli import main
+from finflow.config import Config, dump_config
+from finflow.errors import CheckpointError
+from finflow.experiments.durability import small_config
+from finflow.experiments.engine import Where
+from finflow.experiments.job_folder import agents_in, begin
+from finflow.experiments.jobs import Job, estimate_all, job_of, run_all
+from finflow.experiments.trainings import Training, is_finished, train_all
+from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
+from finflow.strategies.base import Information
+from finflow.training.ensemble import EnsembleStrategy, evaluate_ensemble
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 3
+QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
+QUICK |= {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+
+
+def config_in(folder: Path) -> Config:
+    return small_config(folder, dict(QUICK))
+
+
+def bits(job: Job) -> dict[int, tuple[bytes, bytes]]:
+    """The last checkpoint and the log of every agent, by seed."""
+    made = {}
+    for training in job.trainings:
+        note = json.loads((training.place / "training.json").read_text())
+        run = training.place / note["run"]
+        latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
+        made[training.config.train.seed] = (latest, (run / "metrics.jsonl").read_bytes())
+    return made
+
+
+def runs_of(training: Training) -> list[Path]:
+    return [path for path in training.place.iterdir() if path.is_dir()]
+
+
+def run_trainings(job: Job, where: Where | None = None) -> None:
+    train_all(job.trainings, {job.market: job.panel}, where)
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job that was done here, one agent after another, and judged."""
+    folder = tmp_path_factory.mktemp("serial")
+    job = job_of(config_in(folder), folder / "logs" / "job")
+    run_all([job], tell=lambda line: None)
+    return job
+
+
+def copy(serial: Job, folder: Path) -> Job:
+    """The same job elsewhere, with nothing done."""
+    return Job(config_in(folder), serial.panel, folder / "logs" / "job")
+
+
+def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
+    serial: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The killed training goes on from its last checkpoint, in the folder that it had."""
+    job, killed = copy(serial, tmp_path), threading.Event()
+
+    def kill() -> None:
+        first = job.trainings[0].place
+        while not list(first.glob("*/models/checkpoint_latest*")):
+            time.sleep(0.02)
+        for process in multiprocessing.active_children():
+            if process.pid is not None and opens(process.pid, first):
+                os.kill(process.pid, signal.SIGKILL)
+                killed.set()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    run_trainings(job, Where(workers=2))
+    killer.join(5.0)
+    assert killed.is_set()
+    assert "its process was killed (SIGKILL); it is done again" in capsys.readouterr().out
+    assert bits(job) == bits(serial)
+    assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
+
+
+def opens(process: int, folder: Path) -> bool:
+    """Whether a process has a file of a folder open, such as its log."""
+    try:
+        return any(str(folder) in os.readlink(link) for link in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: Job, tmp_path: Path) -> None:
+    job = copy(serial, tmp_path)
+    begin(job.folder, job.config)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(folder=str(tmp_path), changes=QUICK))
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as other:
+        while not any(is_finished(one, job.panel) for one in job.trainings):
+            assert other.poll() is None
+            time.sleep(0.02)
+        workers = [int(word) for word in Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()]
+        other.kill()
+    end = time.monotonic() + 30.0
+    while any(is_alive(worker) for worker in workers) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert workers
+    assert not any(is_alive(worker) for worker in workers)
+    done = [one for one in job.trainings if is_finished(one, job.panel)]
+    assert 0 < len(done) < SEEDS
+    kept = agents(done)
+    with pytest.raises(
+        CheckpointError, match=rf"has {len(done)} of 3 agents; make the others with --mode train --resume"
+    ):
+        agents_in(job.folder)
+    told = estimate_all([job], Where(workers=2))
+    assert (told.trainings, told.finished) == (SEEDS, len(done))
+    run_all([job], tell=lambda line: None)
+    assert bits(job) == bits(serial)
+    assert agents(done) == kept
+    assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
+    numbers = [json.loads((one.folder / "reports" / "metrics.json").read_text()) for one in (job, serial)]
+    assert numbers[0] == numbers[1]
+
+
+SCRIPT = """\
+from pathlib import Path
+
+from finflow.experiments.durability import small_config
+from finflow.experiments.engine import Where
+from finflow.experiments.jobs import job_of
+from finflow.experiments.trainings import train_all
+
+if __name__ == "__main__":
+    folder = Path({folder!r})
+    job = job_of(small_config(folder, {changes!r}), folder / "logs" / "job")
+    train_all(job.trainings, {{"": job.panel}}, Where(workers=2))
+"""
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there, and no mere entry in a table."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def agents(trainings: Sequence[Training]) -> dict[str, int]:
+    """Checkpoints of some agents, and when they were written."""
+    return {str(path): path.stat().st_mtime_ns for one in trainings for path in one.place.glob("*/models/*")}
+
+
+def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
+    serial: Job,
+    fits_schema: Callable[[Any], list[str]],
+    read_page: Callable[[str], Any],
+    numbers_hold: Callable[..., int],
+) -> None:
+    content = json.loads((serial.folder / "reports" / "metrics.json").read_text())
+    assert fits_schema(content) == []
+    assert content["agent"] == f"ensemble of {SEEDS}"
+    found = content["seeds"]
+    assert list(found["agents"]) == ["seed 0", "seed 1", "seed 2"]
+    spread = found["of_agents"]["sharpe"]
+    assert spread["count"] == SEEDS
+    assert spread["interval_low"] <= spread["interquartile_mean"] <= spread["interval_high"]
+    assert found["ensemble"]["sharpe"] == content["strategies"][content["agent"]]["sharpe"]
+    assert found["optimality"]["seed 1"] is not None
+    page = read_page((serial.folder / "reports" / "report.html").read_text())
+    assert numbers_hold(page, content) > 100
+    lines = (serial.config.output.logs_dir / "readings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run"] for line in lines].count(str(serial.folder)) == 1  # read once, by all of them
+
+
+def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
+    serial: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = json.loads((serial.folder / "reports" / "metrics.json").read_text())
+    elsewhere = ["--set", f"output.logs_dir={tmp_path}"]
+    assert main(["--mode", "evaluate", "--resume", str(serial.folder), *elsewhere]) == 0
+    again = json.loads((tmp_path / serial.folder.name / "reports" / "metrics.json").read_text())
+    assert again["strategies"] == first["strategies"]
+    assert "3 agents alone: Sharpe " in capsys.readouterr().out
+    two = [str(path) for path in agents_in(serial.folder)[:2]]
+    assert main(["--mode", "evaluate", "--resume", *two, *elsewhere]) == 0
+    (folder,) = (tmp_path / "ensembles").iterdir()
+    assert json.loads((folder / "reports" / "metrics.json").read_text())["agent"] == "ensemble of 2"
+    assert main(["--mode", "evaluate", "--resume", two[0], two[0], *elsewhere]) == 2
+    assert "is the same agent as" in capsys.readouterr().err
+
+
+def test_agents_that_see_other_things_do_not_act_as_one(serial: Job, tmp_path: Path) -> None:
+    job = copy(serial, tmp_path)
+    env = job.config.env.model_copy(update={"commission_bps": 77.0})
+    train = job.config.train.model_copy(update={"seeds": 1, "offline_training_epochs": 0, "online_episodes": 1})
+    other = replace(job, config=job.config.model_copy(update={"env": env, "train": train}))
+    (dear,) = train_all(other.trainings, {other.market: other.panel}, tell=lambda line: None)
+    with pytest.raises(CheckpointError, match="was trained with another env section than"):
+        evaluate_ensemble([*agents_in(serial.folder), dear], {}, tmp_path / "mixed")
+
+
+class Constant:
+    """Names one portfolio."""
+
+    def __init__(self, *weights: float) -> None:
+        self.name, self.weights = "constant", np.array(weights)
+
+    def decide(self, information: Information) -> np.ndarray:
+        return self.weights
+
+
+def test_an_ensemble_decides_by_the_mean_of_portfolios() -> None:
+    ensemble = EnsembleStrategy([Constant(1.0, 0.0, 0.0), Constant(0.0, 0.5, 0.5)])
+    information = Information(0, np.ones((1, 2)), np.ones(2, dtype=bool), np.array([0.0, 0.0, 1.0]), {})
+    assert ensemble.name == "ensemble of 2"
+    np.testing.assert_array_equal(ensemble.decide(information), [0.5, 0.25, 0.25])
+
+
+def test_two_universes_are_trained_side_by_side_and_reported_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = {"market.source": "embedded", "market.train_end": "2011-12-31", "market.validation_end": "2015-12-31"}
+    config = small_config(tmp_path, {**QUICK, **changes, "train.seeds": 1, "market.start": "2008-01-01"})
+    (tmp_path / "c.yaml").write_text(dump_config(config))
+    (tmp_path / "u.yaml").write_text("banks: JPM, BAC, KO\nothers:\n- AAPL\n- MSFT\n")
+    command = ["--mode", "train", "--config", "c.yaml", "--universe", "u.yaml", "--set", "market.source=embedded"]
+    assert main([*command, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("2 trainings; about ")
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "others, seed 0 (2 of 2)" in said
+    (job,) = (path for path in (tmp_path / "logs").iterdir() if path.is_dir())
+    together = json.loads((job / "reports" / "metrics.json").read_text())
+    for name in ("banks", "others"):
+        own = json.loads((job / name / "reports" / "metrics.json").read_text())
+        assert together["universes"][name]["sharpe"] == own["strategies"]["finflow"]["sharpe"]
+    assert "needs 2 runs or more" in (job / "reports" / "report.html").read_text()
+    (tmp_path / "u.yaml").write_text("banks: JPM, BAC\nothers: AAPL NOSUCH\n")
+    assert main(command) == 2
+    assert "universe 'others': " in capsys.readouterr().err

@@ -1,0 +1,154 @@
+"""On a Ray cluster of two nodes of this machine, tasks give what they give here, also where a node is lost."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.cli import main
+from finflow.errors import ConfigError, MarketError
+from finflow.experiments.durability import small_config
+from finflow.experiments.engine import Task, Where, run_tasks
+from finflow.experiments.jobs import job_of
+from finflow.experiments.protocols import plan_of
+from finflow.experiments.trainings import Training, is_finished, train_all
+from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
+from finflow.market.panel import MarketPanel
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
+
+#: How soon a lost node is noticed, in tests.
+QUICK = {"_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without room for a task, so that every task runs on a node that can be killed."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture
+def two_nodes(cluster: Any) -> Iterator[list[Any]]:
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=10**8) for _ in range(2)]
+    cluster.wait_for_nodes()
+    yield nodes
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node, allow_graceful=False)
+
+
+def total(table: Any, number: int, folder: Path, seconds: float = 0.0) -> dict[str, Any]:
+    (folder / f"{number}-{os.getpid()}-{time.time_ns()}").touch()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not (folder / "go").exists():
+        time.sleep(0.05)
+    return {"sum": float(table.sum()) + number, "writeable": bool(table.flags.writeable)}
+
+
+def fail(table: Any) -> dict[str, Any]:
+    raise MarketError("no prices")
+
+
+def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
+    stream = io.StringIO()
+    shared = {"table": np.arange(1000.0)}
+    return run_tasks(tasks, Where(cluster=cluster.address), shared=shared, stream=stream, **named), stream.getvalue()
+
+
+def test_what_tasks_share_is_stored_once_and_an_error_keeps_its_kind(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path
+) -> None:
+    found, said = run(cluster, [Task(f"t{n}", total, {"number": n, "folder": tmp_path}) for n in range(3)])
+    assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
+    assert not any(one["writeable"] for one in found)  # it lies in the object store
+    assert "t2: done" in said
+    with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
+        run(cluster, [Task("seed 7", fail, {})])
+
+
+def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path
+) -> None:
+    def kill() -> None:
+        while len(list(tmp_path.glob("*-*"))) < 2:
+            time.sleep(0.05)
+        cluster.remove_node(two_nodes[0], allow_graceful=False)
+        (tmp_path / "go").touch()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    tasks = [Task(f"t{n}", total, {"number": n, "folder": tmp_path, "seconds": 60.0}) for n in range(3)]
+    found, _ = run(cluster, tasks)
+    killer.join()
+    assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
+    assert len(list(tmp_path.glob("*-*"))) == 4  # three tasks, one of them twice
+
+
+def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
+    """The last checkpoint and the log of each training."""
+    found = []
+    for training in trainings:
+        run = training.place / json.loads((training.place / "training.json").read_text())["run"]
+        latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
+        found.append((latest, (run / "metrics.jsonl").read_bytes()))
+    return found
+
+
+def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
+    """Two agents of a job, and two folds of a protocol."""
+    changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
+    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+    config = small_config(folder, {**changes, **shorter})
+    job = job_of(config, folder / "job")
+    plan = plan_of(config, "walk-forward", folder / "protocols", "folds")
+    return [*job.trainings, *plan.trainings], {"": job.panel, "folds": plan.panel}
+
+
+def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, panels = seeds_and_folds(tmp_path / "here")
+    away, _ = seeds_and_folds(tmp_path / "away")
+    train_all(here, panels)
+
+    def kill() -> None:
+        while not list(Path(tempfile.gettempdir()).glob("finflow-training-*/place/*/models/checkpoint_latest*")):
+            time.sleep(0.05)
+        cluster.remove_node(two_nodes[0], allow_graceful=False)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    train_all(away, panels, Where(cluster=cluster.address))
+    killer.join(5.0)
+    assert "its process or node died; it is on " in capsys.readouterr().out
+    assert made(away) == made(here)
+    assert all(is_finished(training, panels[training.market]) for training in away)
+    (config,) = away[0].place.glob("*/config.yaml")
+    assert str(away[0].place) in config.read_text()
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    ray.shutdown()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        assert main(["--mode", "train", "--seeds", "2", "--cluster", f"127.0.0.1:{port}", "--dry-run"]) == 2
+    assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
+        run_tasks([], Where(cluster="nowhere"), stream=io.StringIO())

@@ -1,0 +1,290 @@
+"""Learning in worlds: what lies outside teaches nothing, later prices neither, and a stop changes no bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent.bcell import states_of
+from finflow.config import Config
+from finflow.errors import CheckpointError, ConfigError
+from finflow.guard.checkpoint import read_newest
+from finflow.offline.dataset import made_by
+from finflow.training.checkpoints import policy_of, read_checkpoint
+from finflow.training.datasets import offline_data
+from finflow.training.finetune import mixed_batch
+from finflow.training.materials import Materials, prepare
+from finflow.training.migration import with_prior
+from finflow.training.pretrain import Epochs, reward_units
+from finflow.training.replay import MarketTensors, Transitions, make_batch
+from finflow.training.reward_units import RewardUnits
+from finflow.training.run import TrainingRun, request_stop
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+CPU = torch.device("cpu")
+ALL: dict[str, object] = {
+    "worlds__assets": 3,
+    "worlds__bootstraps": 2,
+    "worlds__block_length": 20,
+    "worlds__cost_low": 0.5,
+    "worlds__cost_high": 2.0,
+    "train__observation_noise": 0.05,
+    "bcell__dropout": 0.1,
+    "bcell__weight_decay": 0.1,
+    "bcell__trade_rate_floor": 0.01,
+    "bcell__trade_rate_ceiling": 0.5,
+    "bcell__anchor__weight": 0.5,
+    "bcell__anchor__final": 0.1,
+    "bcell__anchor__updates": 30,
+    "bcell__averaging__kind": "ema",
+    "bcell__averaging__start": 0.3,
+    "bcell__averaging__decay": 0.9,
+    "offline__group_size": 4,
+}
+
+
+def model(trainer: FinFlowTrainer, name: str) -> Path:
+    return trainer.run_folder / "models" / f"checkpoint_{name}.safetensors"
+
+
+def train_through(config: Config, **given: Path) -> FinFlowTrainer:
+    trainer = FinFlowTrainer(config, **given)
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer
+
+
+@pytest.mark.parametrize("moment", ["offline", "online"])
+def test_with_all_devices_on_a_stop_changes_no_bit(tiny: Make, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train_through(tiny(**ALL))
+    stopped, calls, original = FinFlowTrainer(tiny(**ALL)), {"n": 0}, TrainingRun.stop_if_asked
+    when = {"offline": 5, "online": 14 + 20 + 41}[moment]
+
+    def stop_at(run: TrainingRun) -> None:
+        calls["n"] += 1
+        if calls["n"] == when:
+            request_stop()
+        original(run)
+
+    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+    resumed = train_through(tiny(**ALL), resume=stopped.run_folder)
+    for name in ("latest", "best"):
+        assert model(resumed, name).read_bytes() == model(whole, name).read_bytes()
+    rows = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole)]
+    assert rows[0] == rows[1]
+
+
+def test_learners_see_the_assets_of_an_episode_and_no_others(tiny: Make) -> None:
+    trainer = train_through(tiny(**ALL))
+    run, data = trainer._begin(), trainer.collect_offline_data()
+    process, world = run.materials.learning.process, run.state.world
+    assert world is not None
+    assert process.inside is not None
+    for columns in (data.arrays(), {name: c.numpy() for name, c in world.replay.columns.items()}):
+        rows = slice(0, len(data) if columns is data.arrays() else world.replay.occupied)
+        outside = ~process.inside[columns["universe"][rows]]
+        for name in ("action", "portfolio", "next_portfolio"):
+            assert (columns[name][rows][:, :4][outside] == 0.0).all(), name
+    market = MarketTensors.of(process, CPU)
+    offline = Transitions.of(data, CPU, universes=True)
+    batch = mixed_batch(run, offline, world.replay, market, reward_units(run, data), 0.5)
+    assert batch.both.assets.shape[1:] == (3, process.asset_features.shape[2])
+    assert batch.actions.shape[1] == 4
+    torch.testing.assert_close(batch.actions.sum(dim=1), torch.ones(len(batch.actions)))
+    torch.testing.assert_close(batch.both.weights.sum(dim=1), torch.ones(2 * len(batch.actions)))
+    assert (batch.both.assets[..., -1] == 1.0).all()
+
+
+def test_what_lies_outside_cannot_change_a_decision(tiny: Make) -> None:
+    materials = prepare(tiny(**ALL))
+    process = materials.learning.process
+    assert process.members is not None
+    universe = np.arange(8) % len(process.members)
+    market = MarketTensors.of(process, CPU)
+    policy = FinFlowTrainer(tiny(**ALL)).policy
+    bars = np.full(8, 400)
+    portfolio = torch.zeros(8, 8)
+    portfolio[:, 4] = 1.0
+    narrow = market.states(torch.from_numpy(bars), portfolio, universe=torch.from_numpy(universe))
+    assert process.inside is not None
+    outside = np.broadcast_to(~process.inside[universe][..., None], (8, *process.asset_features.shape[1:]))
+    seen = process.asset_features[bars - process.lag].copy()
+    changed = np.where(outside, 99.0, seen).astype(np.float32)
+    with torch.no_grad():
+        expected = policy(narrow).distribution.centre()
+        for features in (seen, changed):
+            masked = np.where(outside, 0.0, features)
+            states = states_of({"assets": masked, "market": narrow.market.numpy(), "portfolio": portfolio.numpy()}, CPU)
+            centre = policy(states).distribution.centre()
+            own = market.narrowed(centre, torch.from_numpy(universe))
+            torch.testing.assert_close(own, expected, atol=1e-5, rtol=1e-3)  # shown or left away, it is the same
+        full = process.observe(process.start(bars))  # and with all assets it is another decision
+        torch.testing.assert_close(torch.from_numpy(full["assets"][0, :, -1]), torch.ones(4))
+
+
+def learning_tables(materials: Materials) -> list[np.ndarray]:
+    process = materials.learning.process
+    return [process.growth, process.asset_features, process.market_features]
+
+
+def test_prices_after_the_training_window_are_in_no_world(
+    tiny: Make, make_prices: Callable[..., Path], tmp_path: Path
+) -> None:
+    other = make_prices(tmp_path / "other.csv", changed_after="2011-06-30")
+    changes = {"worlds__bootstraps": 2, "worlds__block_length": 20}
+    calm, crash = (prepare(tiny(**changes, **path)) for path in ({}, {"market__path": str(other)}))
+    assert not np.array_equal(calm.process.growth, crash.process.growth)
+    for mine, theirs in zip(learning_tables(calm), learning_tables(crash), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_real_bars_keep_their_numbers_and_every_episode_stays_in_one_history(tiny: Make) -> None:
+    materials = prepare(tiny(worlds__bootstraps=2, worlds__block_length=20, offline__group_size=1))
+    learning, stop = materials.learning, materials.split.train_end
+    assert len(learning.process.growth) == 3 * stop
+    np.testing.assert_array_equal(learning.process.asset_features[:stop], materials.process.asset_features[:stop])
+    np.testing.assert_array_equal(learning.process.growth[:stop], materials.process.growth[:stop])
+    data = offline_data(materials.config, materials).dataset
+    history = data.bar // stop
+    assert set(history.tolist()) == {0, 1, 2}
+    for episode in range(12):
+        own = data.episode == episode
+        assert len(set(history[own].tolist())) == 1
+        assert ((data.bar[own] + 1) // stop == history[own]).all()
+        assert (np.diff(data.bar[own]) == 1).all()
+    returns = np.log(learning.process.growth[stop + 1 : 2 * stop, 0])
+    real = np.log(materials.process.growth[1:stop, 0])
+    assert np.abs(returns[:, None] - real[None, :]).min(axis=1).max() < 1e-12
+
+
+def test_episodes_that_see_one_market_share_it_in_a_batch(tiny: Make) -> None:
+    config = tiny(**ALL)
+    materials = prepare(config)
+    data = offline_data(config, materials).dataset
+    epochs = Epochs(config, data)
+    assert epochs.group_size == 4
+    rows = epochs.rows(0).view(-1, 4)
+    for column in (data.bar, data.universe):
+        shared = torch.from_numpy(column.astype(np.int64))[rows]
+        assert (shared == shared[:, :1]).all()
+    assert len(set(data.universe.tolist())) > 1
+
+
+def test_the_reference_is_equal_weight_of_the_episode_s_own_assets(tiny: Make) -> None:
+    materials = prepare(tiny(worlds__assets=2))
+    process = materials.learning.process
+    assert process.members is not None
+    units = RewardUnits.of(process, 2.0, "equal-weight", CPU)
+    bars, universe = torch.tensor([300, 301, 302]), torch.tensor([0, 5, 9])
+    expected = [
+        np.log(process.growth[bar + 1, process.members[drawn]].mean())
+        for bar, drawn in zip(bars.tolist(), universe.tolist(), strict=True)
+    ]
+    np.testing.assert_allclose(units.earned(bars, universe).numpy(), expected, atol=1e-6)
+    scaled = units.scaled(torch.tensor([0.01, 0.02, 0.03]), bars, universe)
+    np.testing.assert_allclose(scaled.numpy(), (np.array([0.01, 0.02, 0.03]) - expected) / 2.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"worlds__assets": 3},
+        {"worlds__bootstraps": 1},
+        {"worlds__bootstraps": 1, "worlds__block_length": 5},
+        {"worlds__cost_high": 2.0},
+        {"worlds__bootstraps": 1, "worlds__phases": "offline"},
+    ],
+)
+def test_a_dataset_knows_the_worlds_that_it_was_played_in(tiny: Make, changes: dict[str, object]) -> None:
+    plain, other = prepare(tiny()), prepare(tiny(**changes))
+    hashes = [made_by(one.config, one.learning.process, one.windows("offline")) for one in (plain, other)]
+    assert hashes[0] != hashes[1]
+    assert hashes[0]["worlds"] == "none"
+
+
+def test_a_phase_left_out_meets_the_real_history_alone(tiny: Make) -> None:
+    materials = prepare(tiny(worlds__bootstraps=2, worlds__cost_high=2.0, worlds__phases="offline"))
+    online = materials.windows("online")
+    assert isinstance(online, range)
+    assert online.stop <= materials.split.train_end
+    assert len(materials.windows("offline")) == 3
+    with pytest.raises(ConfigError, match=r"worlds\.phases"):
+        tiny(worlds__assets=3, worlds__phases="offline")
+
+
+def test_decisions_of_a_user_s_own_are_about_all_assets(tiny: Make) -> None:
+    with pytest.raises(ConfigError, match=r"worlds\.assets"):
+        tiny(worlds__assets=3, offline__decisions=["mine.csv"])
+
+
+def test_nothing_changes_where_nothing_is_asked_for(tiny: Make) -> None:
+    materials = prepare(tiny())
+    learning = materials.learning
+    assert learning.process.growth is materials.process.growth
+    assert materials.windows("offline") == materials.windows("online") == materials.split.train
+    data = offline_data(materials.config, materials).dataset
+    assert not data.universe.any()
+    market = MarketTensors.of(learning.process, CPU)
+    store = Transitions.of(data, CPU)
+    assert "universe" not in store.columns
+    batch = make_batch(store.rows(torch.arange(4)), market, RewardUnits.of(learning.process, 1.0, "none", CPU))
+    assert batch.actions.shape[1] == 5
+
+
+def test_the_deployed_policy_is_the_average_within_its_trade_rates(tiny: Make) -> None:
+    trainer = train_through(tiny(**ALL))
+    bcell = trainer._begin().state.bcell
+    assert bcell is not None
+    assert bcell.average is not None
+    assert bcell.average.count == 42  # 60 updates, from 0.3 of them on
+    deployed = policy_of(read_checkpoint(model(trainer, "latest")), CPU)
+    assert deployed.trade_range == (0.01, 0.5)
+    own = bcell.average.policy.state_dict()
+    assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
+    assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
+    assert trainer.policy is bcell.average.policy
+    checkpoint = read_checkpoint(model(trainer, "latest"))
+    for wrong in ({"trade_rate_floor": "x"}, "x", {"trade_rate_floor": 0.9, "trade_rate_ceiling": 0.1}):
+        with pytest.raises(CheckpointError, match="how its agent is configured"):
+            policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
+
+
+def test_rows_of_metrics_say_how_the_training_generalises(tiny: Make) -> None:
+    trainer = train_through(tiny(**ALL))
+    lines = (trainer.run_folder / "metrics.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "generalisation_train_value" in row]
+    online = [row for row in rows if row["phase"] == "online"]
+    assert len(rows) > len(online) > 2
+    assert "generalisation_kl" not in rows[0]
+    assert online[0]["generalisation_kl"] == 0.0
+    assert online[-1]["generalisation_kl"] > 0.0
+    for row in rows:
+        value = {place: row[f"generalisation_{place}_value"] for place in ("worlds", "train", "validation")}
+        assert np.isfinite(list(value.values())).all()
+        assert row["generalisation_gap"] == pytest.approx(value["train"] - value["validation"])
+
+
+def test_without_the_measurement_nothing_else_changes(tiny: Make) -> None:
+    with_it, without = (train_through(tiny(train__generalisation=flag)) for flag in (True, False))
+    assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
+    found = [read_newest(model(one, "latest"))[1].tensors for one in (with_it, without)]
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+
+
+def test_a_checkpoint_without_a_prior_goes_on_from_the_policy_as_it_stands() -> None:
+    tensors = {"bcell/policy/gate.weight": torch.ones(2), "counters": torch.zeros(1)}
+    facts = {"training": {"bcell": {"policy": None, "critic": None}}}
+    found, told = with_prior(tensors, facts)
+    assert torch.equal(found["bcell/prior/gate.weight"], torch.ones(2))
+    assert told["training"]["bcell"] == {"policy": None, "critic": None, "prior": None}
+    assert with_prior(found, told) == (found, told)
