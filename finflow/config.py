@@ -44,18 +44,21 @@ from finflow.schema import (
     ProtocolConfig,
     RewardNormalizationConfig,
     RollbackConfig,
+    SearchedConfig,
     Section,
     StabilityConfig,
     SyntheticConfig,
     TargetEntropyScheduleConfig,
     TaxConfig,
     TrainConfig,
+    TuneConfig,
     WorldsConfig,
     period_of,
 )
 from finflow.yaml_text import parse_file, parse_scalar, to_yaml
 
 __all__ = [
+    "SPACE",
     "AnchorConfig",
     "AveragingConfig",
     "BCellConfig",
@@ -73,15 +76,20 @@ __all__ = [
     "ProtocolConfig",
     "RewardNormalizationConfig",
     "RollbackConfig",
+    "SearchedConfig",
     "StabilityConfig",
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
     "TaxConfig",
     "TrainConfig",
+    "TuneConfig",
     "WorldsConfig",
+    "changed_config",
     "config_hash",
     "describe_schema",
     "dump_config",
+    "holds_whole_numbers",
+    "leaves",
     "load_config",
     "period_of",
 ]
@@ -115,7 +123,29 @@ _WORDS = {
     tuple: "a list of names",
     Path: "a path",
     dt.date: "a date such as 2011-12-31",
+    dict: "a mapping of keys to {low, high, log, step} or {choices}",
 }
+SPACE = "tune.space"
+"""The one key that holds a mapping: keys by name, and the values of each that a study tries."""
+SEARCHABLE = (
+    *("bcell.", "guard.", "objectives.", "offline.", "train."),
+    *("env.episode_length", "env.max_turnover", "env.max_weight", "env.no_trade_band"),
+)
+"""Sections and keys that a study may search; the others say what is judged, or where."""
+_NOT_SEARCHABLE = frozenset(
+    {
+        *(
+            "train.seed",
+            "train.seeds",
+            "train.device",
+            "train.threads",
+            "train.profile",
+            "train.save_best",
+            "train.save_latest",
+        ),
+        *("train.max_checkpoints", "offline.decisions"),
+    }
+)
 _KINDS_OF_TEXT = frozenset({str, tuple, Path})
 _KINDS_OF_NUMBER = frozenset({int, float})
 _SECTIONS: frozenset[str] = frozenset(key for key, _, nested in _walk(Config) if nested is not None)
@@ -159,14 +189,42 @@ def load_config(
     return layers.resolve()
 
 
+def changed_config(config: Config, changes: Mapping[str, object]) -> Config:
+    """A configuration with other values of some keys, checked as a file's would be.
+
+    Raises
+    ------
+    ConfigError
+        One line for the first value that is not allowed.
+    """
+    return load_config(None, {**leaves(config), **changes}, environ={})
+
+
+def leaves(config: Config) -> dict[str, object]:
+    """Every key and its value as it is, such that `load_config` takes them as overrides."""
+    found: dict[str, object] = {}
+    for key in _KEYS:
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name)
+        found[key] = json.dumps(value) if isinstance(value, str) else value  # quoted, to be read back as it is
+    return found
+
+
+def holds_whole_numbers(key: str) -> bool:
+    """Whether a key of the schema takes whole numbers alone."""
+    kinds = _kinds(_KEYS[key].annotation)
+    return int in kinds and float not in kinds
+
+
 def dump_config(config: Config) -> str:
     """Write a configuration as YAML text that `load_config` reads back to an equal one."""
     return to_yaml(config.model_dump())
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 (hex) of canonical JSON of every key that decides results: no folders, no retention of files."""
-    nested = config.model_dump(mode="json", exclude={"output"})
+    """SHA-256 (hex) of canonical JSON of every key that decides results: no folders, no files kept, no search."""
+    nested = config.model_dump(mode="json", exclude={"output", "tune"})
     for key in _NOT_DECIDING:
         section, name = key.split(".")
         del nested[section][name]
@@ -244,11 +302,40 @@ class _Layers:
             config = Config.model_validate(nested)
         except ValidationError as error:
             self.mistakes.extend(self._explain(error))
+        if config is not None:
+            self.mistakes.extend(self._misplaced(config))
         if self.mistakes or config is None:
             others = len(self.mistakes) - 1
             more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
             raise ConfigError(self.mistakes[0] + more)
         return config
+
+    def _misplaced(self, config: Config) -> Iterator[str]:
+        """What is wrong with the keys that are to be searched."""
+        for key, searched in (config.tune.space or {}).items():
+            where = self.origins.get(SPACE, "default")
+            if key not in _KEYS:
+                yield f"unknown key {key} in {SPACE} ({where}): the nearest valid key is {_nearest(key)}"
+            elif not key.startswith(SEARCHABLE) or key in _NOT_SEARCHABLE:
+                yield (
+                    f"{key} in {SPACE} ({where}) cannot be searched: it says what is judged, or where, and not how an "
+                    "agent learns"
+                )
+            else:
+                ends = searched.choices or (searched.low, searched.high)
+                for value in ends:
+                    whole = isinstance(value, float) and value.is_integer() and holds_whole_numbers(key)
+                    nested: Any = int(value) if whole and isinstance(value, float) else value
+                    for name in reversed(key.split(".")):
+                        nested = {name: nested}
+                    if searched.step is not None and holds_whole_numbers(key) and not searched.step.is_integer():
+                        yield f"{key} in {SPACE} ({where}): its step must be a whole number"
+                        break
+                    try:
+                        Config.model_validate(nested)
+                    except ValidationError as error:
+                        if any(str(part) == key.rpartition(".")[2] for part in error.errors()[0]["loc"]):
+                            yield f"{key} = {_show(value)} in {SPACE} ({where}): must be {_allowed(_KEYS[key])}"
 
     def _explain(self, error: ValidationError) -> Iterator[str]:
         seen: set[str] = set()
@@ -259,6 +346,10 @@ class _Layers:
                 places = sorted({place for k, place in self.origins.items() if k in str(problem["msg"])})
                 where = f" ({'; '.join(places)})" if places else ""
                 yield str(problem["msg"]).removeprefix("Value error, ") + where
+            elif key == SPACE and len(parts) > 2:
+                place = ".".join(parts[2:])
+                origin = self.origins.get(key, "default")
+                yield f"{place} in {key} ({origin}): {str(problem['msg']).removeprefix('Value error, ')}"
             elif key not in seen:
                 seen.add(key)
                 origin = self.origins.get(key, "default")

@@ -143,6 +143,13 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def exclusively(path: Path) -> Iterator[None]:
+    """Let no other process of this machine into a block over the same file, which must be there."""
+    with path.open("rb") as stream, _alone(stream.fileno()):
+        yield
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file that only grows; folders that are missing are made.
 

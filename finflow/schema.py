@@ -12,6 +12,7 @@ update.
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -739,6 +740,101 @@ class EvaluationConfig(Section):
         return self
 
 
+OBJECTIVES = ("sharpe", "sortino", "calmar", "cvar", "dsr")
+"""What a study may look for, more being better in all of them; cvar is a return, so less negative."""
+
+Choice = bool | int | float | str
+
+
+class SearchedConfig(Section):
+    """The values of one key that a study tries: a range, or a few choices."""
+
+    low: Number | None = Field(default=None, description="least value")
+    high: Number | None = Field(default=None, description="greatest value")
+    log: Flag = Field(default=False, description="draw evenly in the logarithm")
+    step: Number | None = Field(default=None, gt=0, description="distance between values, counted from low")
+    choices: tuple[Choice, ...] | None = Field(default=None, description="the values, in place of a range")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.step is not None or self.log:
+                raise ValueError("choices stand alone, without low, high, log and step")
+            if not self.choices or len(set(map(repr, self.choices))) < len(self.choices):
+                raise ValueError("choices need one value at least, and none of them twice")
+        elif self.low is None or self.high is None:
+            raise ValueError("low and high are needed, or choices")
+        elif self.low > self.high:
+            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
+        elif self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log needs low above 0, and no step")
+        return self
+
+
+class TuneConfig(Section):
+    """A search for better values of keys (`--mode tune`); decides no result of a training itself.
+
+    All of it within training and validation windows; the test window stays unread.
+    """
+
+    n_trials: Int = Field(default=100, ge=1, description="configurations tried, those that fail among them")
+    objective: Names = Field(
+        default=("sharpe",),
+        description="what is looked for: sharpe, sortino, calmar, cvar or dsr, net of costs, on the judged windows; "
+        "several are looked for at once (Pareto front)",
+    )
+    folds: Int = Field(
+        default=2,
+        ge=1,
+        description="judged windows of a trial, by the walk-forward protocol of evaluation.protocol; 1 is the "
+        "validation window",
+    )
+    seeds: Int = Field(default=2, ge=1, description="trainings of each fold, with the seeds from train.seed on")
+    aggregate: Literal["cautious", "median", "mean"] = Field(
+        default="cautious",
+        description="what a trial's trainings count for together; cautious is the mean less tune.deviations deviations",
+    )
+    deviations: Number = Field(
+        default=0.5, ge=0, description="deviations between trainings that are taken off the mean where it is cautious"
+    )
+    sampler: Literal["tpe", "random"] = Field(default="tpe", description="how configurations are drawn")
+    pruner: Literal["median", "hyperband", "none"] = Field(
+        default="median", description="how trials that fall behind are stopped at validation points"
+    )
+    startup_trials: Int = Field(
+        default=10, ge=1, description="trials drawn at random before tpe, and finished before any is pruned by median"
+    )
+    seed: Int = Field(default=0, ge=0, lt=2**31, description="of the sampler")
+    name: str | None = Field(default=None, description="of the study in its storage; that of its folder when left out")
+    storage: str | None = Field(
+        default=None,
+        description="where trials are kept: an URL such as postgresql://host/database, or journal:PATH for a shared "
+        "folder; left out: SQLite in the study's folder",
+    )
+    heartbeat: Int = Field(
+        default=30, ge=1, description="seconds between signs of life; a trial without any for four times that is lost"
+    )
+    retries: Int = Field(default=3, ge=0, description="times that a trial is run again whose worker was lost")
+    space: dict[str, SearchedConfig] | None = Field(
+        default=None,
+        description="the keys that are searched, each with low and high (log, step) or choices; left out: those in "
+        "docs/tuning.md",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.objective:
+            if name not in OBJECTIVES:
+                near = difflib.get_close_matches(name, OBJECTIVES, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"tune.objective names {name!r}, which is not one of {', '.join(OBJECTIVES)}{hint}")
+        if not self.objective or len(set(self.objective)) < len(self.objective):
+            raise ValueError("tune.objective needs one objective at least, and none of them twice")
+        if self.space is not None and not self.space:
+            raise ValueError("tune.space = {}: there is nothing to search; leave it out for the usual keys")
+        return self
+
+
 class OutputConfig(Section):
     """Where files go; decides no result."""
 
@@ -762,6 +858,7 @@ class Config(Section):
     bcell: BCellConfig = Field(default=BCellConfig(), description="the agent")
     guard: GuardConfig = Field(default=GuardConfig(), description="safety of learning")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="the judgement")
+    tune: TuneConfig = Field(default=TuneConfig(), description="the search for better values")
     output: OutputConfig = Field(default=OutputConfig(), description="files")
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from finflow.config import Config, config_hash, describe_schema, dump_config, load_config, period_of
+from finflow.config import Config, changed_config, config_hash, describe_schema, dump_config, load_config, period_of
 from finflow.errors import ConfigError, FinflowError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -343,6 +343,21 @@ NOT_DECIDING = {
     "train.save_latest": False,
     "train.max_checkpoints": 2,
     "train.profile": True,
+    "tune.n_trials": 7,
+    "tune.objective": ["calmar", "dsr"],
+    "tune.folds": 3,
+    "tune.seeds": 4,
+    "tune.aggregate": "median",
+    "tune.deviations": 1.0,
+    "tune.sampler": "random",
+    "tune.pruner": "hyperband",
+    "tune.startup_trials": 2,
+    "tune.seed": 3,
+    "tune.name": "mine",
+    "tune.storage": "journal:trials.log",
+    "tune.heartbeat": 5,
+    "tune.retries": 0,
+    "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
 }
 
 
@@ -449,6 +464,69 @@ def test_a_preset_changes_only_what_was_promised(
         "objectives.lambda_turn": lambda_turn,
     }
     assert preset == load_config(None, promised, {})
+
+
+# --- what a study searches
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (
+            {"bcell.gama": {"low": 0.9, "high": 0.99}},
+            "unknown key bcell.gama in tune.space (command line): the nearest",
+        ),
+        (
+            {"bcell.gamma": {"low": 0.9, "high": 1.5}},
+            "bcell.gamma = 1.5 in tune.space (command line): must be a number",
+        ),
+        ({"bcell.hidden_dim": {"low": 8.5, "high": 64}}, "bcell.hidden_dim = 8.5 in tune.space"),
+        ({"bcell.hidden_dim": {"low": 8, "high": 64, "step": 0.5}}, "bcell.hidden_dim in tune.space"),
+        ({"bcell.hidden_dim": {"choices": [64, 2]}}, "bcell.hidden_dim = 2 in tune.space"),
+        ({"market.cash_rate": {"low": 0.0, "high": 0.1}}, "market.cash_rate in tune.space (command line) cannot be"),
+        ({"train.seed": {"low": 0, "high": 9}}, "train.seed in tune.space (command line) cannot be searched"),
+        ({"bcell.gamma": {"low": 0.9}}, "bcell.gamma in tune.space (command line): low and high are needed"),
+        ({"bcell.gamma": {"low": 0.99, "high": 0.9}}, "low = 0.99 is above high = 0.9"),
+        ({"bcell.tau": {"low": 0.0, "high": 0.1, "log": True}}, "log needs low above 0"),
+        ({"bcell.tau": {"low": 0.1, "high": 0.2, "choices": [1]}}, "choices stand alone"),
+        ({"bcell.tau": {"hihg": 0.1}}, "bcell.tau.hihg in tune.space"),
+        ({}, "there is nothing to search"),
+    ],
+)
+def test_a_mistake_in_the_space_is_named_with_its_key(space: dict[str, object], words: str) -> None:
+    assert words in complaint({"tune.space": space})
+
+
+def test_a_space_in_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "tune: {space: {bcell.tau: {low: 1e-3, high: 0.1, log: true}, train.best_by: {choices: [sharpe]}}}"
+    )
+    config = load_config(path, {}, {})
+    assert load_config(written(tmp_path, dump_config(config)), {}, {}) == config
+    assert config.tune.space is not None
+    assert (config.tune.space["bcell.tau"].log, config.tune.space["train.best_by"].choices) == (True, ("sharpe",))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"tune.objective": "sharp"}, "tune.objective names 'sharp', which is not one of sharpe, sortino"),
+        ({"tune.objective": "sharp"}, "did you mean sharpe? (command line)"),
+        ({"tune.objective": "sharpe,sharpe"}, "none of them twice"),
+        ({"tune.objective": []}, "one objective at least"),
+        ({"tune.n_trials": 0}, "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
+    ],
+)
+def test_a_mistake_about_a_search_is_named(overrides: dict[str, object], words: str) -> None:
+    assert words in complaint(overrides)
+
+
+def test_a_configuration_with_other_values_is_checked_like_any_other() -> None:
+    changed = changed_config(Config(), {"bcell.gamma": 0.5, "train.best_by": "sharpe"})
+    assert (changed.bcell.gamma, changed.train.best_by) == (0.5, "sharpe")
+    assert changed_config(changed, {"bcell.gamma": 0.99, "train.best_by": "value"}) == Config()
+    with pytest.raises(ConfigError, match=r"dropped_quantiles = 2 must be below bcell\.n_quantiles = 2"):
+        changed_config(Config(), {"bcell.n_quantiles": 2})
 
 
 def test_the_schema_is_described_for_help_and_documentation() -> None:

@@ -149,7 +149,9 @@ def test_evaluate_needs_a_checkpoint(evaluations: Calls, capsys: pytest.CaptureF
     assert evaluations == []
 
 
-@pytest.mark.parametrize("name", ["train.py", "pretrain_iql.py", "evaluate.py", "dataset.py", "make_docs.py"])
+@pytest.mark.parametrize(
+    "name", ["train.py", "pretrain_iql.py", "evaluate.py", "dataset.py", "make_docs.py", "tune.py"]
+)
 def test_a_script_runs_as_a_program(name: str) -> None:
     command = [sys.executable, str(SCRIPTS / name)]
     root = SCRIPTS.parent

@@ -15,12 +15,14 @@ from finflow.cli.options import (
     add_protocol,
     add_recollect,
     add_scale,
+    add_search,
     check_protocol,
     one_of,
 )
 from finflow.cli.output import describe_configuration
 from finflow.cli.running import backtest_named, run_audit, run_ensemble, run_evaluation, run_inspection
 from finflow.cli.safety import run_safely
+from finflow.cli.searching import run_search, search_configuration
 from finflow.cli.showing import run_comparison, run_explanation
 
 DESCRIPTION = """\
@@ -34,6 +36,8 @@ modes:
              --protocol walk-forward or cpcv: train anew for every fold before that window
   backtest   the same for an agent (--resume) or for a named strategy (--strategy), always with
              other costs, lags and capital, stress periods, and tables of trades and holdings
+  tune       search for better values of configuration keys, on validation alone: trains many agents
+             (--n-trials, --objective), and writes the best configuration; --resume goes on with a study
   explain    why an agent (--resume) traded on a date of its test window (--date): gate, experts, aim,
              the features that moved it, and what one changed feature (--what-if) would have done
   compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
@@ -54,6 +58,7 @@ examples:
   python main.py --mode evaluate --resume logs/20260131_120000
   python main.py --mode evaluate --protocol cpcv --config configs/default.yaml --dry-run
   python main.py --mode backtest --strategy risk-parity --set env.commission_bps=20
+  python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
   python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
@@ -82,7 +87,7 @@ def _main(arguments: Sequence[str]) -> None:
     else:
         _check(given, parser)
         called = {"train": train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
-        called |= {"explain": _explain, "compare": _compare}
+        called |= {"explain": _explain, "compare": _compare, "tune": _tune}
         called.get(given.mode, _demo)(given)
 
 
@@ -98,7 +103,7 @@ def _parser() -> Parser:
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
         "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
         "explain, audit: the agent to judge; evaluate, backtest: several, or a job, act as one, by the mean of their "
-        "portfolios; inspect: what to inspect",
+        "portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
     )
     parser.add_argument(
         "--strategy",
@@ -121,6 +126,7 @@ def _parser() -> Parser:
     add_recollect(parser)
     add_protocol(parser)
     add_scale(parser)
+    add_search(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -158,8 +164,11 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
     if mode != "evaluate" and given.protocol:
         parser.error(f"--protocol belongs to --mode evaluate, not to --mode {mode}")
+    if given.trial is not None and (mode != "tune" or not given.resume):
+        parser.error("--trial belongs to --mode tune with --resume and the folder of the study")
     for option in ("dry_run", "workers", "cluster", "universe"):
-        if getattr(given, option) and mode not in ("train", "demo", "evaluate"):
+        also = ("tune",) if option != "universe" else ()
+        if getattr(given, option) and mode not in ("train", "demo", "evaluate", *also):
             name = option.replace("_", "-")
             parser.error(
                 f"--{name} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
@@ -200,6 +209,10 @@ def _judge(given: argparse.Namespace, with_backtest: bool) -> None:
 def _audit(given: argparse.Namespace) -> None:
     config = resolve(given, checkpoint_configuration(given.resume)) if given.resume else resolve(given)
     run_audit(config, given.strategy or (), given.resume)
+
+
+def _tune(given: argparse.Namespace) -> None:
+    run_search(search_configuration(given, given.resume), given)
 
 
 def _explain(given: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from finflow.errors import FinflowError
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
-MODES = ("train", "evaluate", "backtest", "explain", "compare", "audit", "inspect", "demo")
+MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "audit", "inspect", "demo")
 
 #: Option, name of its value, the keys it stands for, help.
 _SHORT = (
@@ -24,7 +24,7 @@ _SHORT = (
     (
         "--seeds",
         "N",
-        ("train.seeds", "evaluation.protocol.seeds"),
+        ("train.seeds", "evaluation.protocol.seeds", "tune.seeds"),
         "agents to train, one a seed, and to report together; with --protocol, of each fold",
     ),
     ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
@@ -129,6 +129,29 @@ def add_configuration_options(parser: Parser) -> None:
     )
 
 
+def add_search(parser: Parser) -> None:
+    """Add the options of a search."""
+    group = parser.add_argument_group("search")
+    group.add_argument(
+        "--n-trials", action=_Override, keys=("tune.n_trials",), metavar="N", help="tune: configurations tried"
+    )
+    group.add_argument(
+        "--objective",
+        action=_Override,
+        keys=("tune.objective",),
+        metavar="NAME",
+        help="tune: sharpe, sortino, calmar, cvar or dsr; several, as in sharpe,cvar, for a Pareto front",
+    )
+    group.add_argument("--trial", type=int, metavar="N", help="tune: do trial N of --resume again, and compare")
+    group.add_argument(
+        "--storage",
+        action=_Override,
+        keys=("tune.storage",),
+        metavar="URL",
+        help="tune: where trials are kept: a database, or journal:PATH; SQLite in the study's folder when left out",
+    )
+
+
 def add_recollect(parser: Parser) -> None:
     """Add --recollect."""
     parser.add_argument(
@@ -156,7 +179,12 @@ def add_protocol(parser: Parser) -> None:
 def add_scale(parser: Parser) -> None:
     """Add --workers, --cluster and --universe."""
     group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/scale.md")
-    group.add_argument("--workers", type=_count, metavar="N", help="trainings at once, in processes of this machine")
+    group.add_argument(
+        "--workers",
+        type=_count,
+        metavar="N",
+        help="trainings, or trials of a search, at once, in processes of this machine",
+    )
     group.add_argument(
         "--cluster",
         metavar="ADDRESS",

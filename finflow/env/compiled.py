@@ -58,7 +58,9 @@ class CompiledProcess:
         self._listed = np.ascontiguousarray(process.listed)
         self._complete = bool(process.listed.all()) and process.inside is None
         self._whole = process.inside is None
-        self._inside = np.ones((1, process.n_weights - 1), np.bool_) if process.inside is None else process.inside
+        inside = np.ones((1, process.n_weights - 1)) if process.inside is None else process.inside
+        self._inside = np.ascontiguousarray(inside, dtype=np.float32)
+        self._alike: tuple[NDArray[np.int64], FloatArray] = np.zeros(0, dtype=np.int64), np.ones(0)
         self._features = np.ascontiguousarray(process.asset_features).reshape(bars, -1)
         self._market = np.ascontiguousarray(process.market_features)
         weights, moments = process.objective.config, process.objective.moments
@@ -112,7 +114,9 @@ class CompiledProcess:
         seen = self._unwritten(batch) if into is None else into
         # at lag 0 the target is stated at the fill's prices, as the array version's own drift finds them
         weights = state.weights if lag > 0 else drift(state.weights, self._growth[state.bar])
-        universe, cost_scale = np.zeros(batch, dtype=np.int64), np.ones(batch)
+        if len(self._alike[0]) != batch:
+            self._alike = np.zeros(batch, dtype=np.int64), np.ones(batch)
+        universe, cost_scale = self._alike
         if isinstance(state, WorldState):
             cost_scale = state.cost_scale
             universe = universe if self._whole else state.universe
@@ -195,21 +199,29 @@ def _project(values: FloatArray, ordered: FloatArray) -> None:
 
 
 @compiled_function(error_model="numpy")
-def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray) -> None:
-    """One row of ``constraints.keep_listed``, in place."""
+def _keep_listed(target: FloatArray, there: FloatArray, held: FloatArray) -> None:
+    """One row of ``constraints.keep_listed``, in place; ``there`` is 1 where an asset can be held, and else 0.
+
+    It multiplies where the array version chooses: which assets an episode has is random, and a processor that guesses
+    wrong loses more than this costs.
+    """
     last = target.size - 1
     paid, spread = 0.0, 0.0
     for i in range(last):
-        if not listed[i]:
-            mine = min(target[i], held[i])
-            paid += mine
-            spread += target[i] - mine
-            target[i] = 0.0
+        barred = target[i] * (1.0 - there[i])
+        mine = min(barred, held[i])
+        paid += mine
+        spread += barred - mine
+        target[i] *= there[i]
     target[last] += paid
     if spread > 0.0:
-        total = target.sum()
+        total = 0.0
+        for i in range(last + 1):
+            total += target[i]
         if total > 0.0:
-            target /= total
+            scale = 1.0 / total
+            for i in range(last + 1):
+                target[i] *= scale
         else:
             target[last] = 1.0
 
@@ -261,7 +273,7 @@ def _log_growth(simple_return: float) -> float:
 def _step(
     state: tuple[NDArray[np.int64], FloatArray, FloatArray, FloatArray, FloatArray],
     tables: tuple[FloatArray, NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]],
-    worlds: tuple[bool, NDArray[np.bool_], NDArray[np.int64], FloatArray],
+    worlds: tuple[bool, NDArray[np.float32], NDArray[np.int64], FloatArray],
     complete: bool,
     lag: int,
     numbers: FloatArray,
@@ -283,16 +295,16 @@ def _step(
     limited = max_weight < 1.0 or max_turnover < 1.0 or band > 0.0
     n_features, n_market = asset_features.shape[1], market_features.shape[1]
     per_asset = n_features // max(last, 1)
-    there = np.empty(last, dtype=np.bool_)
-    rows = np.empty((3, n_weights + 2 * GUARD))
+    rows = np.empty((4, n_weights + 2 * GUARD))
     before, target, held = rows[0, GUARD:-GUARD], rows[1, GUARD:-GUARD], rows[2, GUARD:-GUARD]
+    there = rows[3, GUARD:-GUARD]
     for n in range(batch):
         coming = np.int64(bar[min(n + AHEAD, batch - 1)])
         for i in range(0, n_features, CACHE_LINE // 4):
             _prefetch(asset_features, coming - lag, i)
         ahead = np.uint64(bar[n])
         now = np.uint64(bar[n] - 1)
-        rate = usual_rate * cost_scale[n]
+        rate, drawn = usual_rate * cost_scale[n], universe[n]
 
         # what is held and what is wanted, at the fill's prices; scaled to sum to one below
         before_sum, target_sum, total, negative, apart = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -331,12 +343,14 @@ def _step(
                 target[i] *= scale_target
             scale_before, scale_target = 1.0, 1.0
             if not complete:
-                held[:] = before
+                ended = 0.0
                 for i in range(last):
-                    there[i] = listed[now, i] and inside[universe[n], i]
-                    if not there[i]:
-                        before[last] += before[i]
-                        before[i] = 0.0
+                    there[i] = (1.0 if listed[now, i] else 0.0) * inside[drawn, i]
+                    held[i] = before[i]
+                    kept = before[i] * there[i]
+                    ended += before[i] - kept
+                    before[i] = kept
+                before[last] += ended
                 _keep_listed(target, there, held)
             if limited:
                 _limit(before, target, max_weight, max_turnover, band)
@@ -423,10 +437,10 @@ def _step(
         for i in range(n_features):
             assets[n, i] = asset_features[row, i]
         if not whole:
-            for i in range(last):
-                if not inside[universe[n], i]:
-                    for k in range(i * per_asset, (i + 1) * per_asset):
-                        assets[n, k] = 0.0
+            for asset in range(last):
+                if inside[drawn, asset] == 0.0:
+                    for i in range(asset * per_asset, (asset + 1) * per_asset):
+                        assets[n, i] = 0.0
         for i in range(n_market):
             market[n, i] = market_features[row, i]
         portfolio[n, n_weights] = (first - usual_first) * per_deviation

@@ -19,7 +19,7 @@ from finflow.config import ProtocolConfig
 from finflow.errors import MarketError
 from finflow.market.features import LONGEST_LOOKBACK
 
-__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "purge_of"]
+__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "last_fold", "purge_of"]
 
 Protocol = Literal["walk-forward", "cpcv"]
 PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
@@ -76,6 +76,24 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig) -> tuple[F
             )
         folds.append(Fold(number, pieces, validation, tests, paths))
     return tuple(folds)
+
+
+def last_fold(first: int, bars: int, settings: ProtocolConfig) -> Fold:
+    """The one fold that is judged on the bars from ``first`` on, and learns from those ``purge`` bars before them.
+
+    Raises
+    ------
+    MarketError
+        If there are too few bars.
+    """
+    pieces = (range(max(first - purge_of(settings), 0)),)
+    validation = _validation(pieces, settings.validation_share)
+    if validation < FEWEST or bars - first < FEWEST:
+        raise MarketError(
+            f"the {first} bars before the validation window, or its own {bars - first}, are too few to learn in and to "
+            "be judged on; use more data or a smaller evaluation.protocol.purge"
+        )
+    return Fold(1, pieces, validation, (range(first, bars),), (0,))
 
 
 def purge_of(settings: ProtocolConfig) -> int:

@@ -80,7 +80,9 @@ class Job:
         seeds = range(first, first + self.config.train.seeds)
         places = {seed: self.folder / f"seed-{seed}" for seed in seeds}
         return [
-            Training(f"{of}seed {seed}", place, own_settings(self.config, place, seed), self.market)
+            Training(
+                f"{of}seed {seed}", place, own_settings(self.config, place, seed, self.config.evaluation), self.market
+            )
             for seed, place in places.items()
         ]
 

@@ -96,14 +96,16 @@ class Training:
         return found if isinstance(found, dict) and {name: found.get(name) for name in stamp} == stamp else {}
 
 
-def own_settings(config: Config, place: Path, seed: int) -> Config:
-    """The configuration of one training among several; how it will be judged is no part of it.
+def own_settings(config: Config, place: Path, seed: int, evaluation: EvaluationConfig | None = None) -> Config:
+    """The configuration of one training among several.
 
-    A reading of the test window by one of them counts in the ledger of all.
+    A reading of the test window by one of them counts in the ledger of all. How it will be judged is part of it only
+    where that is given.
     """
     output = config.output.model_copy(update={"logs_dir": place, "readings": ledger_of(config)})
     train = config.train.model_copy(update={"seed": seed, "seeds": 1})
-    return config.model_copy(update={"train": train, "output": output, "evaluation": EvaluationConfig()})
+    changes = {"train": train, "output": output, "evaluation": evaluation or EvaluationConfig()}
+    return config.model_copy(update=changes)
 
 
 def train_all(

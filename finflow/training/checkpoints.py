@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from finflow.agent.critic import NetworkShape
 from finflow.agent.offline_learner import trade_range
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import BCellConfig, Config, config_hash, describe_schema, load_config
+from finflow.config import SPACE, BCellConfig, Config, config_hash, describe_schema, load_config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.capture import SEPARATOR
 from finflow.guard.checkpoint import read_newest
@@ -106,10 +106,10 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Nested keys as dotted ones."""
+    """Nested keys as dotted ones; a search space is one value."""
     flat: dict[str, object] = {}
     for name, value in nested.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and f"{prefix}{name}" != SPACE:
             flat.update(flatten(value, f"{prefix}{name}."))
         else:
             flat[f"{prefix}{name}"] = value

@@ -97,7 +97,13 @@ def prepare(config: Config) -> Materials:
     return prepare_from(load_panel(config.market), config)
 
 
-def prepare_pieces(panel: MarketPanel, config: Config, pieces: Sequence[range], validation: int) -> Materials:
+def prepare_pieces(
+    panel: MarketPanel,
+    config: Config,
+    pieces: Sequence[range],
+    validation: int,
+    features: Features | None = None,
+) -> Materials:
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 
     What is held out is not in the panel at all, so that neither features, nor what is fitted, nor a reward can depend
@@ -112,6 +118,8 @@ def prepare_pieces(panel: MarketPanel, config: Config, pieces: Sequence[range], 
         Bars of ``panel`` that may be seen, one after another and apart.
     validation : int
         How many of the last bars are for choosing a checkpoint.
+    features : Features, optional
+        Of the same pieces, from earlier materials; computed when left out.
 
     Raises
     ------
@@ -120,7 +128,8 @@ def prepare_pieces(panel: MarketPanel, config: Config, pieces: Sequence[range], 
     """
     joined = panel.spliced(pieces)
     train_end = joined.n_bars - validation
-    features = compute_features(joined, train_end, config.features.extra)
+    if features is None:
+        features = compute_features(joined, train_end, config.features.extra)
     moments = _moments(joined, config, range(features.first_bar, train_end))
     process = DecisionProcess(joined, features, config.env, config.objectives, moments)
     listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
@@ -140,13 +149,27 @@ def prepare_pieces(panel: MarketPanel, config: Config, pieces: Sequence[range], 
     return Materials(config, joined, split, process, features, moments, tuple(stretches))
 
 
-def process_on(materials: Materials, panel: MarketPanel) -> DecisionProcess:
-    """The decision process of a trained agent on other bars: everything that is fitted comes from its training."""
-    config, fitted = materials.config, materials.features.fitted
-    if fitted is None:
-        raise ValueError("nothing was fitted with these features")
-    features = apply_features(panel, fitted, config.features.extra)
+def process_on(materials: Materials, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
+    """The decision process of a trained agent on other bars: everything that is fitted comes from its training.
+
+    Parameters
+    ----------
+    materials : Materials
+    panel : MarketPanel
+    features : Features, optional
+        Of that panel, by what was fitted in the same training window; computed when left out.
+    """
+    config = materials.config
+    if features is None:
+        features = features_on(materials, panel)
     return DecisionProcess(panel, features, config.env, config.objectives, materials.moments)
+
+
+def features_on(materials: Materials, panel: MarketPanel) -> Features:
+    """Features of other bars, by what was fitted on the training window."""
+    if materials.features.fitted is None:
+        raise ValueError("nothing was fitted with these features")
+    return apply_features(panel, materials.features.fitted, materials.config.features.extra)
 
 
 def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import Config, OutputConfig, config_hash, dump_config
-from finflow.evaluation.backtest import run_backtests
+from finflow.config import Config, OutputConfig, TuneConfig, config_hash, dump_config
+from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder, CheckpointWriter
@@ -33,6 +33,34 @@ from finflow.training.stopping import stop_requested
 LOG_EVERY = 50  # updates between two rows of metrics
 
 
+@dataclass(frozen=True)
+class Validation:
+    """What a training was worth at one point of it, on its validation window.
+
+    Attributes
+    ----------
+    phase : str
+    update, phase_update : int
+        Updates so far, over both phases and in this one.
+    score : float
+        Of ``train.best_by``: what the best checkpoint has most of.
+    best : bool
+        Whether it is the best so far.
+    backtest : Backtest
+    """
+
+    phase: str
+    update: int
+    phase_update: int
+    score: float
+    best: bool
+    backtest: Backtest
+
+
+OnValidation = Callable[[Validation], None]
+"""Is told of every validation; what it raises ends the training."""
+
+
 @dataclass
 class TrainingRun:
     """A training and everything around it.
@@ -48,6 +76,8 @@ class TrainingRun:
     progress : ProgressDisplay
     probe : States or None
         Recorded states on which policies are compared, from the beginning of a phase on.
+    on_validation : callable, optional
+        Is told of every validation.
     """
 
     config: Config
@@ -58,6 +88,7 @@ class TrainingRun:
     log: RunLog
     progress: ProgressDisplay
     probe: States | None = None
+    on_validation: OnValidation | None = None
 
     @cached_property
     def profiler(self) -> UpdateProfiler:
@@ -86,7 +117,7 @@ class TrainingRun:
         position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
         return tensors, {
             "training": state,
-            "config": dump_config(self.config.model_copy(update={"output": OutputConfig()})),
+            "config": dump_config(self.config.model_copy(update={"output": OutputConfig(), "tune": TuneConfig()})),
             "config_hash": config_hash(self.config),
             "market": self.materials.process.panel.sha256,
             "shape": self.materials.shape._asdict(),
@@ -150,9 +181,13 @@ class TrainingRun:
         row |= generalisation.measure(self, policy)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
         score = metrics[self.config.train.best_by]
-        if math.isfinite(score) and (counters.best_score is None or score > counters.best_score):
+        best = math.isfinite(score) and (counters.best_score is None or score > counters.best_score)
+        if best:
             counters.best_score, counters.best_update = float(score), counters.update
             self.writer.save_as(BEST, self.snapshot())
         self.progress.advance(0, sharpe=sharpe)
         self.guard.after_validation(sharpe, score)
+        if self.on_validation is not None:
+            told = Validation(counters.phase, counters.update, counters.phase_update, score, best, backtest)
+            self.on_validation(told)
         return metrics

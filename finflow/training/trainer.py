@@ -35,7 +35,7 @@ from finflow.training.materials import Materials, choose_device, prepare
 from finflow.training.opened import run_folder_of
 from finflow.training.pretrain import pretrain
 from finflow.training.progress import ProgressDisplay
-from finflow.training.run import TrainingRun
+from finflow.training.run import OnValidation, TrainingRun
 from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 from finflow.training.stopping import request_stop, stopping_at_once
 
@@ -57,6 +57,8 @@ class FinFlowTrainer:
         The market to learn in, such as a fold's; that of the configuration when left out.
     progress : ProgressDisplay, optional
         Shows how far it is; one on standard output when left out.
+    on_validation : callable, optional
+        Is told of every validation; what it raises ends the training.
 
     Attributes
     ----------
@@ -81,6 +83,7 @@ class FinFlowTrainer:
         pretrained: Path | None = None,
         materials: Materials | None = None,
         progress: ProgressDisplay | None = None,
+        on_validation: OnValidation | None = None,
     ) -> None:
         self.config = config
         torch.set_num_threads(config.train.threads)
@@ -97,6 +100,7 @@ class FinFlowTrainer:
         self._run: TrainingRun | None = None
         self._log: RunLog | None = None
         self._progress = progress
+        self._on_validation = on_validation
         self._made: list[Path] = []
         if resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path):
             self.run_folder, self._in_place = run_folder_of(checkpoint.path), True
@@ -210,7 +214,16 @@ class FinFlowTrainer:
             if checkpoint is None and self._offline_data is not None:
                 for line in self._offline_data.lines():
                     progress.note(line)
-            self._run = TrainingRun(self.config, self.materials, self.device, state, self.run_folder, log, progress)
+            self._run = TrainingRun(
+                self.config,
+                self.materials,
+                self.device,
+                state,
+                self.run_folder,
+                log,
+                progress,
+                on_validation=self._on_validation,
+            )
         return self._run
 
     def discard_if_unused(self) -> None:

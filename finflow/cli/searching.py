@@ -1,0 +1,50 @@
+"""A search from the command line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finflow.cli.configuration import resolve
+from finflow.cli.running import stopping_between_updates
+
+if TYPE_CHECKING:
+    from finflow.config import Config
+
+
+def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
+    """The configuration of a search; where a study goes on, its own stands in for the defaults."""
+    if folder is None:
+        return resolve(arguments)
+    from finflow.experiments.tuning import stored_study
+
+    return resolve(arguments, stored_study(folder))
+
+
+def run_search(config: Config, arguments: argparse.Namespace) -> None:
+    """Search, or do one trial again, or say how long it would take. Ctrl-C leaves a study that goes on.
+
+    Parameters
+    ----------
+    config
+        The resolved configuration.
+    arguments
+        With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
+    """
+    from finflow.experiments import tuning
+    from finflow.experiments.engine import Where
+    from finflow.training.stopping import request_stop
+
+    where = Where(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
+    where.remarks()  # refuses what cannot be, before anything is made
+    if arguments.dry_run:
+        print("\n".join(tuning.lines_of_plan(config, arguments.workers or 1)))
+        return
+    with stopping_between_updates(request_stop):
+        if arguments.trial is not None:
+            print("\n".join(tuning.rerun(config, arguments.resume, arguments.trial)))
+            return
+        outcome = tuning.tune(config, arguments.resume, where)
+    print("\n".join(outcome.lines))
+    print(f"report: {outcome.report}")

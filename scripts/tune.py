@@ -1,0 +1,32 @@
+"""Search for better values of configuration keys, on training and validation windows alone.
+
+Example: python scripts/tune.py --config configs/default.yaml --n-trials 100 --objective sharpe
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from finflow.cli.options import Parser, add_configuration_options, add_scale, add_search
+from finflow.cli.safety import run_safely
+from finflow.cli.searching import run_search, search_configuration
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the options and search."""
+    parser = Parser(__doc__ or "")
+    parser.add_argument("--resume", type=Path, metavar="STUDY", help="folder of a study to go on with")
+    parser.add_argument("--dry-run", action="store_true", help="count the trainings, estimate the time, and stop")
+    add_scale(parser)
+    add_search(parser)
+    add_configuration_options(parser)
+    given = parser.parse(arguments)
+    if given.trial is not None and given.resume is None:
+        parser.error("--trial needs --resume with the folder of the study")
+    if given.universe is not None:
+        parser.error("--universe belongs to --mode train or to a --protocol of an evaluation")
+    run_search(search_configuration(given, given.resume), given)
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(main))

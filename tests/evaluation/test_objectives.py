@@ -1,0 +1,64 @@
+"""What a search looks for: objectives of a backtest, and several trainings taken together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from finflow.evaluation import metrics
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.objectives import aggregated, measured
+from finflow.evaluation.sharpe_tests import track_of
+from finflow.schema import OBJECTIVES
+
+
+def backtest(returns: np.ndarray) -> Backtest:
+    steps = len(returns)
+    dates = np.datetime64("2020-01-01") + np.arange(steps)
+    flat = np.zeros(steps)
+    weights = np.tile([1.0, 0.0], (steps, 1))
+    return Backtest("mine", dates, returns, flat + 1e-4, flat, flat, weights, ("A", "cash"))
+
+
+def test_objectives_are_the_metrics_of_the_report_in_the_order_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    run, base = (backtest(rng.normal(5e-4, 0.01, 300)) for _ in range(2))
+    found = measured(OBJECTIVES, run, 0.05, base, 20)
+    assert found[:4] == (
+        metrics.sharpe(run.returns, run.cash_returns),
+        metrics.sortino(run.returns, run.cash_returns),
+        metrics.calmar(run.returns),
+        metrics.cvar(run.returns, 0.05),
+    )
+    assert found[4] == track_of(run.returns - base.returns).dsr(20, 1 / 299)
+    assert measured(("cvar", "sharpe"), run, 0.05) == (found[3], found[0])
+    with pytest.raises(ValueError, match="over equal weight"):
+        measured(("dsr",), run, 0.05)
+
+
+def test_more_tries_deflate_more() -> None:
+    rng = np.random.default_rng(1)
+    run, base = backtest(rng.normal(2e-3, 0.01, 300)), backtest(rng.normal(0, 0.01, 300))
+    few, many = (measured(("dsr",), run, 0.05, base, tries)[0] for tries in (2, 200))
+    assert 0.0 < many < few < 1.0
+
+
+def test_what_has_no_risk_is_no_number() -> None:
+    run = backtest(np.full(300, 1e-4))
+    assert all(math.isnan(value) for value in measured(("sharpe", "calmar", "dsr"), run, 0.05, run, 3))
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "expected"),
+    [
+        ([1.0, 2.0, 6.0], "median", 2.0),
+        ([1.0, 2.0, 6.0], "mean", 3.0),
+        ([1.0, 3.0], "cautious", 2.0 - 0.5 * math.sqrt(2.0)),
+        ([1.5], "cautious", 1.5),
+    ],
+)
+def test_several_trainings_count_together(values: list[float], how: str, expected: float) -> None:
+    assert aggregated(values, how, 0.5) == pytest.approx(expected)
+    assert math.isnan(aggregated([*values, math.nan], how, 0.5))

@@ -1,0 +1,493 @@
+"""A search: its trials see no test window and come out the same again; it goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from optuna.trial import TrialState
+
+from finflow.cli import main
+from finflow.config import Config, dump_config, load_config
+from finflow.errors import ConfigError, OutputError, TrainingError
+from finflow.evaluation.overfitting import overfitting
+from finflow.experiments import trials, tuning
+from finflow.experiments.best import ATTRIBUTES, BEST, unpacked
+from finflow.experiments.engine import Where
+from finflow.experiments.study_report import REPORTS, RETURNS
+from finflow.experiments.trials import Arena, arena_of, run_trial
+from finflow.experiments.tuning import StudyOutcome, begin, rerun, stored_study, take_trials, tune
+from finflow.training.run import Validation
+from finflow.training.stopping import request_stop
+from finflow.training.trainer import FinFlowTrainer
+
+SPACE = {
+    "bcell.actor_lr": {"low": 1e-4, "high": 1e-2, "log": True},
+    "bcell.gamma": {"low": 0.9, "high": 0.99},
+    "bcell.n_quantiles": {"choices": [4, 2]},  # 2 is refused: there would be none left of those that are kept
+}
+SMALL = {
+    "market.source": "csv",
+    "market.train_end": "2011-06-30",
+    "market.validation_end": "2012-03-30",
+    "env.episode_length": 20,
+    "train.offline_episodes": 5,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 4,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 2,
+    "train.n_envs": 4,
+    "train.offline_batch_size": 16,
+    "train.online_batch_size": 8,
+    "train.validation_updates": 4,
+    "bcell.hidden_dim": 8,
+    "bcell.n_quantiles": 4,
+    "bcell.cql_samples": 1,
+    "evaluation.bootstrap_samples": 100,
+    "evaluation.lookback": 60,
+    "evaluation.protocol.purge": 5,
+    "tune.folds": 1,
+    "tune.seeds": 1,
+    "tune.n_trials": 6,
+    "tune.pruner": "none",
+    "tune.space": SPACE,
+}
+BARS = 900
+HERE = Where()
+RUNNING = """select number, value_json from trials join trial_user_attributes using (trial_id)
+where key = 'worker' and state = 'RUNNING'"""
+
+
+def write_prices(path: Path, changed_from: int = BARS) -> Path:
+    """Prices of three assets; those from a bar on are others."""
+    rng = np.random.default_rng(3)
+    returns = rng.normal(0.0004, 0.01, (BARS, 3)) + rng.normal(0.0, 0.006, (BARS, 1))
+    close = 100.0 * np.exp(np.cumsum(returns, axis=0))
+    close[changed_from:] *= rng.uniform(0.3, 3.0, (BARS - changed_from, 3))
+    pd.DataFrame(close, pd.bdate_range("2009-06-01", periods=BARS, name="Date"), list("ABC")).to_csv(path)
+    return path
+
+
+def made(folder: Path, **changes: object) -> Config:
+    """A search whose trials take a second; keys in keyword form."""
+    path = folder / "prices.csv"
+    if not path.exists():
+        write_prices(path)
+    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+    given = {name.replace("__", "."): value for name, value in changes.items()}
+    return load_config(None, {**SMALL, "market.path": str(path), **places, **given}, environ={})
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, StudyOutcome, list[str]]:
+    """A search that is over, and what it told."""
+    config = made(tmp_path_factory.mktemp("study"))
+    said: list[str] = []
+    return config, tune(config, None, HERE, said.append), said
+
+
+def course(
+    arena: Arena, config: Config, scratch: Path
+) -> tuple[tuple[float, ...], list[tuple[int, tuple[float, ...]]]]:
+    """Values of a trial, and what it was worth on its way."""
+    told: list[tuple[int, tuple[float, ...]]] = []
+    result = run_trial(arena, config, scratch, lambda level, values, updates: told.append((level, values)))
+    return result.values, told
+
+
+# --- what a trial may see
+
+
+def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> None:
+    config = made(tmp_path, tune__objective="sharpe,dsr")
+    arena = arena_of(config, ("bcell.gamma",), 6)
+    first = course(arena, config, tmp_path / "a")
+    cut = arena.panel.n_bars
+    assert str(arena.panel.dates[-1]) <= "2012-03-30"
+    hidden = made(tmp_path, tune__objective="sharpe,dsr", market__path=str(write_prices(tmp_path / "o.csv", cut)))
+    assert course(arena_of(hidden, ("bcell.gamma",), 6), hidden, tmp_path / "b") == first
+    told = made(tmp_path, tune__objective="sharpe,dsr", market__path=str(write_prices(tmp_path / "t.csv", cut - 9)))
+    assert course(arena_of(told, ("bcell.gamma",), 6), told, tmp_path / "c") != first
+
+
+def test_a_trial_that_reaches_for_the_test_window_is_stopped(tmp_path: Path) -> None:
+    config = made(tmp_path)
+    arena = arena_of(config, (), 6)
+    materials = arena.materials(arena.folds[0], config)
+    with pytest.raises(ValueError, match="no test window"):
+        materials.held_out_process()
+    with pytest.raises(ValueError, match="no test window"):
+        FinFlowTrainer(config, materials=materials).train()
+    with pytest.raises(IndexError):
+        _ = arena.panel.close[arena.panel.n_bars]
+
+
+def test_a_trial_is_judged_after_what_it_learned_from_and_chose_by(tmp_path: Path) -> None:
+    for folds in (1, 2):
+        config = made(tmp_path, tune__folds=folds, evaluation__protocol__first_share=0.6)
+        arena = arena_of(config, (), 6)
+        assert len(arena.folds) == folds
+        for fold in arena.folds:
+            (seen,), (judged,) = fold.pieces, fold.tests
+            assert seen.stop + 5 == judged.start
+            assert fold.validation > 0
+        assert arena.folds[-1].tests[0].stop == arena.panel.n_bars
+    alone = arena_of(made(tmp_path), (), 6).folds[0].tests[0]
+    assert str(arena.panel.dates[alone.start]) == "2011-07-01"
+
+
+# --- a study
+
+
+def test_every_trial_is_there_once_and_those_that_cannot_be_trained_say_why(
+    found: tuple[Config, StudyOutcome, list[str]],
+) -> None:
+    _, outcome, said = found
+    book = begin(stored_study(outcome.folder), outcome.folder).book
+    assert [trial.number for trial in book.trials] == list(range(6))
+    failed = [trial for trial in book.trials if trial.state == TrialState.FAIL]
+    for trial in failed:
+        assert trial.params["bcell.n_quantiles"] == 2
+        assert "bcell.dropped_quantiles = 2 must be below" in trial.user_attrs[ATTRIBUTES.reason]
+    assert 0 < len(failed) < 6
+    assert book.counts.complete == 6 - len(failed)
+    assert book.trials[0].params == {"bcell.actor_lr": 3e-4, "bcell.gamma": 0.99, "bcell.n_quantiles": 4}
+    assert sum(line.startswith("trial ") for line in said) == 6
+    assert f"6 trials: {6 - len(failed)} to their end, 0 stopped early, {len(failed)} failed" in outcome.lines
+    assert not (outcome.folder / "scratch").exists()
+
+
+def test_any_trial_done_again_alone_gives_the_same_bits(found: tuple[Config, StudyOutcome, list[str]]) -> None:
+    _, outcome, _ = found
+    config = stored_study(outcome.folder)
+    states = {trial.number: trial.state for trial in begin(config, outcome.folder).book.trials}
+    done = [number for number, state in states.items() if state == TrialState.COMPLETE]
+    failed = [number for number, state in states.items() if state == TrialState.FAIL]
+    for number in (done[0], done[-1], failed[0]):
+        (line,) = rerun(config, outcome.folder, number)
+        assert line.endswith("bit for bit as recorded")
+    with pytest.raises(ConfigError, match="no such trial"):
+        rerun(config, outcome.folder, 99)
+
+
+def test_a_trial_that_comes_out_otherwise_is_told(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, outcome, _ = found
+    honest = trials.measured
+    monkeypatch.setattr(trials, "measured", lambda *given: tuple(np.nextafter(value, 9.0) for value in honest(*given)))
+    with pytest.raises(TrainingError, match="trial 0 came out otherwise: "):
+        rerun(stored_study(outcome.folder), outcome.folder, 0)
+
+
+def test_the_best_says_among_how_many_it_was_chosen_and_is_taken_by_a_training(
+    found: tuple[Config, StudyOutcome, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, outcome, _ = found
+    best = load_config(outcome.folder / BEST, environ={})
+    done = [trial for trial in begin(stored_study(outcome.folder), outcome.folder).book.trials if trial.values]
+    chosen = max(done, key=lambda trial: trial.values[0])
+    assert best.evaluation.configurations_tried == len(done)
+    assert best.bcell.gamma == chosen.params["bcell.gamma"]
+    assert best.bcell.actor_lr == chosen.params["bcell.actor_lr"]
+    assert best.train == config.train
+    monkeypatch.chdir(tmp_path)
+    command = ["--mode", "train", "--config", str(outcome.folder / BEST), "--set", "evaluation.sweeps=false"]
+    assert main([*command, "--set", f"output.logs_dir={tmp_path / 'logs'}"]) == 0
+    (report,) = tmp_path.glob("logs/*/reports/metrics.json")
+    tries = json.loads(report.read_text("utf-8"))["verdict"]["tries"]
+    assert tries["configurations"] == len(done)
+
+
+def test_the_report_shows_the_study_and_the_luck_of_its_choice(found: tuple[Config, StudyOutcome, list[str]]) -> None:
+    _, outcome, _ = found
+    page = outcome.report.read_text("utf-8")
+    for anchor in ("history", "slices", "parallel", "courses", "overfitting", "failed", "space", "settings"):
+        assert f'id="{anchor}"' in page
+    assert "http" not in page.replace("http-equiv", "")
+    numbers = json.loads((outcome.folder / REPORTS / "study.json").read_text("utf-8"))
+    with np.load(outcome.folder / REPORTS / RETURNS) as kept:
+        excess, which = kept["excess"], kept["trials"].tolist()
+    assert numbers["overfitting"]["pbo"] == overfitting(excess).pbo
+    study = begin(stored_study(outcome.folder), outcome.folder).book
+    arena = arena_of(stored_study(outcome.folder), (), 6)
+    for column, number in enumerate(which):
+        own = excess[:, column]
+        trial = study.study.trials[number]
+        np.testing.assert_array_equal(own, unpacked(trial.user_attrs[ATTRIBUTES.excess]))
+        sharpe = np.sqrt(252) * own.mean() / own.std(ddof=1)
+        assert sharpe == pytest.approx(trial.values[0], rel=1e-5)
+    assert len(excess) == len(arena.folds[0].tests[0]) - 1
+    assert numbers["summary"]["tried"] == len(which)
+
+
+# --- going on
+
+
+def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, list[str]]) -> None:
+    _, outcome, _ = found
+    before = stored_study(outcome.folder)
+    more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 7}, environ={})
+    again = tune(more, outcome.folder, HERE, lambda line: None)
+    assert again.folder == outcome.folder
+    assert begin(more, outcome.folder).book.counts.finished == 7
+    assert tune(before, outcome.folder, HERE, lambda line: None).lines[0].startswith("7 trials: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("tune.space={bcell.gamma: {low: 0.5, high: 0.99}}", "another space (bcell.actor_lr: 0.0001 to 0.01, log"),
+        ("tune.objective=calmar", "another objective (sharpe, now calmar)"),
+        ("market.start=2009-08-03", "another market ("),
+        ("tune.seeds=2", "another tune.seeds (1 from 0, now 2 from 0)"),
+        ("train.online_episodes=5", "another configuration ("),
+    ],
+)
+def test_a_study_keeps_what_makes_its_trials_comparable(
+    change: str, words: str, found: tuple[Config, StudyOutcome, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, outcome, _ = found
+    kept = (outcome.folder / "study.yaml").read_bytes()
+    assert main(["--mode", "tune", "--resume", str(outcome.folder), "--set", change]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert (outcome.folder / "study.yaml").read_bytes() == kept
+
+
+def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path: Path) -> None:
+    config = made(tmp_path, tune__n_trials=1)
+    request_stop()
+    with pytest.raises(KeyboardInterrupt, match=r"0 of 1 trials are over; to go on: .* --resume .*/logs/studies/"):
+        tune(config, None, HERE, lambda line: None)
+    (folder,) = (tmp_path / "logs" / "studies").iterdir()
+    again = tune(stored_study(folder), folder, HERE, lambda line: None)
+    assert again.lines[0] == "1 trials: 1 to their end, 0 stopped early, 0 failed"
+
+
+@pytest.mark.timeout(600)  # where others take the processor
+def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(tmp_path: Path) -> None:
+    """One worker is killed in the middle of a trial, then everything is, and then the study goes on."""
+    config = made(
+        tmp_path, tune__n_trials=5, train__online_episodes=24, tune__space={"bcell.tau": {"low": 0.1, "high": 0.2}}
+    )
+    (tmp_path / "tune.yaml").write_text(dump_config(config))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, str(root / "main.py"), "--mode", "tune", "--config", str(tmp_path / "tune.yaml")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    with (tmp_path / "said.txt").open("w") as said:
+        process = subprocess.Popen([*command, "--workers", "2"], env=environment, stdout=said, stderr=said)
+        try:
+            first = _wait_for(tmp_path, lambda states, workers: len(workers) > 0)
+            victim = next(iter(first[1].values()))
+            os.kill(victim, signal.SIGKILL)
+            states, _ = _wait_for(tmp_path, lambda states, workers: "COMPLETE" in states.values())
+        finally:
+            process.kill()
+            process.wait()
+    kept = {number for number, state in states.items() if state == "COMPLETE"}
+    (folder,) = (tmp_path / "logs" / "studies").iterdir()
+    tuning_again = begin(stored_study(folder), folder)
+    before = {trial.number: trial.values for trial in tuning_again.book.trials if trial.state == TrialState.COMPLETE}
+    assert kept <= before.keys()
+    until = time.monotonic() + 30.0
+    while tuning_again.book.is_running() and time.monotonic() < until:  # workers end with their parent
+        tuning_again.book.revive()
+        time.sleep(0.1)
+    take_trials(tuning_again, lambda line: None)
+    counts = tuning_again.book.counts
+    assert (counts.complete, counts.all) == (5, 5)
+    after = {trial.number: trial.values for trial in tuning_again.book.trials}
+    assert {number: after[number] for number in before} == before
+    slots = [trial.system_attrs.get("retry_history", [trial.number])[0] for trial in tuning_again.book.trials]
+    assert sorted(slots) == list(range(5))
+
+
+def _wait_for(
+    folder: Path, ready: Callable[[dict[int, str], dict[int, int]], bool]
+) -> tuple[dict[int, str], dict[int, int]]:
+    """Look into the storage from outside until it is as wanted: trial -> state, running trial -> process."""
+    until = time.monotonic() + 240.0
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        for path in folder.glob("logs/studies/*/study.db"):
+            try:
+                with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30) as connection:
+                    states = dict(connection.execute("select number, state from trials"))
+                    workers = {number: json.loads(text)["pid"] for number, text in connection.execute(RUNNING)}
+            except sqlite3.OperationalError:
+                continue
+            if ready(states, workers):
+                return states, workers
+    pytest.fail((folder / "said.txt").read_text())
+
+
+# --- what goes wrong in a trial
+
+
+class Failing:
+    """Trials that fail, one after another, before others are done as ever."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def __call__(self, *given: Any) -> trials.TrialResult:
+        if self.errors:
+            raise self.errors.pop(0)
+        return run_trial(*given)
+
+
+def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = made(tmp_path, tune__n_trials=4, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
+    errors = (TrainingError("the guard gave up"), RuntimeError("a fault\nof torch"), FloatingPointError("nan"))
+    monkeypatch.setattr(tuning, "run_trial", Failing(*errors))
+    outcome = tune(config, None, HERE, lambda line: None)
+    assert outcome.lines[0] == "4 trials: 1 to their end, 0 stopped early, 3 failed"
+    found = begin(stored_study(outcome.folder), outcome.folder).book.trials
+    reasons = [trial.user_attrs.get("reason") for trial in found]
+    assert reasons == ["the guard gave up", "RuntimeError: a fault of torch", "FloatingPointError: nan", None]
+
+
+def test_a_disk_at_fault_fails_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = made(tmp_path, tune__n_trials=1)
+    monkeypatch.setattr(tuning, "run_trial", Failing(OutputError("cannot write: no space")))
+    with pytest.raises(OutputError, match="no space"):
+        tune(config, None, HERE, lambda line: None)
+    (folder,) = (tmp_path / "logs" / "studies").iterdir()
+    counts = begin(stored_study(folder), folder).book.counts
+    assert (counts.waiting, counts.all) == (1, 1)
+
+
+def test_an_objective_that_is_no_number_is_a_failure_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = made(tmp_path, tune__n_trials=1)
+    monkeypatch.setattr(trials, "measured", lambda *given: (float("nan"),))
+    with pytest.raises(TrainingError, match="none of 1 trials came to its end: the first because sharpe of fold 1"):
+        tune(config, None, HERE, lambda line: None)
+
+
+# --- pruning, several objectives
+
+
+def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials are worth less and less, by their number alone."""
+    worth = iter(range(100, 0, -1))
+    now = {"worth": 0.0}
+    honest = trials.Course.__init__
+
+    def count(self: trials.Course, arena: Arena, report: trials.Report) -> None:
+        now["worth"] = float(next(worth))
+        honest(self, arena, report)
+
+    monkeypatch.setattr(trials.Course, "__init__", count)
+    monkeypatch.setattr(trials, "measured", lambda *given: (now["worth"],))
+    changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__n_trials": 4}
+    config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
+    outcome = tune(config, None, HERE, lambda line: None)
+    assert outcome.lines[0] == "4 trials: 2 to their end, 2 stopped early, 0 failed"
+    book = begin(stored_study(outcome.folder), outcome.folder).book
+    whole, cut = (book.trials[number].user_attrs[ATTRIBUTES.updates] for number in (0, 3))
+    assert 0 < cut < whole
+    assert load_config(outcome.folder / BEST, environ={}).evaluation.configurations_tried == 4
+    worth = iter([97.0])
+    assert "stopped at level" in rerun(stored_study(outcome.folder), outcome.folder, 3)[0]
+
+
+def test_several_objectives_have_a_front(tmp_path: Path) -> None:
+    config = made(tmp_path, tune__objective="sharpe,cvar,calmar", tune__n_trials=3, tune__pruner="median")
+    config = config.model_copy(update={"tune": config.tune.model_copy(update={"space": None})})
+    said: list[str] = []
+    outcome = tune(config, None, HERE, said.append)
+    assert any("no order to fall behind in" in line for line in said)
+    front = sorted(path.stem for path in (outcome.folder / "pareto").iterdir())
+    assert front
+    for name in front:
+        assert load_config(outcome.folder / "pareto" / f"{name}.yaml", environ={}).evaluation.configurations_tried == 3
+    page = outcome.report.read_text("utf-8")
+    assert 'id="front"' in page
+    best = load_config(outcome.folder / BEST, environ={})
+    assert dump_config(best) in {
+        dump_config(load_config(outcome.folder / "pareto" / f"{name}.yaml", environ={})) for name in front
+    }
+
+
+def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raises(tmp_path: Path) -> None:
+    config = made(tmp_path)
+    arena = arena_of(config, (), 6)
+    told: list[Validation] = []
+
+    def listen(validation: Validation) -> None:
+        told.append(validation)
+        if len(told) == 2:
+            raise RuntimeError("enough")
+
+    trainer = FinFlowTrainer(config, materials=arena.materials(arena.folds[0], config), on_validation=listen)
+    with pytest.raises(RuntimeError, match="enough"):
+        trainer.train_iql()
+    assert told[0].phase == "offline"
+    assert told[0].best
+    assert told[0].update > 0
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--n-trials", "0"], "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
+        (["--objective", "sharp"], "did you mean sharpe?"),
+        (["--set", "tune.storage=postgresql+psycopg://me:secret@127.0.0.1:1/none"], "cannot use the storage postgres"),
+        (["--set", "tune.space={bcell.gama: {low: 0.9, high: 0.99}}"], "the nearest valid key is bcell.gamma"),
+        (["--workers", "0"], "'0' must be a whole number, 1 or more"),
+        (["--trial", "3"], "--trial belongs to --mode tune with --resume"),
+        (["--universe", "some.txt"], "--universe belongs to --mode train"),
+        (["--resume", "nowhere"], "nowhere is no folder of a study"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tune.yaml").write_text(dump_config(made(tmp_path)))
+    config = [] if "--resume" in arguments else ["--config", "tune.yaml"]
+    assert main(["--mode", "tune", *config, *arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert "secret" not in said
+    assert not list(tmp_path.glob("logs/studies/*"))
+
+
+@pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]])
+def test_options_of_a_search_are_refused_elsewhere(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mode", "backtest", "--strategy", "momentum", *option]) == 2
+    assert f"{option[0]} belongs to --mode t" in capsys.readouterr().err
+
+
+def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tune.yaml").write_text(dump_config(made(tmp_path, tune__seeds=3)))
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["--mode", "tune", "--config", str(tmp_path / "tune.yaml"), "--dry-run", "--workers", "2"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n")
+    assert sorted(tmp_path.rglob("*")) == before
