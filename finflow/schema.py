@@ -86,7 +86,7 @@ _OF_SYNTHETIC = {
     "lognormal": ("edge",),
     "constant-drift": ("edge",),
     "mean-reverting": ("persistence",),
-    "regime": ("edge", "persistence", "volatility_ratio"),
+    "regime": ("edge", "persistence", "volatility_ratio", "defensive_ratio"),
     "exchangeable": (),
 }
 
@@ -117,6 +117,12 @@ class SyntheticConfig(Section):
     )
     volatility_ratio: Number | None = Field(
         default=None, gt=0, le=10, description="volatility of the second regime over that of the first; likewise"
+    )
+    defensive_ratio: Number | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        description="volatility of the last asset, which leads in the second regime, over that of the first; likewise",
     )
 
     @model_validator(mode="after")
@@ -538,6 +544,10 @@ class BCellConfig(Section):
     )
     actor_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of the policy")
     critic_lr: Number = Field(default=3e-4, gt=0, le=1, description="learning rate of critics and value function")
+    critic_schedule: Literal["constant", "cosine"] = Field(
+        default="constant",
+        description="offline, whether that rate stays, as published, or falls along a cosine as the actor's does",
+    )
     gamma: Number = Field(default=0.99, gt=0, lt=1, description="discount per decision")
     tau: Number = Field(
         default=0.005, gt=0, le=1, description="share of the critic that moves into its target per update"

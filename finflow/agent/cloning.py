@@ -25,6 +25,7 @@ class BehaviourCloning(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the policy, the critics and their targets."""
         config = self.config
+        self.schedule_critics(progress)
         _, data_value, ahead = self.target_values(batch)
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, MEAN)

@@ -34,6 +34,7 @@ class IQL(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the policy, the critics and their targets."""
         config = self.config
+        self.schedule_critics(progress)
         values = self.target_values(batch)
         data_value, ahead = values.data, values.ahead
         value, behaviour = self.value.both(batch.states)

@@ -18,7 +18,7 @@ from finflow.agent.box_task import BoxCritic, BoxPolicy, BoxValue
 from finflow.agent.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.losses import bellman_target, mean_loss, pinball_loss
 from finflow.agent.networks import Encoding
-from finflow.agent.optimisation import descend, freeze, make_optimiser
+from finflow.agent.optimisation import cosine, descend, freeze, make_optimiser, set_learning_rate
 from finflow.agent.policy import ExpertPolicy
 from finflow.config import BCellConfig
 
@@ -119,6 +119,16 @@ class OfflineLearner:
     def travels(self, progress: float) -> bool:
         """Whether the policy moves far at this progress because it is meant to."""
         return False
+
+    def schedule_critics(self, progress: float) -> None:
+        """Let the steps of critics and values shrink to nothing, where that is configured.
+
+        Returns of a day are noise for the most part, and a critic whose steps stay as large as they were at first goes
+        on following the latest of it.
+        """
+        if self.config.critic_schedule == "cosine":
+            for optimiser in (self.value_optimiser, self.behaviour_optimiser, self.critic_optimiser):
+                set_learning_rate(optimiser, cosine(self.config.critic_lr, progress))
 
     def dropout_noise(self, noise: Generator) -> Generator | None:
         """The generator where dropout is on, and none where it is off."""

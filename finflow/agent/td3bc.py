@@ -49,6 +49,7 @@ class TD3BC(OfflineLearner):
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """One update of V, the critics and, every second time, the policy and the targets."""
         config = self.config
+        self.schedule_critics(progress)
         data_value = self.target_values(batch).data
         value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, MEAN)

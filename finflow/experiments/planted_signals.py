@@ -31,14 +31,24 @@ LEARNING = {
     "objectives.lambda_cvar": 0.0,
     "market.train_end": "2010-12-31",
     "market.validation_end": "2014-12-31",
-    "train.offline_episodes": 300,
-    "train.offline_training_epochs": 30,
+    "train.offline_episodes": 1500,
+    "train.offline_training_epochs": 8,
     "train.validation_updates": 100_000,
     "offline.evaluation_updates": 0,
     "bcell.hidden_dim": 64,
     "bcell.n_quantiles": 1,
     "bcell.expert_cloning": 0.0,  # what is planted is sought, whatever the experts are called
-    "bcell.actor_lr": 1e-3,
+    "bcell.gamma": 0.9,  # a signal is gone within days: what lies further ahead is noise
+    "bcell.actor_lr": 3e-3,
+    "bcell.critic_lr": 1e-3,
+    "bcell.critic_schedule": "cosine",
+    "bcell.critic_weight_decay": 1.0,
+    "bcell.iql_cloning": 0.3,
+}
+#: What makes a signal one that can be seen: a spread that reverts faster, and assets that can be told apart.
+VISIBLE: dict[str, dict[str, object]] = {
+    "mean-reverting": {"market.synthetic.persistence": 0.8},
+    "regime": {"market.synthetic.defensive_ratio": 0.5},
 }
 
 
@@ -50,6 +60,7 @@ def planted_variants(seeds: int) -> list[Variant]:
             seeds=(seed,),
             overrides={
                 **LEARNING,
+                **VISIBLE.get(kind, {}),
                 "market.source": "synthetic",
                 "market.synthetic.kind": kind,
                 "market.synthetic.seed": seed,

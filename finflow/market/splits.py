@@ -50,11 +50,16 @@ class Split:
         return range(self.validation_end, self.test_end)
 
 
+_SLACK = dt.timedelta(days=31)
+"""A date after the last bar by no more than this is the end of a week, a month or a holiday."""
+_TO = "set it to that day or before, or leave it out for the last bar"
+
+
 def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
     """Turn the configured dates into bar counts.
 
-    A window ends with the last bar on or before its date. Without `market.test_end` the test window ends with the
-    panel.
+    A window ends with the last bar on or before its date, which may lie a month after the last of all. Without
+    `market.test_end` the test window ends with the panel.
 
     Raises
     ------
@@ -78,6 +83,8 @@ def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
             raise MarketError(f"the {window} window is empty: market.{key} is {shown} and {span}; move the dates")
         counts.append(count)
         before = count
+    if config.test_end is not None and config.test_end > last.astype(dt.date) + _SLACK:
+        raise MarketError(f"the test window leaves the data: market.test_end is {config.test_end} and {span}; {_TO}")
     return Split(*counts)
 
 

@@ -46,7 +46,7 @@ _PARAMETERS: dict[str, dict[str, float]] = {
     "mean-reverting": {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9},
     "regime": {
         **{"drift": 0.006, "edge": 0.006, "volatility": 0.01, "correlation": 0.3},
-        **{"persistence": 0.97, "volatility_ratio": 2.0},
+        **{"persistence": 0.97, "volatility_ratio": 2.0, "defensive_ratio": 1.0},
     },
     "exchangeable": {"drift": 0.0005, "volatility": 0.01, "correlation": 0.3},
 }
@@ -75,10 +75,12 @@ def law_of(config: SyntheticConfig) -> Law:
         )
     if config.kind == "regime":
         ratio = values["volatility_ratio"]
-        variances = volatility**2 * np.array([[1.0], [ratio**2]])
+        calmer = np.linspace(1.0, values["defensive_ratio"], config.assets)
+        calm = covariance * np.outer(calmer, calmer)
+        covariances = np.stack([calm, calm * ratio**2])
         return Regimes(
-            means=np.stack([falling, falling[::-1]]) - 0.5 * variances,
-            covariances=np.stack([covariance, covariance * ratio**2]),
+            means=np.stack([falling, falling[::-1]]) - 0.5 * np.diagonal(covariances, axis1=1, axis2=2),
+            covariances=covariances,
             stay=np.full(2, values["persistence"]),
         )
     return IndependentReturns(falling - 0.5 * volatility**2, covariance)

@@ -55,13 +55,20 @@ def test_training_receives_nothing_of_the_test_window() -> None:
         (("2009-01-01", "2011-01-01", None), "market.train_end"),
         (("2010-12-31", "2013-12-31", None), "test window is empty: market.test_end is the last bar"),
         (("2013-12-31", "2014-12-31", "2015-12-31"), "market.validation_end"),
+        (("2010-12-31", "2011-12-31", "2013-12-31"), "test window leaves the data: market.test_end is 2013-12-31"),
     ],
 )
-def test_an_empty_window_names_its_key_and_the_span_of_the_data(dates: tuple[str, str, str | None], key: str) -> None:
+def test_a_window_that_is_empty_or_leaves_the_data_names_its_key_and_the_span_of_the_data(
+    dates: tuple[str, str, str | None], key: str
+) -> None:
     with pytest.raises(MarketError) as caught:
         split_panel(daily(), config(*dates))
     assert key in str(caught.value)
     assert "2010-01-01 to 2012-09-26" in str(caught.value)
+
+
+def test_the_end_of_a_month_after_the_last_bar_is_the_last_bar() -> None:
+    assert split_panel(daily(), config("2010-12-31", "2011-12-31", "2012-10-15")).test_end == daily().n_bars
 
 
 def test_a_split_out_of_order_cannot_be_made() -> None:

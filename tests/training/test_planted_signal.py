@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from finflow.agent.policy import ExpertPolicy
 from finflow.config import load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.optimality import Optimality, score_runs
+from finflow.experiments.planted_signals import LEARNING, VISIBLE
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.classical import named_strategy
@@ -30,6 +33,9 @@ SMALL = {
     "train.validation_updates": 100_000,
     "train.checkpoint_updates": 100_000,
 }
+
+
+CLIMB = {"bcell.iql_extraction": "gradient", "bcell.iql_temperature": 3.0, "train.offline_training_epochs": 4}
 
 
 class Learned(NamedTuple):
@@ -89,19 +95,16 @@ def test_where_assets_do_not_differ_it_learns_to_hold(tmp_path: Path) -> None:
     assert own < 2.0 * learned.optimal.turnover.mean() * BARS_PER_YEAR  # most of either is the first purchase
 
 
-def test_a_climb_uses_a_signal_that_costs_to_trade_on(tmp_path: Path) -> None:
-    """The spread reverts within days: cloning, weighted or not, hardly trades on it, and scores less than nothing."""
-    learned = learn(
-        tmp_path,
-        market__synthetic__kind="mean-reverting",
-        market__synthetic__bars=40_000,
-        market__validation_end="2014-12-31",
-        train__offline_episodes=600,
-        train__offline_training_epochs=4,
-        bcell__tau=0.02,
-        bcell__iql_temperature=3.0,
-        bcell__iql_extraction="gradient",
-    )
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [
+        ("regime", 0.7),  # seen: 0.90, with a standard error of 0.03
+        ("mean-reverting", 0.5),  # seen: 0.73, with a standard error of 0.07: it costs to trade on
+    ],
+)
+def test_a_climb_uses_a_signal_that_can_be_seen(kind: str, least: float, tmp_path: Path) -> None:
+    """Most of what the optimal policy earns over equal weight and holding; and more than anybody it learned from."""
+    learned = learn(tmp_path, **{**LEARNING, **VISIBLE[kind], **CLIMB, "market.synthetic.kind": kind})
     families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
     assert learned.own.rewards.mean() > max(families)
-    assert learned.scores["finflow"].score > 0.25  # seen: 0.54, with a standard error of 0.08
+    assert learned.scores["finflow"].score > least
