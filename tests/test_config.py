@@ -343,7 +343,7 @@ NOT_DECIDING = {
     "train.save_latest": False,
     "train.max_checkpoints": 2,
     "train.profile": True,
-    "train.seeds": 2,
+    "train.seeds": 3,
 }
 
 

@@ -47,7 +47,7 @@ def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tens
     if not isinstance(agent, dict) or "prior" in agent:
         return tensors, facts
     own = {name: tensor for name, tensor in tensors.items() if name.startswith(POLICY)}
-    added = {PRIOR + name.removeprefix(POLICY): tensor for name, tensor in own.items()}
+    added = {PRIOR + name.removeprefix(POLICY): tensor.clone() for name, tensor in own.items()}
     training = {**facts["training"], "bcell": {**agent, "prior": agent.get("policy")}}
     return {**tensors, **added}, {**facts, "training": training}
 
