@@ -334,6 +334,7 @@ def test_the_hash_is_the_same_in_another_process() -> None:
     assert done.stdout.strip() == config_hash(Config())
 
 
+SHARES = ("persistence", "volatility_ratio", "defensive_ratio")
 NOT_DECIDING = {
     "output.logs_dir": "elsewhere",
     "output.offline_dir": "elsewhere",
@@ -395,6 +396,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "train.device": "cpu",
             "train.entropy_schedule.kind": "cosine",
             "train.target_entropy_schedule.kind": "cosine",
+            "bcell.critic_schedule": "cosine",
             "bcell.alpha_mode": "fixed",
             "bcell.entropy_backup": "relative",
             "bcell.risk_measure": "cvar",
@@ -413,7 +415,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "market.synthetic.kind": "regime",
             **dict.fromkeys(("market.synthetic.drift", "market.synthetic.edge"), 0.01),
             **dict.fromkeys(("market.synthetic.volatility", "market.synthetic.correlation"), 0.2),
-            **dict.fromkeys(("market.synthetic.persistence", "market.synthetic.volatility_ratio"), 0.5),
+            **dict.fromkeys((f"market.synthetic.{name}" for name in SHARES), 0.5),
         }[key]
     overrides: dict[str, object] = {key: other}
     base = default

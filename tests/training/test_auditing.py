@@ -379,8 +379,8 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = Behaviour._aims
 
-    def late(self: Behaviour, state: Any) -> Any:
-        aims = real(self, state)
+    def late(self: Behaviour, state: Any, inside: Any) -> Any:
+        aims = real(self, state, inside)
         rule = self.habits.source < 5
         aims[rule] = self.tables[self.habits.source[rule], self.habits.variant[rule], state.bar[rule]]
         return aims

@@ -16,7 +16,8 @@ from finflow.errors import CheckpointError, MarketError
 from finflow.guard.checkpoint import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.held_out import evaluate_checkpoint
-from finflow.training.run import TrainingRun, request_stop
+from finflow.training.run import TrainingRun
+from finflow.training.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
