@@ -128,9 +128,9 @@ class BCell(Deciding):
     def update_sac(
         self,
         batch: Batch,
-        coverage: CoverageProposals | None,
-        noise: Generator,
-        update: int,
+        coverage: CoverageProposals | None = None,
+        noise: Generator | None = None,
+        update: int = TRUNCATION_UPDATES,
         actor: bool = True,
         alpha: float | None = None,
         target: float | None = None,
@@ -141,11 +141,11 @@ class BCell(Deciding):
         ----------
         batch : Batch
         coverage : CoverageProposals, optional
-            For CQL; none are needed, and none are drawn from the policy, where its weight is zero.
-        noise : Generator
-            Draws the actions.
+            For CQL, which without them, or where its weight is zero, has no penalty.
+        noise : Generator, optional
+            Draws the actions; the agent's own, which also draws those of `act`, when left out.
         update : int
-            Updates done before this one.
+            Updates done before this one; when left out, as many as it takes until top quantiles are cut in full.
         actor : bool
             Whether the policy learns too: right after the hand-over only the critics do.
         alpha : float, optional
@@ -158,6 +158,7 @@ class BCell(Deciding):
         dict of Tensor, ()
         """
         config, states = self.config, batch.states
+        noise = noise or self.action_noise
         dropout_noise = noise if config.dropout > 0.0 else None
         decision = self.policy(states, dropout_noise, least_pull=config.least_pull)
         with torch.no_grad():

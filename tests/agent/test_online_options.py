@@ -44,6 +44,18 @@ def learned(agent: BCell, part: str) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in getattr(agent, part).parameters()])
 
 
+def test_a_batch_is_enough_for_an_update(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Then the noise is the agent's own, top quantiles are cut in full, and there is no conservative penalty."""
+    alone, told = make_agent(shape), make_agent(shape)
+    metrics = alone.update_sac(make_batch())
+    assert "cql_loss" not in metrics
+    assert {name: float(value) for name, value in metrics.items()} == {
+        name: float(value) for name, value in told.update_sac(make_batch(), None, generator(0), 2000).items()
+    }
+    torch.testing.assert_close(learned(alone, "critic"), learned(told, "critic"), rtol=0.0, atol=0.0)
+    assert not torch.equal(learned(alone, "policy"), learned(make_agent(shape), "policy"))
+
+
 # --- entropy in the backup
 
 
