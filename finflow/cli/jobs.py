@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-MATTERS = {"train": "train.seeds", "evaluate": "evaluation.protocol.seeds"}
-"""Which of the keys of --seeds a mode reads; the other is left as it is."""
+MATTERS = {"train": "train.seeds", "evaluate": "evaluation.protocol.seeds", "tune": "tune.seeds"}
+"""Which of the keys of --seeds a mode reads; the others are left as they are."""
 
 
 def train(given: argparse.Namespace) -> None:
@@ -38,7 +38,7 @@ def train(given: argparse.Namespace) -> None:
     given
         With the options of `add_configuration_options`, `add_scale` and `add_recollect`, ``resume`` and ``dry_run``.
     """
-    _leave_out(given, MATTERS["evaluate"])
+    _read_seeds_for(given, "train")
     from finflow.experiments.job_folder import is_job
 
     if given.resume is not None and is_job(given.resume):
@@ -76,7 +76,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     dry_run
         Only say how many trainings there are and how long they will take.
     """
-    _leave_out(given, MATTERS["train"])
+    _read_seeds_for(given, "evaluate")
     base = None if checkpoint is None else checkpoint_configuration(checkpoint)
     parent = None
     if checkpoint is not None:
@@ -118,8 +118,9 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     print("\n".join(report_universes([plan.market for plan in plans], outcomes, together)))
 
 
-def _leave_out(given: argparse.Namespace, key: str) -> None:
-    given.overrides = {name: value for name, value in given.overrides.items() if name != key}
+def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
+    others = {key for name, key in MATTERS.items() if name != mode}
+    given.overrides = {name: value for name, value in given.overrides.items() if name not in others}
 
 
 def _where(given: argparse.Namespace, jobs: Sequence[Judged]) -> Where:
