@@ -197,8 +197,8 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
 
 
 def _remove_unused(run: Path) -> None:
-    """Remove a run that was killed before there was anything to go on from."""
-    if run.is_dir() and not any((run / MODELS).glob("checkpoint_*")):
+    """Remove a run that was killed before it could be gone on with: the best so far is none without the latest."""
+    if run.is_dir() and not CheckpointFolder(run / MODELS).path(LATEST).is_file():
         shutil.rmtree(run)
 
 

@@ -25,7 +25,7 @@ from finflow.experiments.durability import small_config
 from finflow.experiments.engine import Where
 from finflow.experiments.job_folder import agents_in, begin
 from finflow.experiments.jobs import Job, estimate_all, job_of, run_all
-from finflow.experiments.trainings import Training, is_finished, train_all
+from finflow.experiments.trainings import Training, is_finished, train, train_all
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Information
 from finflow.training.ensemble import EnsembleStrategy, evaluate_ensemble
@@ -104,6 +104,21 @@ def opens(process: int, folder: Path) -> bool:
         return any(str(folder) in os.readlink(link) for link in Path(f"/proc/{process}/fd").iterdir())
     except OSError:
         return False
+
+
+def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_anew_in_one_folder(
+    serial: Job, tmp_path: Path
+) -> None:
+    """The best so far may have been written by then; nothing goes on from it."""
+    training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
+    train(panels, training)
+    (run,) = runs_of(training)
+    (run / "models" / "checkpoint_latest.safetensors").unlink()
+    note = training.place / "training.json"
+    note.write_text(json.dumps({**json.loads(note.read_text()), "finished": False}))
+    train(panels, training)
+    assert len(runs_of(training)) == 1
+    assert is_finished(training, serial.panel)
 
 
 def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: Job, tmp_path: Path) -> None:
