@@ -45,7 +45,10 @@ def our_iql(materials: Materials) -> Ours:
     """IQL on the behaviour's transitions, as the offline phase runs it."""
     config, device = materials.config, torch.device("cpu")
     dataset = collect(config, materials.process, materials.split.train)
-    store, market = Transitions.of(dataset, device), MarketTensors.of(materials.process, device)
+    store, market = (
+        Transitions.of(dataset, device),
+        MarketTensors.of(materials.process, device, config.bcell.expert_cloning > 0.0),
+    )
     units = RewardUnits.of(materials.process, dataset.reward_scale, config.train.reward_reference, device)
     learner = IQL(portfolio_networks(materials.shape, config.bcell, seeded(0, 0)), config.bcell, device)
     noise, epochs, updates = seeded(0, 1), Epochs(config, dataset), itertools.count()

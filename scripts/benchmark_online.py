@@ -41,7 +41,10 @@ def our_updates(materials: Materials) -> tuple[Contender, Contender]:
     """The online update on the behaviour's transitions: on batches that are ready, and with their making."""
     config, device = materials.config, torch.device("cpu")
     dataset = collect(config, materials.process, materials.split.train)
-    store, market = Transitions.of(dataset, device), MarketTensors.of(materials.process, device)
+    store, market = (
+        Transitions.of(dataset, device),
+        MarketTensors.of(materials.process, device, config.bcell.expert_cloning > 0.0),
+    )
     units = RewardUnits.of(materials.process, dataset.reward_scale, config.train.reward_reference, device)
     agent, noise = BCell(materials.shape, config.bcell, seeded(0, 0), device), seeded(0, 1)
     pool = CoveragePool(0, materials.process.n_weights, device)
