@@ -197,9 +197,14 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
 
 
 def _remove_unused(run: Path) -> None:
-    """Remove a run that was killed before it could be gone on with: the best so far is none without the latest."""
+    """Remove what was killed before it could be gone on with: a run without its latest checkpoint, and any beside it
+    that was not even noted, which has no checkpoint at all."""
     if run.is_dir() and not CheckpointFolder(run / MODELS).path(LATEST).is_file():
         shutil.rmtree(run)
+    for other in run.parent.glob("*/"):
+        begun = (other / MODELS).is_dir() or not any(other.iterdir())
+        if other != run and begun and not any((other / MODELS).glob("checkpoint_*")):
+            shutil.rmtree(other)
 
 
 def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:

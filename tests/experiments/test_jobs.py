@@ -116,6 +116,7 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
     (run / "models" / "checkpoint_latest.safetensors").unlink()
     note = training.place / "training.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "finished": False}))
+    (training.place / "20200101_000000" / "models").mkdir(parents=True)  # killed before it was noted
     train(panels, training)
     assert len(runs_of(training)) == 1
     assert is_finished(training, serial.panel)
