@@ -7,6 +7,7 @@ finished is not made again; one that was stopped or killed goes on from its last
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -209,7 +210,7 @@ def _remove_unused(run: Path) -> None:
 
 def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
     """Make a training, or go on with it, where the files of this machine may not be seen: they come, and go back."""
-    with tempfile.TemporaryDirectory(prefix="finflow-training-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"finflow-training-{os.getpid()}-") as folder:
         place = Path(folder) / "place"
         write_together({place / name: content for name, content in files.items()})
         output = training.config.output.model_copy(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import signal
 import socket
 import tempfile
 import threading
@@ -132,20 +134,35 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     away, _ = seeds_and_folds(tmp_path / "away")
     train_all(here, panels)
 
-    def in_the_middle() -> set[Path]:
-        return set(Path(tempfile.gettempdir()).glob("finflow-training-*/place/*/models/checkpoint_latest.safetensors"))
+    def in_the_middle() -> Iterator[tuple[Any, int]]:
+        """Each worker that has begun a training and not handed it in, with its node."""
+        begun = f"finflow-training-{{}}-*/place/*/models/{LATEST}.safetensors"
+        for node in two_nodes:
+            (raylet,) = node.all_processes["raylet"]
+            for worker in Path(f"/proc/{raylet.process.pid}/task/{raylet.process.pid}/children").read_text().split():
+                if any(Path(tempfile.gettempdir()).glob(begun.format(worker))):
+                    yield node, int(worker)
 
-    left_behind = in_the_middle()  # by nodes that were killed before
+    lost = threading.Event()
 
     def kill() -> None:
-        while len(in_the_middle() - left_behind) < 2:  # a training on either node
+        while not lost.is_set():
+            for node, worker in in_the_middle():
+                os.kill(worker, signal.SIGSTOP)  # lest it be done before its node is gone
+                if (node, worker) in in_the_middle():
+                    cluster.remove_node(node, allow_graceful=False)
+                    with contextlib.suppress(ProcessLookupError):  # its node may have taken it along
+                        os.kill(worker, signal.SIGKILL)
+                    lost.set()
+                    return
+                os.kill(worker, signal.SIGCONT)
             time.sleep(0.01)
-        cluster.remove_node(two_nodes[0], allow_graceful=False)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     train_all(away, panels, Where(cluster=cluster.address))
     killer.join(5.0)
+    assert lost.is_set()
     assert "its process or node died; it is on " in capsys.readouterr().out
     assert made(away) == made(here)
     assert all(is_finished(training, panels[training.market]) for training in away)
