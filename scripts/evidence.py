@@ -167,20 +167,23 @@ PLANTED_HEAD = """# Evidence about planted signals
 The offline phase alone on made-up markets (docs/synthetic.md) of the kinds' own parameters, but for a persistence of
 0.8 in the mean-reverting and a defensive ratio of 0.5 in the regime market; log return as the objective, default costs;
 networks of 64, 8 epochs over 1500 episodes, gamma 0.9, decaying critics (`LEARNING` in
-finflow/experiments/planted_signals.py), one sample of the market a seed. Score on four years of
-validation: 1 is the optimal policy, 0 the better of equal weight and holding; mean over seeds with its 95 % interval.
-Policy: `bcell.iql_extraction` (docs/offline.md). Best family: of the five that it learned from, each the mean of its
-six variants; beaten: samples on which the policy scores more. Best variant: of all thirty, chosen in hindsight.
+finflow/experiments/planted_signals.py; `OWN`, what a market has of its own), one sample of the market a seed, none of
+which had a part in choosing these values. Score on four years of validation: 1 is the optimal policy, 0 the better of
+equal weight and holding; mean over seeds with its 95 % interval. Policy: `bcell.iql_extraction` (docs/offline.md). Best
+family: of the five that it learned from, each the mean of its six variants; beaten: samples on which the policy scores
+more. Best variant: of all thirty, chosen in hindsight.
 
 """
 TUNING_HEAD = f"""# Evidence about the search
 
 <!-- Made by scripts/evidence.py (`make evidence`) from docs/evidence/*.json: change nothing here. -->
 
-Searches of {TRIALS} trials of the demo's configuration on made-up markets (docs/synthetic.md, lognormal), one sample of
-the market a pair; objective: the Sharpe ratio of the validation window, one training a trial. The best of each search
-is trained anew with {FRESH} seeds that no search has seen, and scored on the test window: 1 is the optimal policy, 0
-the better of equal weight and holding. Mean over pairs, and half the width of its 95 % interval.
+Searches of {TRIALS} trials of the demo's configuration on made-up markets (docs/synthetic.md, regime with a defensive
+ratio of 0.5), one sample of the market a pair; objective: the Sharpe ratio of the validation window, one training a
+trial; searched is what `tune.space` searches by default but for the weights of the objective, with sizes about the
+demo's and a temperature from 0.01 (`SEARCH` in finflow/experiments/tuning_evidence.py). The best of each search is
+trained anew with {FRESH} seeds that no search has seen, and scored on the test window: 1 is the optimal policy, 0 the
+better of equal weight and holding. Mean over pairs, and half the width of its 95 % interval.
 
 """
 
@@ -286,7 +289,8 @@ def _nulls(given: argparse.Namespace) -> None:
 def _made(results: Sequence[Mapping[str, Any]]) -> str:
     """What made a table."""
     seconds = [sum(result["seconds"].values()) for result in results]
-    return f"\nCode {code_hash()}; {len(results)} trainings of {min(seconds):.0f} to {max(seconds):.0f} s each.\n"
+    codes = ", ".join(sorted({result["code"] for result in results}))
+    return f"\nCode {codes}; {len(results)} trainings of {min(seconds):.0f} to {max(seconds):.0f} s each.\n"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from finflow.evaluation.optimality import score_runs
 from finflow.experiments.evidence import Variant
 from finflow.experiments.generalisation import REDUCED
 from finflow.experiments.offline_methods import half_width
-from finflow.experiments.planted_signals import LEARNING, VISIBLE
+from finflow.experiments.planted_signals import LEARNING, OWN
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal import optimum_of
@@ -59,7 +59,7 @@ MARKETS: dict[str, dict[str, object]] = {
     **{
         kind: {
             **LEARNING,
-            **VISIBLE.get(kind, {}),
+            **OWN.get(kind, {}),
             **ONLINE_LEARNING,
             "market.source": "synthetic",
             "market.synthetic.kind": kind,

@@ -23,6 +23,7 @@ from finflow.strategies.optimal import optimum_of
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 
+FIRST_SAMPLE = 10  # `LEARNING` was found by looking at samples 0 to 2, so others judge it
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
 EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
 LEARNING = {
@@ -45,8 +46,10 @@ LEARNING = {
     "bcell.critic_weight_decay": 1.0,
     "bcell.iql_cloning": 0.3,
 }
-#: What makes a signal one that can be seen: a spread that reverts faster, and assets that can be told apart.
-VISIBLE: dict[str, dict[str, object]] = {
+#: What a market has of its own: a spread that reverts faster and assets that can be told apart, so that the signal can
+#: be seen; and little that holds a policy to its data where one asset is the best throughout.
+OWN: dict[str, dict[str, object]] = {
+    "constant-drift": {"bcell.iql_cloning": 0.03},
     "mean-reverting": {"market.synthetic.persistence": 0.8},
     "regime": {"market.synthetic.defensive_ratio": 0.5},
 }
@@ -60,7 +63,7 @@ def planted_variants(seeds: int) -> list[Variant]:
             seeds=(seed,),
             overrides={
                 **LEARNING,
-                **VISIBLE.get(kind, {}),
+                **OWN.get(kind, {}),
                 "market.source": "synthetic",
                 "market.synthetic.kind": kind,
                 "market.synthetic.seed": seed,
@@ -70,7 +73,7 @@ def planted_variants(seeds: int) -> list[Variant]:
         )
         for kind in MARKETS
         for extraction in EXTRACTIONS
-        for seed in range(seeds)
+        for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + seeds)
     ]
 
 

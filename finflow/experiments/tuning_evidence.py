@@ -34,7 +34,7 @@ from finflow.yaml_text import parse_file
 
 __all__ = ["PAIRS", "TRIALS", "WAYS", "search_and_retrain", "tuning_table", "tuning_variants"]
 
-PAIRS, TRIALS, FRESH = 10, 20, 3
+PAIRS, TRIALS, FRESH = 10, 14, 3
 FRESH_FROM = 1000  # seeds of the trainings that are scored
 WAYS: dict[str, dict[str, object]] = {
     "tpe": {"tune.sampler": "tpe", "tune.pruner": "none"},
@@ -50,9 +50,11 @@ WORDS = {
 }
 MARKET = {
     "market.source": "synthetic",
-    "market.synthetic.kind": "lognormal",
+    "market.synthetic.kind": "regime",
+    "market.synthetic.defensive_ratio": 0.5,
+    "market.synthetic.bars": 7000,
     "market.train_end": "2010-12-31",
-    "market.validation_end": "2014-12-31",
+    "market.validation_end": "2012-12-31",
     "objectives.sharpe_beta": 0.0,
     "objectives.lambda_turn": 0.0,
     "objectives.lambda_cvar": 0.0,
@@ -61,14 +63,24 @@ SEARCH = {
     "tune.folds": 1,
     "tune.seeds": 1,
     "tune.startup_trials": 6,
-    "train.validation_updates": 20,
+    "train.validation_updates": 24,
+    "train.generalisation": False,
+    "offline.evaluation_updates": 0,
     "tune.space": {
-        key: searched.model_dump(exclude_defaults=True)
-        for key, searched in DEFAULT_SPACE.items()
-        if not key.startswith("objectives.")
+        **{
+            key: searched.model_dump(exclude_defaults=True)
+            for key, searched in DEFAULT_SPACE.items()
+            if not key.startswith("objectives.")
+        },
+        "bcell.alpha_init": {"low": 0.01, "high": 1.5, "log": True},
+        "bcell.n_quantiles": {"choices": [8, 16, 32]},
+        "bcell.hidden_dim": {"choices": [32, 64, 128]},
+        "train.offline_batch_size": {"choices": [64, 128, 256]},
+        "train.online_batch_size": {"choices": [32, 64, 128]},
     },
 }
-"""The score is one of log growth, so that the weights of the objective are not searched."""
+"""The default space, but: no weights of the objective, since the score is one of log growth; sizes about the demo's;
+and a temperature that may be small, since where a signal is strong, entropy is worth little."""
 
 
 def tuning_variants(

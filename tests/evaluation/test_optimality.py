@@ -22,7 +22,7 @@ from finflow.evaluation.optimality import (
     score,
     score_runs,
 )
-from finflow.experiments.planted_signals import VISIBLE
+from finflow.experiments.planted_signals import OWN
 from finflow.ledger.costs import BASIS_POINT
 from finflow.strategies.classical import BuyAndHold, EqualWeight, InverseVolatility
 from finflow.strategies.optimal import Optimum, optimum_of, plug_in
@@ -39,7 +39,7 @@ SEEDS = {
 def settings(kind: str, seed: int) -> Config:
     law, _, visible = kind.partition(", ")
     keys = {"market.source": "synthetic", "market.synthetic.kind": law, "market.synthetic.seed": seed}
-    return load_config(None, keys | (VISIBLE[law] if visible else {}), {})
+    return load_config(None, keys | (OWN[law] if visible else {}), {})
 
 
 @lru_cache

@@ -11,7 +11,7 @@ from finflow.agent.policy import ExpertPolicy
 from finflow.config import load_config
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.optimality import Optimality, score_runs
-from finflow.experiments.planted_signals import LEARNING, VISIBLE
+from finflow.experiments.planted_signals import LEARNING, OWN
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.classical import named_strategy
@@ -104,7 +104,7 @@ def test_where_assets_do_not_differ_it_learns_to_hold(tmp_path: Path) -> None:
 )
 def test_a_climb_uses_a_signal_that_can_be_seen(kind: str, least: float, tmp_path: Path) -> None:
     """Most of what the optimal policy earns over equal weight and holding; and more than anybody it learned from."""
-    learned = learn(tmp_path, **{**LEARNING, **VISIBLE[kind], **CLIMB, "market.synthetic.kind": kind})
+    learned = learn(tmp_path, **{**LEARNING, **OWN[kind], **CLIMB, "market.synthetic.kind": kind})
     families = [learned.data.reward[learned.data.family == family].mean() for family in range(6)]
     assert learned.own.rewards.mean() > max(families)
     assert learned.scores["finflow"].score > least
