@@ -88,11 +88,6 @@ def target_entropy(share: float, n_weights: int) -> float:
     return maximum_entropy(n_weights) + (n_weights - 1) * math.log(share)
 
 
-def entropy_share(entropy: float, n_weights: int) -> float:
-    """How spread out a policy is, in 0..1: ``exp((H - H_max) / (K - 1))``."""
-    return math.exp(min((entropy - maximum_entropy(n_weights)) / max(n_weights - 1, 1), 0.0))
-
-
 def standard_normal(shape: tuple[int, ...], generator: Generator, like: Tensor) -> Tensor:
     """Standard normal noise from ``generator``, of the type and on the device of ``like``."""
     return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from finflow.evaluation.drawing import (
     log_axis,
     render,
 )
+from finflow.evaluation.evidence_page import verdicts_of_several
 from finflow.evaluation.page import document
 from finflow.evaluation.results import BASELINE
 from finflow.evaluation.sections import DASH, Cell, Row, Section, Table, section_html
@@ -159,23 +159,11 @@ def make(
 
 
 def _verdicts(runs: Sequence[Compared]) -> str:
-    said = {
-        "yes": "beats equal weight",
-        "no": "is worse than equal weight",
-        "not shown": "not shown to beat equal weight",
-    }
-    items = "".join(
-        f"<li><b>{escape(run.label)}</b>: {said.get(str(run.answer), 'not compared with equal weight')}</li>"
-        for run in runs
-    )
-    more = (
+    warning = (
         "Each is of its run alone. Who picks the best of these has tried them all, which its own verdict, reached "
         "before, does not know of: see what is left of it under “Choosing the best of them”."
     )
-    return (
-        f'<section class="finding not-shown" aria-label="Verdicts"><h2>Verdicts</h2><ul class="reasons">{items}</ul>'
-        f"<p>{escape(more)}</p></section>"
-    )
+    return verdicts_of_several({run.label: run.answer for run in runs}, warning)
 
 
 def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from html import escape
 
 from finflow.evaluation.drawing import MINUS
@@ -14,11 +15,35 @@ from finflow.evaluation.verdict import Verdict
 from finflow.market.panel import BARS_PER_YEAR
 
 KINDS = {"yes": "ahead", "no": "behind", "not shown": "not-shown"}
+ANSWERS = {
+    "yes": "beats equal weight",
+    "no": "is worse than equal weight",
+    "not shown": "not shown to beat equal weight",
+}
 
 
 def verdict_heading(verdict: Verdict) -> str:
     """The answer, in words that stand alone."""
     return f"Beats equal weight: {verdict.answer}"
+
+
+def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> str:
+    """One answer beside another, with what is to be borne in mind where there are several.
+
+    Parameters
+    ----------
+    answers : mapping
+        Name -> answer; None where nothing was compared.
+    warning : str
+    """
+    items = "".join(
+        f"<li><b>{escape(name)}</b>: {ANSWERS.get(str(answer), 'not compared with equal weight')}</li>"
+        for name, answer in answers.items()
+    )
+    return (
+        f'<section class="finding not-shown" aria-label="Verdicts"><h2>Verdicts</h2><ul class="reasons">{items}</ul>'
+        f"<p>{escape(warning)}</p></section>"
+    )
 
 
 def verdict_list(verdict: Verdict, tries: Tries | None) -> str:

@@ -6,12 +6,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.evidence_page import verdicts_of_several
 from finflow.evaluation.page import document
 from finflow.evaluation.results import BASELINE
 from finflow.evaluation.sections import Cell, Row, Section, Table, plain, section_html
@@ -178,20 +178,8 @@ def _ends(key: str, unit: str, decimals: int) -> tuple[Cell, ...]:
 
 
 def _verdicts(universes: Sequence[Universe]) -> str:
-    said = {
-        "yes": "beats equal weight",
-        "no": "is worse than equal weight",
-        "not shown": "not shown to beat equal weight",
-    }
-    items = "".join(
-        f"<li><b>{escape(one.name)}</b>: {said.get(str(one.answer), 'not compared with equal weight')}</li>"
-        for one in universes
-    )
-    more = "Each verdict is of its universe alone: of many, some come out well by luck."
-    return (
-        f'<section class="finding not-shown" aria-label="Verdicts"><h2>Verdicts</h2><ul class="reasons">{items}</ul>'
-        f"<p>{escape(more)}</p></section>"
-    )
+    warning = "Each verdict is of its universe alone: of many, some come out well by luck."
+    return verdicts_of_several({one.name: one.answer for one in universes}, warning)
 
 
 def _lines(universes: Sequence[Universe], together: Mapping[str, Any]) -> list[str]:
