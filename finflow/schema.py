@@ -857,8 +857,9 @@ class TuneConfig(Section):
     pruner: Literal["median", "hyperband", "none"] = Field(
         default="median", description="how trials that fall behind are stopped at validation points"
     )
-    startup_trials: Int = Field(
-        default=10, ge=1, description="trials drawn at random before tpe, and finished before any is pruned by median"
+    startup_trials: Int = Field(default=10, ge=1, description="trials drawn at random before tpe")
+    pruned_after: Int = Field(
+        default=5, ge=1, description="trials that come to their end before any is pruned by median; Optuna's default"
     )
     seed: Int = Field(default=0, ge=0, lt=2**31, description="of the sampler")
     name: str | None = Field(default=None, description="of the study in its storage; that of its folder when left out")

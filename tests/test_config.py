@@ -354,6 +354,7 @@ NOT_DECIDING = {
     "tune.sampler": "random",
     "tune.pruner": "hyperband",
     "tune.startup_trials": 2,
+    "tune.pruned_after": 2,
     "tune.seed": 3,
     "tune.name": "mine",
     "tune.storage": "journal:trials.log",

@@ -303,7 +303,7 @@ def pruner_of(tune: TuneConfig, levels: int) -> BasePruner:
         return NopPruner()
     if tune.pruner == "hyperband":
         return HyperbandPruner(min_resource=1, max_resource=levels, reduction_factor=3)
-    return MedianPruner(n_startup_trials=tune.startup_trials, n_warmup_steps=FIRST_PRUNED)
+    return MedianPruner(n_startup_trials=tune.pruned_after, n_warmup_steps=FIRST_PRUNED)
 
 
 def _open(tune: TuneConfig, folder: Path) -> tuple[BaseStorage, Path | None]:

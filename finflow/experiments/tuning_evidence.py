@@ -39,7 +39,7 @@ FRESH_FROM = 1000  # seeds of the trainings that are scored
 WAYS: dict[str, dict[str, object]] = {
     "tpe": {"tune.sampler": "tpe", "tune.pruner": "none"},
     "random": {"tune.sampler": "random", "tune.pruner": "none"},
-    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median"},
+    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median", "tune.pruned_after": 3},
     "default": {},
 }
 WORDS = {

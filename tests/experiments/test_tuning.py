@@ -396,7 +396,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
 
     monkeypatch.setattr(trials.Course, "__init__", count)
     monkeypatch.setattr(trials, "measured", lambda *given: (now["worth"],))
-    changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__n_trials": 4}
+    changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__pruned_after": 2, "tune__n_trials": 4}
     config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 2 to their end, 2 stopped early, 0 failed"
