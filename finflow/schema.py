@@ -536,6 +536,10 @@ class BCellConfig(Section):
         description="weight of what keeps each expert what it is called, in both phases: the divergence of its "
         "portfolio from the mean of those that its family's rules name",
     )
+    one_head: Flag = Field(
+        default=False,
+        description="one portfolio made from every feature in place of five experts and their gate, to compare with",
+    )
     least_pull: Number = Field(
         default=0.0,
         ge=0,

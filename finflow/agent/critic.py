@@ -33,7 +33,7 @@ class NetworkShape(NamedTuple):
     n_market_features : int
     hidden : int
     lenses : tuple of tuples of int
-        Columns of the asset features that each of the five experts reads.
+        Columns of the asset features that each of the five experts reads, or the one head in their place.
     """
 
     n_asset_features: int

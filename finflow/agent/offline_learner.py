@@ -56,7 +56,8 @@ def trade_range(config: BCellConfig) -> tuple[float, float]:
 
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
     """The configured policy; ``generator`` draws its weights, on the CPU."""
-    return ExpertPolicy(shape, generator, config.dropout, trade_range(config), config.expert_cloning)
+    cloning = 0.0 if config.one_head else config.expert_cloning
+    return ExpertPolicy(shape, generator, config.dropout, trade_range(config), cloning)
 
 
 def make_critics(shape: NetworkShape, config: BCellConfig, generator: Generator) -> CriticEnsemble:

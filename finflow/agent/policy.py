@@ -26,6 +26,7 @@ from finflow.agent.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio
 from finflow.agent.thrift import at_least_single, exact
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
+ONE_HEAD = ("head",)  # in their place, to compare with: see ``bcell.one_head``
 INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
 INITIAL_LOG_SCALE = -1.5
 # Behaviour that holds still has a density without bound: under a free scale, likelihood is greatest for a policy that
@@ -117,7 +118,8 @@ class ExpertPolicy(nn.Module):
         super().__init__()
         self.trade_range = trade_range
         self.expert_cloning = expert_cloning
-        experts, width = len(EXPERTS), max(shape.hidden // 16, 8)
+        self.names = EXPERTS if len(shape.lenses) == len(EXPERTS) else ONE_HEAD
+        experts, width = len(self.names), max(shape.hidden // 16, 8)
         self.dropout_rate = dropout_rate
         lens = torch.zeros(experts, shape.n_asset_features, 1)
         for expert, columns in enumerate(shape.lenses):
@@ -180,7 +182,8 @@ class ExpertPolicy(nn.Module):
         hidden = dropout(hidden, self.dropout_rate, noise)
         gate = torch.softmax(self.gate(hidden), dim=-1)
         if only is not None:
-            gate = functional.one_hot(torch.full_like(gate[:, 0], only, dtype=torch.int64), len(EXPERTS)).to(gate.dtype)
+            alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
+            gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
         mixed = experts.detach() if gate_only else experts
         aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
         experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
@@ -291,7 +294,7 @@ class ExpertPolicy(nn.Module):
         second = (second + self.from_mean(mean).unsqueeze(2)).relu_()
         scores = self.score(second)
         scores = scores.masked_fill(~states.listed, float("-inf"))
-        market = states.market.expand(len(EXPERTS), -1, -1)
+        market = states.market.expand(len(self.names), -1, -1)
         seen = at_least_single(pooled(second, states))
         with exact(seen):
             cash = self.cash_score(torch.cat([seen, market], dim=-1))
@@ -300,9 +303,11 @@ class ExpertPolicy(nn.Module):
 
 
 def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
-    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions alone."""
+    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions alone; one head
+    in their place learns from those of all families."""
     own = (batch.families < len(EXPERTS)).to(weights.dtype)
-    distribution = decision.expert_distribution(batch.families.clamp(max=len(EXPERTS) - 1), batch.states.weights)
+    learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
+    distribution = decision.expert_distribution(learning, batch.states.weights)
     return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, batch.actions.shape[1] - 1)
 
 

@@ -58,9 +58,9 @@ def weights(agent: Backtest) -> Rendered:
 
 
 def gate(agent: Backtest) -> Rendered | None:
-    """How the gate mixed the experts, and how far each decision moved; None without an explanation."""
+    """How the gate mixed the experts, and how far each decision moved; None without an explanation or experts."""
     explanation = agent.explanation or {}
-    if "gate" not in explanation:
+    if "gate" not in explanation or explanation["gate"].shape[1] == 1:
         return None
     shares, rate = explanation["gate"], explanation.get("trade_rate")
     names = _expert_names(shares.shape[1])
@@ -92,9 +92,9 @@ def gate(agent: Backtest) -> Rendered | None:
 
 
 def experts(agent: Backtest) -> Rendered | None:
-    """The portfolio that each expert names over time; None without an explanation."""
+    """The portfolio that each expert names over time; None without an explanation or experts."""
     explanation = agent.explanation or {}
-    if "experts" not in explanation:
+    if "experts" not in explanation or explanation["experts"].shape[1] == 1:
         return None
     portfolios = explanation["experts"]
     names = _expert_names(portfolios.shape[1])

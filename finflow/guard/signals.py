@@ -166,8 +166,9 @@ def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, floa
     -------
     dict
         ``concentration`` H(w) / ln K of the deterministic portfolios; ``policy_entropy`` exp((H - H_max) / (K - 1)),
-        with the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert; ``turnover`` half
-        the sum of absolute trades; ``kl`` in nats per free dimension from the reference (0 without one).
+        with the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert, 0 where there is
+        but one; ``turnover`` half the sum of absolute trades; ``kl`` in nats per free dimension from the reference (0
+        without one).
     """
     n_weights = probe.centre.shape[-1]
     log_weights = probe.centre.clamp(min=1e-12).log()
@@ -178,7 +179,8 @@ def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, floa
     kl = torch.zeros_like(turnover)
     if reference is not None:
         kl = gaussian_divergence(probe.location, probe.log_scale, reference.location, reference.log_scale)
-    figures = torch.stack([entropy, share, probe.gate.mean(0).max(), turnover, kl]).tolist()
+    several = float(probe.gate.shape[-1] > 1)
+    figures = torch.stack([entropy, share, several * probe.gate.mean(0).max(), turnover, kl]).tolist()
     return dict(zip(("concentration", "policy_entropy", "gate", "turnover", "kl"), figures, strict=True))
 
 

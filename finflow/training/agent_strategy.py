@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.bcell import states_of
-from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.agent.policy import ExpertPolicy
 from finflow.errors import FinflowError
 from finflow.strategies.base import Information
 
@@ -63,5 +63,7 @@ class AgentStrategy:
 
 
 def experts_alone(policy: ExpertPolicy, device: torch.device) -> list[AgentStrategy]:
-    """Each expert as a strategy of its own, moving at the agent's trade rate."""
-    return [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(EXPERTS)]
+    """Each expert as a strategy of its own, moving at the agent's trade rate; none of one head, which is the agent."""
+    if len(policy.names) == 1:
+        return []
+    return [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(policy.names)]

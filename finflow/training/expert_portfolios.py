@@ -16,7 +16,7 @@ ROWS = 1024  # decisions named at once
 
 @torch.no_grad()
 def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
-    """The portfolios that the five experts name at decision bars, (steps, 5, K); they do not depend on what is held."""
+    """The portfolios that the experts name at decision bars, (steps, 5, K); they do not depend on what is held."""
     device = next(policy.parameters()).device
     market = MarketTensors.of(process, device)
     found = []
@@ -28,7 +28,7 @@ def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
-    """Traits of the experts over a window; None where there are too few bars before it to estimate any.
+    """Traits of the experts over a window; None where there are too few bars before it to estimate any, or no experts.
 
     Parameters
     ----------
@@ -39,6 +39,6 @@ def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> 
     """
     bars = process.decision_bars(window)
     known = [bar - process.lag for bar in bars]
-    if not known or known[-1] < LONG:
+    if not known or known[-1] < LONG or policy.names != EXPERTS:
         return None
     return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.bcell import states_of
-from finflow.agent.policy import EXPERTS, Decision, ExpertPolicy
+from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.reasons import decide, integrated_gradients, precise, precisely
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
@@ -107,7 +107,7 @@ class Explainer:
             **vars(self._move(states, decision)),
             date=str(dates[bar]),
             known=str(dates[bar - self.process.lag]),
-            experts={name: named(decision.experts[0, expert]) for expert, name in enumerate(EXPERTS)},
+            experts={name: named(decision.experts[0, expert]) for expert, name in enumerate(self.policy.names)},
             held=named(held),
             aim=named(decision.aim[0]),
             filled=named(run.weights[step]),
@@ -201,7 +201,7 @@ class Explainer:
         """Where a decision goes from what is held."""
         centre = decision.distribution.centre()[0]
         return Move(
-            gate=dict(zip(EXPERTS, decision.gate[0].tolist(), strict=True)),
+            gate=dict(zip(self.policy.names, decision.gate[0].tolist(), strict=True)),
             trade_rate=float(decision.trade_rate),
             target=dict(zip(self.run.assets, centre.tolist(), strict=True)),
             traded=0.5 * float((centre - states.weights[0]).abs().sum()),

@@ -272,7 +272,7 @@ def _together(
 
 def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) -> list[Section]:
     """What the return came from, and for an agent why it traded when it traded most."""
-    made = [attribution.section(field, EXPERTS)]
+    made = [attribution.section(field, EXPERTS if policy is None else policy.names)]
     if policy is not None:
         traits = traits_on(policy, field.process, materials.split.validation)
         if traits is not None:

@@ -75,8 +75,14 @@ class Materials:
             n_asset_features=self.process.asset_features.shape[2],
             n_market_features=self.process.market_features.shape[1],
             hidden=self.config.bcell.hidden_dim,
-            lenses=tuple(self.features.lenses.values()),
+            lenses=self._lenses,
         )
+
+    @property
+    def _lenses(self) -> tuple[tuple[int, ...], ...]:
+        if self.config.bcell.one_head:
+            return (tuple(range(len(self.features.asset_names))),)
+        return tuple(self.features.lenses.values())
 
     def held_out_process(self) -> DecisionProcess:
         """A process over the test window as well: for the final evaluation alone."""
