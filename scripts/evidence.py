@@ -1,12 +1,12 @@
 """Make the evidence that takes long, and the tables in docs: `make evidence`. Resumes where it stopped.
 
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
-`planted` that of what offline learning finds in made-up markets, `hand-over` that of where the online phase takes over,
-`pendulum` that of online learning on a task that others have solved, `durability` those about kills, faults of the disk
-and files made to mislead, `guard` that of faults injected into trainings, `nulls` that of the verdict where nothing can
-be won (`--retrain 0` leaves out the demo's trainings there), `tune` that of the search, `generalisation` that of the
-devices against memorising (with `--markets`: also of the chosen one on markets that it was not chosen on, which reads
-their test windows).
+`ablation` that of what the agent's parts are worth, `planted` that of what offline learning finds in made-up markets,
+`hand-over` that of where the online phase takes over, `pendulum` that of online learning on a task that others have
+solved, `durability` those about kills, faults of the disk and files made to mislead, `guard` that of faults injected
+into trainings, `nulls` that of the verdict where nothing can be won (`--retrain 0` leaves out the demo's trainings
+there), `tune` that of the search, `generalisation` that of the devices against memorising (with `--markets`: also of
+the chosen one on markets that it was not chosen on, which reads their test windows).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from finflow.cli.safety import run_safely
 from finflow.config import Config
+from finflow.experiments.ablation import ablation_table, ablation_variants
 from finflow.experiments.box_tasks import (
     PENDULUM_EPISODES,
     PENDULUM_GOAL,
@@ -86,6 +87,17 @@ HEAD = """# Evidence
 The embedded market, validation window (2012 to 2015), net of costs, on the ledger of training. Hand-over: IQL alone,
 as B-Cell takes over. End: after all online updates. Best: the checkpoint that the run would judge, which was chosen on
 this very window and so looks better here than it is. Over several seeds: mean, and least to greatest.
+
+"""
+ABLATION_HEAD = f"""# Evidence about the parts of the agent
+
+<!-- Made by scripts/evidence.py (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+
+The embedded market, validation window (2012 to 2015), net of costs, on the ledger of training. All trainings are
+reduced alike: {", ".join(f"`{key}` {value}" for key, value in REDUCED.items() if key != "evaluation.protocol.folds")}.
+The last policy of each, so that nothing was chosen by this window; IQL alone is the same training as B-Cell, at the
+hand-over. Mean over seeds, and half the width of its 95 % interval. One head: `bcell.one_head`. Without CQL:
+`bcell.cql_alpha` 0. From scratch: `train.offline_training_epochs` 0, so that networks begin at random.
 
 """
 NULLS_HEAD = """# Evidence about the verdict
@@ -191,6 +203,7 @@ better of equal weight and holding. Mean over pairs, and half the width of its 9
 def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
     pages = {
+        "ablation": _ablation,
         "durability": _durability,
         "generalisation": _generalisation,
         "guard": _guard,
@@ -211,6 +224,13 @@ def main(arguments: Sequence[str]) -> None:
     for name, make in pages.items():
         if given.what in ("all", name):
             make(given)
+
+
+def _ablation(given: argparse.Namespace) -> None:
+    """What the parts of the agent are worth."""
+    results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
+    page = ABLATION_HEAD + ablation_table(results, classical_results(Config())) + _made(results)
+    write_atomically(ROOT / "docs" / "ablation-evidence.md", page)
 
 
 def _durability(given: argparse.Namespace) -> None:

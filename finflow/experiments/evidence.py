@@ -27,6 +27,7 @@ from finflow.training.materials import prepare
 from finflow.training.trainer import FinFlowTrainer
 
 SHOWN = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "annual_turnover", "annual_cost")
+KEPT = (*SHOWN, "cvar")
 STAGES = ("hand-over", "end", "best")
 
 
@@ -105,9 +106,9 @@ def train_and_measure(config: Config) -> dict[str, Any]:
     stages = {"hand-over": online.iloc[0], "end": online.iloc[-1], "best": best}
     return {
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "updates": {phase: int((rows.loc[rows["phase"] == phase, "update"]).max()) for phase in ("offline", "online")},
+        "updates": {str(phase): int(last) for phase, last in rows.groupby("phase")["update"].max().items()},
         "validation": {
-            stage: {name: float(row[f"validation_{name}"]) for name in SHOWN} for stage, row in stages.items()
+            stage: {name: float(row[f"validation_{name}"]) for name in KEPT} for stage, row in stages.items()
         },
     }
 
