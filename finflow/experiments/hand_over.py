@@ -22,7 +22,7 @@ from finflow.evaluation.optimality import score_runs
 from finflow.experiments.evidence import Variant
 from finflow.experiments.generalisation import REDUCED
 from finflow.experiments.offline_methods import half_width
-from finflow.experiments.planted_signals import LEARNING, OWN
+from finflow.experiments.planted_signals import FIRST_SAMPLE, LEARNING, OWN
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal import optimum_of
@@ -78,7 +78,7 @@ def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> l
             seeds=(seed,),
             overrides={
                 **MARKETS[market],
-                **({} if market == "embedded" else {"market.synthetic.seed": seed}),
+                **({} if market == "embedded" else {"market.synthetic.seed": FIRST_SAMPLE + seed}),
             },
             measure=pretrain_and_branch,
         )
