@@ -2,11 +2,12 @@
 
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
 `ablation` that of what the agent's parts are worth, `planted` that of what offline learning finds in made-up markets,
-`hand-over` that of where the online phase takes over, `pendulum` that of online learning on a task that others have
-solved, `durability` those about kills, faults of the disk and files made to mislead, `guard` that of faults injected
-into trainings, `nulls` that of the verdict where nothing can be won (`--retrain 0` leaves out the demo's trainings
-there), `tune` that of the search, `generalisation` that of the devices against memorising (with `--markets`: also of
-the chosen one on markets that it was not chosen on, which reads their test windows).
+`hand-over` that of where the online phase takes over, `optimality` that of whole trainings in such markets (with
+`--sb3-python PATH` beside Stable-Baselines3's SAC and sb3-contrib's TQC), `pendulum` that of online learning on a task
+that others have solved, `durability` those about kills, faults of the disk and files made to mislead, `guard` that of
+faults injected into trainings, `nulls` that of the verdict where nothing can be won (`--retrain 0` leaves out the
+demo's trainings there), `tune` that of the search, `generalisation` that of the devices against memorising (with
+`--markets`: also of the chosen one on markets that it was not chosen on, which reads their test windows).
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from finflow.experiments.null_markets import (
     summarise_study,
 )
 from finflow.experiments.offline_methods import METHODS, FamilyRule, family_results, offline_table
+from finflow.experiments.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
 from finflow.experiments.planted_signals import planted_table, planted_variants
 from finflow.experiments.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from finflow.files import write_atomically
@@ -105,7 +107,7 @@ NULLS_HEAD = """# Evidence about the verdict
 <!-- Made by scripts/evidence.py (`make evidence`) from docs/evidence/nulls.json: change nothing here. -->
 
 How often the verdict says that a strategy beats equal weight, and how often each of its three witnesses says so
-(docs/evidence-statistics.md). The embedded market's test window (2016 to 2022, 1760 days), net of the default costs at
+(docs/evidence-statistics.md). The embedded market's test window (2016 to 2022, 1759 days), net of the default costs at
 the default lag, asset labels permuted independently at each date: nothing can beat equal weight there but by luck. At
 most 4 of 200 may be a yes. Rules refit every 63 days. The agent is the demo's, trained once on the embedded market and
 frozen. "First half" always holds the first ten of the twenty assets.
@@ -159,6 +161,22 @@ that IQL left. Embedded: the defaults, reduced as in docs/generalisation.md; mad
 finflow/experiments/hand_over.py.
 
 """
+OPTIMALITY_HEAD = f"""# Evidence about nearness to the optimum
+
+<!-- Made by scripts/evidence.py (`python scripts/evidence.py optimality --seeds N [--sb3-python PATH]`): change nothing
+here. -->
+
+Whole trainings, offline and online, on made-up markets (docs/synthetic.md), one sample of the market a seed, none of
+which had a part in choosing the values (`optimality_variants` in finflow/experiments/optimality.py). Score on four
+years of validation: 1 is the optimal policy, 0 the better of equal weight and holding. Best look: the highest score at
+any look. Seconds are of the processor's time, looks left out; to {GOAL}: until that score was first seen. Turnover and
+largest mean weight: of the last policy, in the second half of the window. In the exchangeable market nothing can be
+scored, and nothing should be traded; in the constant-drift market all should be in one asset. Peers, where there are
+any: Stable-Baselines3's SAC and sb3-contrib's TQC with their own settings on the same environment for {TIMES:g} times
+our time, by the better of two mappings onto the simplex (scripts/peers/sb3_market.py).
+
+"""
+HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
 PENDULUM_HEAD = f"""# Evidence about the online update on a task that others have solved
 
 <!-- Made by scripts/evidence.py (`make evidence`) from docs/evidence/*.json: change nothing here. -->
@@ -210,6 +228,7 @@ def main(arguments: Sequence[str]) -> None:
         "hand-over": _hand_over,
         "nulls": _nulls,
         "offline": _offline,
+        "optimality": _optimality,
         "pendulum": _pendulum,
         "planted": _planted,
         "runs": _runs,
@@ -220,6 +239,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=int, default=5, help="seeds of the guard's trainings and others that say so")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
+    parser.add_argument("--sb3-python", type=Path, metavar="PATH", help=f"optimality: peers beside ours. {HINT}")
     given = parser.parse_args(arguments)
     for name, make in pages.items():
         if given.what in ("all", name):
@@ -267,6 +287,19 @@ def _offline(given: argparse.Namespace) -> None:
     results = run_missing(OFFLINE, KEPT, RUNS)
     page = OFFLINE_HEAD + offline_table(results, family_results(Config())) + _made(results)
     write_atomically(ROOT / "docs" / "offline-evidence.md", page)
+
+
+def _optimality(given: argparse.Namespace) -> None:
+    """How near whole trainings come to the optimum, and in what time; beside peers where they are installed."""
+    variants = optimality_variants(given.seeds)
+    results = run_missing(variants, KEPT, RUNS)
+    peers: list[dict[str, Any]] = []
+    if given.sb3_python is not None:
+        for variant, own in zip(variants, results, strict=True):
+            config = variant.config(own["seed"], RUNS)
+            peers += peers_on(own, config, given.sb3_python, ROOT / "scripts" / "peers" / "sb3_market.py", KEPT)
+    page = OPTIMALITY_HEAD + optimality_table(results, peers) + _made(results)
+    write_atomically(ROOT / "docs" / "optimality-evidence.md", page)
 
 
 def _pendulum(given: argparse.Namespace) -> None:

@@ -9,23 +9,20 @@ seed on a sample of its own; on the embedded one by its Sharpe ratio. All on the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from finflow.config import Config, changed_config
-from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.metrics import sharpe
-from finflow.evaluation.optimality import score_runs
 from finflow.experiments.evidence import Variant
 from finflow.experiments.generalisation import REDUCED
 from finflow.experiments.offline_methods import half_width
+from finflow.experiments.optimality import ONLINE_LEARNING, Judge, judge_of
 from finflow.experiments.planted_signals import FIRST_SAMPLE, LEARNING, OWN
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
-from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal import optimum_of
 from finflow.training.materials import Materials, prepare
 from finflow.training.run import Validation
 from finflow.training.state import ONLINE
@@ -41,18 +38,6 @@ DEVICES: dict[str, dict[str, object]] = {
     "without warm-up": {"train.warmup_episodes": 0, "train.critic_only_updates": 0},
     "without mixing": {"train.offline_share_start": 0.0, "train.offline_share_end": 0.0},
 }
-#: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
-ONLINE_LEARNING: dict[str, object] = {
-    "train.offline_training_epochs": 4,
-    "train.online_episodes": 200,
-    "train.validation_updates": 30,
-    "bcell.iql_extraction": "gradient",
-    "bcell.n_quantiles": 8,
-    "bcell.dropped_quantiles": 0,
-    "bcell.alpha_mode": "fixed",
-    "bcell.alpha_init": 0.01,
-    "bcell.cql_alpha": 0.1,
-}
 EMBEDDED: dict[str, object] = {**REDUCED, "train.online_episodes": 100, "train.validation_updates": 15}
 MARKETS: dict[str, dict[str, object]] = {
     "embedded": EMBEDDED,
@@ -67,7 +52,6 @@ MARKETS: dict[str, dict[str, object]] = {
         for kind in ("lognormal", "regime")
     },
 }
-Judge = Callable[[Backtest], float]
 
 
 def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> list[Variant]:
@@ -135,19 +119,9 @@ def _fine_tuned(config: Config, start: Path, materials: Materials, judge: Judge,
 
 def _judge(materials: Materials) -> tuple[Judge, str]:
     """What a backtest of the validation window is worth, and what that is called."""
-    process, window, config = materials.process, materials.split.validation, materials.config
-    if config.market.source == "embedded":
+    if materials.config.market.source == "embedded":
         return lambda run: sharpe(run.returns, run.cash_returns), "Sharpe ratio"
-    best = optimum_of(config.market, config.env)
-    if best is None:
-        raise ValueError("the market of a hand-over has a known optimum")
-    names = ("equal-weight", "buy-and-hold")
-    references = run_backtests(process, window, [best.policy, *(named_strategy(n, config.evaluation) for n in names)])
-
-    def score(run: Backtest) -> float:
-        return float(score_runs(process, window, [run, *references], best).scores[run.name].score)
-
-    return score, "score"
+    return judge_of(materials), "score"
 
 
 def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:
