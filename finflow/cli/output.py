@@ -59,7 +59,7 @@ def verdict_lines(metrics: Path) -> list[str]:
     except (OSError, ValueError, KeyError):
         return []
     if verdict is None:
-        return []
+        return ["no verdict: the report says why"]
     against = [f"  {reason['said']}" for reason in verdict["reasons"] if not reason["enough"]]
     return [f"beats equal weight: {verdict['beats_equal_weight']}", *against]
 

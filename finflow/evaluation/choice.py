@@ -107,7 +107,7 @@ def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resamplin
     choices
         Name -> returns, over the same days.
     counted
-        Tries on file for the panel's test window, if more than there are choices.
+        What was tried for all of them together and on file for the panel's test window, if more than there are choices.
     resampling
         Of SPA and of the paired intervals.
     """

@@ -10,7 +10,7 @@ Both draw days in blocks (the stationary bootstrap), the same days for all strat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,13 +92,19 @@ def superior_strategies(
     size
         Chance of naming even one wrongly, in (0, 1).
     """
-    from arch.bootstrap import StepM
+    from arch.bootstrap import SPA
 
-    test = StepM(*_losses(benchmark, strategies, resampling), size=size, **_settings(resampling))
-    test.compute()
-    names = list(strategies)
-    found: Sequence[Any] = test.superior_models
-    return tuple(names[int(index)] for index in found)
+    left, found = dict(strategies), set()
+    while left:  # arch's own StepM breaks off with an error where every strategy is superior in the end
+        test = SPA(*_losses(benchmark, left, resampling), **_settings(resampling))
+        test.compute()
+        names = list(left)
+        better = {names[int(index)] for index in test.better_models(size)}
+        if not better:
+            break
+        found |= better
+        left = {name: returns for name, returns in left.items() if name not in better}
+    return tuple(name for name in strategies if name in found)
 
 
 def _losses(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[Array, Array]:

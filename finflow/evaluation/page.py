@@ -136,7 +136,7 @@ def _finding(data: ReportData, results: Results) -> str:
 def _finding_words(data: ReportData, results: Results) -> tuple[str, list[str]]:
     """The verdict, and as HTML what was measured; the reasons follow it."""
     name, difference, verdict = data.agent.name, results.difference, results.evidence.verdict
-    if difference is None or verdict is None:
+    if difference is None:
         if name == BASELINE:
             return "Equal weight itself", ["This is the strategy that others are compared with."]
         return "Not compared with equal weight", ["Equal weight was not among the strategies, so nothing is claimed."]
@@ -154,6 +154,8 @@ def _finding_words(data: ReportData, results: Results) -> tuple[str, list[str]]:
         said += f", with a {data.confidence * 100:g}{THIN}% interval from {low} to {high}."
     else:
         said += ", without an interval, because the window is too short or a ratio is undefined."
+    if verdict is None:
+        return "No verdict", [said, escape(data.unjudged)]
     return verdict_heading(verdict), [said, _MEANING[verdict.answer]]
 
 

@@ -11,7 +11,7 @@ after, from the fill on. Four figures, each a mean over the fills:
 
 Where weights are equal, places are shared out: a figure is its mean over all orders of the equals. So a portfolio of
 equal weights has exactly what chance would have, which stands beside each figure. Errors of the rank IC are those of
-Newey and West with as many lags as returns overlap.
+Newey and West with twice as many lags as returns overlap.
 """
 
 from __future__ import annotations
@@ -117,7 +117,11 @@ def _one(weights: FloatArray, forward: FloatArray, top: int) -> tuple[float, ...
 
 
 def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
-    """Mean of a series, and its standard error with as many lags as its values overlap."""
+    """Mean of a series, and its standard error with twice as many lags as its values overlap.
+
+    Bartlett's weights fall from the first lag on: with only as many lags as there is overlap, the error would come out
+    a fifth too small.
+    """
     from statsmodels.regression.linear_model import OLS
 
     if len(values) < FEWEST_FILLS:
@@ -126,7 +130,7 @@ def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
         return float(values[0]), float("nan")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit = OLS(values, np.ones(len(values))).fit(cov_type="HAC", cov_kwds={"maxlags": overlap})
+        fit = OLS(values, np.ones(len(values))).fit(cov_type="HAC", cov_kwds={"maxlags": 2 * overlap})
     return float(fit.params[0]), float(fit.bse[0])
 
 

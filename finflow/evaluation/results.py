@@ -58,6 +58,8 @@ class ReportData:
         What was tried on the panel before; None where nobody counts, as for a made-up comparison.
     patient
         Equal weight that is seldom restored, over the same days: the verdict asks for it.
+    unjudged
+        Why there is no verdict; empty where there is one.
     events
         What the guard saw and did in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
         nothing is known of a training.
@@ -80,6 +82,7 @@ class ReportData:
     files: Mapping[str, bytes] = field(default_factory=dict)
     tries: Tries | None = None
     patient: Backtest | None = None
+    unjudged: str = ""
     events: tuple[Mapping[str, object], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -160,7 +163,7 @@ def judge(data: ReportData) -> Results:
     evidence = gather_evidence(
         data.agent,
         data.compared,
-        data.baseline,
+        None if data.unjudged else data.baseline,
         sharpes,
         data.tries or Tries(),
         Resampling(data.bootstrap_samples, data.block_length, data.seed),

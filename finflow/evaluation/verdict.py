@@ -3,7 +3,8 @@
 Yes takes three witnesses that agree, all on returns net of costs:
 
 1. the deflated Sharpe ratio of the active return (the strategy's less equal weight's) is at least 0.95;
-2. Hansen's SPA test finds its mean return superior, p < 0.05, among all that it was chosen among where those are given;
+2. Hansen's SPA test finds its mean return superior, p < 0.05; where what it was chosen among is given, some of all of
+   them, and Romano and Wolf's StepM names this one;
 3. the paired bootstrap interval (95 %) of the difference of Sharpe ratios lies above zero.
 
 And all three must hold against patient equal weight too, which is restored once a month: equal weight that is restored
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.data_snooping import Resampling, Superiority, superior_ability
+from finflow.evaluation.data_snooping import Resampling, Superiority, superior_ability, superior_strategies
 from finflow.evaluation.readings import Tries
 from finflow.evaluation.sharpe_tests import Track, expected_maximum, track_of
 from finflow.evaluation.significance import Interval, interval
@@ -158,14 +159,18 @@ def _ask(
         superiority = superior_ability(baseline, {"judged": judged, **(candidates or {})}, resampling)
     except EvidenceError as error:
         return Verdict("not shown", (Reason(f"Nothing can be shown here: {error}.", False),), None, tries)
+    named = not candidates or "judged" in superior_strategies(
+        baseline, {"judged": judged, **candidates}, resampling, SIZE
+    )
     variance = tries.variance(track.sharpe, track.days)
     luck = expected_maximum(tries.total, variance)
     bounds = interval(differences, CONFIDENCE)
     reasons = (
         _deflated(track, luck, tries),
         Reason(
-            f"Superior predictive ability (SPA): p = {superiority.consistent:.3f}; yes needs less than {SIZE:g}.",
-            superiority.consistent < SIZE,
+            f"Superior predictive ability (SPA): p = {superiority.consistent:.3f}; yes needs less than {SIZE:g}"
+            + ("." if named else ", and StepM does not name this one among the superior."),
+            superiority.consistent < SIZE and named,
         ),
         _paired(bounds),
     )

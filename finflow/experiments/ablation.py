@@ -21,7 +21,7 @@ PARTS: dict[str, dict[str, object]] = {
     "whole": {},
     "one-head": {"bcell.one_head": True},
     "without-cql": {"bcell.cql_alpha": 0.0},
-    "from-scratch": {"train.offline_training_epochs": 0},
+    "from-scratch": {"train.offline_training_epochs": 0, "bcell.calibration": "none"},  # there is no fitted value
 }
 #: Row of the table -> part and stage.
 ROWS = {
@@ -62,16 +62,17 @@ def ablation_table(results: Sequence[Mapping[str, Any]], classical: Mapping[str,
     classical : mapping
         Name -> metrics on the same window.
     """
-    lines = [f"| | seeds | {' | '.join(heading for heading, _ in SHOWN.values())} | Sharpe less B-Cell's |"]
-    lines.append(f"|---|---|{'---|' * (len(SHOWN) + 1)}")
+    lines = [f"| | seeds | updates | {' | '.join(heading for heading, _ in SHOWN.values())} | Sharpe less B-Cell's |"]
+    lines.append(f"|---|---|---|{'---|' * (len(SHOWN) + 1)}")
     for name, metrics in classical.items():
         cells = [f"{scale * metrics[key]:.2f}" for key, (_, scale) in SHOWN.items()]
-        lines.append(f"| {name} | | {' | '.join(cells)} | |")
+        lines.append(f"| {name} | | | {' | '.join(cells)} | |")
     whole = _of(results, "whole", "end", "sharpe")
     for row, (part, stage) in ROWS.items():
         cells = [_mean(scale * _of(results, part, stage, key)) for key, (_, scale) in SHOWN.items()]
         less = "" if (part, stage) == ("whole", "end") else _mean(_of(results, part, stage, "sharpe") - whole)
-        lines.append(f"| finflow, {row} | {len(whole)} | {' | '.join(cells)} | {less} |")
+        made = f"{len(whole)} | {_updates(results, part, stage)}"
+        lines.append(f"| finflow, {row} | {made} | {' | '.join(cells)} | {less} |")
     return "\n".join(lines) + "\n"
 
 
@@ -79,6 +80,12 @@ def _of(results: Sequence[Mapping[str, Any]], part: str, stage: str, key: str) -
     """A metric of each seed, in their order."""
     own = sorted((one for one in results if one["variant"] == PREFIX + part), key=lambda one: int(one["seed"]))
     return np.array([one["validation"][stage][key] for one in own])
+
+
+def _updates(results: Sequence[Mapping[str, Any]], part: str, stage: str) -> str:
+    """Of a training until a stage."""
+    counts = next(one["updates"] for one in results if one["variant"] == PREFIX + part)
+    return f"{counts.get('offline', 0) if stage == 'hand-over' else max(counts.values()):,}"
 
 
 def _mean(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:

@@ -219,7 +219,9 @@ def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
         label: Daily(run.returns, *(run.column(name) for name in names))
         for label, run in zip(labels, runs, strict=True)
     }
-    counted = max((run.metrics.get("verdict") or {}).get("tries", {}).get("total", 0) for run in runs)
+    tries = [(run.metrics.get("verdict") or {}).get("tries", {}) for run in runs]
+    chosen_among = sum(one.get("configurations", 1) for one in tries)  # each was the best of its own
+    counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
     settings = runs[0].metrics["bootstrap"]
     resampling = Resampling(settings["samples"], settings["block_length"], settings["seed"])
     return choice_section(found, days, judge_best(daily, counted, resampling))

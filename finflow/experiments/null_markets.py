@@ -137,7 +137,7 @@ def judge_market(
     features = compute_features(panel, WARM_UP, ())
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
-    rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight(Config().evaluation.rebalance_every)]
+    rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight()]
     baseline, patient, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [*rivals, *strategies])
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
     draws = significance.draw_days(len(baseline.returns), samples, resampling.block_length, resampling.seed)

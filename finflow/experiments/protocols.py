@@ -44,6 +44,10 @@ from finflow.training.materials import device_here, process_on
 __all__ = ["Plan", "plan_of"]
 
 PATHS = "paths.csv"
+NOBODYS_PATH = (
+    "There is no verdict on a combinatorial path: its folds also learned from days after those they are judged on, and "
+    "nobody could have traded it. Walk-forward has one."
+)
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,7 @@ def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
             (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT)])
             judged.append(Judged(fold.number, seed, window, way, run))
             if window not in others:
-                patient: Strategy = PatientEqualWeight(config.evaluation.rebalance_every)
+                patient: Strategy = PatientEqualWeight()
                 *played, seldom[window] = run_backtests(
                     process, test, [*(make() for make in playing.values()), patient]
                 )
@@ -208,6 +212,7 @@ def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
         files={PATHS: _paths_table(found)},
         tries=Tries(config.evaluation.configurations_tried),
         patient=fold_paths.joined([seldom[window] for window in range(len(windows))]),
+        unjudged=NOBODYS_PATH if plan.protocol == "cpcv" else "",
     )
     report = write_report(plan.folder / REPORTS, data)
     summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in (agent, *strategies)}

@@ -36,6 +36,7 @@ __all__ = ["PAIRS", "TRIALS", "WAYS", "search_and_retrain", "tuning_table", "tun
 
 PAIRS, TRIALS, FRESH = 10, 14, 3
 FRESH_FROM = 1000  # seeds of the trainings that are scored
+MARGIN = 0.05  # of score, by which "no worse" may be missed
 WAYS: dict[str, dict[str, object]] = {
     "tpe": {"tune.sampler": "tpe", "tune.pruner": "none"},
     "random": {"tune.sampler": "random", "tune.pruner": "none"},
@@ -185,8 +186,8 @@ def tuning_table(results: Sequence[Mapping[str, Any]]) -> str:
         gaps = np.array([by_way[first][pair]["score"] - by_way[second][pair]["score"] for pair in pairs])
         if len(gaps):
             width = half_width(gaps) if len(gaps) > 1 else float("inf")
-            shown = gaps.mean() - width > 0.0 if least is not None else gaps.mean() + width >= 0.0
-            asked = "better" if least is not None else "no worse"
+            shown = gaps.mean() - width > (-MARGIN if least is None else least)
+            asked = f"no worse by {MARGIN:g}" if least is None else "better"
             lines.append(
                 f"| {WORDS[first]} less {WORDS[second]} | {_mean(gaps.tolist())} | {int((gaps > 0).sum())} of "
                 f"{len(gaps)} | {asked}: {'yes' if shown else 'no'} |"

@@ -211,7 +211,7 @@ def judge_held_out(
     playing = sharing_fits({**makers, **{name: _maker(name, config) for name in COMPARED if name not in makers}})
     best, unknown = _best_policy(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
-    patient = PatientEqualWeight(config.evaluation.rebalance_every)
+    patient = PatientEqualWeight()
     *both, seldom = run_backtests(
         process, window, [*(make() for make in playing.values()), *optimal, *experts, *members, patient]
     )

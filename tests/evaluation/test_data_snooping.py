@@ -60,6 +60,17 @@ def test_the_strategies_named_are_archs_and_only_those_with_an_edge() -> None:
     assert superior_strategies(benchmark, {"worse": benchmark - 0.001}, SETTINGS) == ()
 
 
+def test_where_every_strategy_is_superior_step_by_step_all_are_named() -> None:
+    """A volatile one is found first; that it is out of the way lets the others be seen."""
+    rng = np.random.default_rng(1)
+    benchmark = rng.normal(3e-4, 0.01, 1000)
+    strategies = {
+        "steady": benchmark + 3e-4 + rng.normal(0.0, 0.003, 1000),
+        "volatile": benchmark + 3e-3 + rng.normal(0.0, 0.02, 1000),
+    }
+    assert superior_strategies(benchmark, strategies, Resampling(400, 10, 0)) == ("steady", "volatile")
+
+
 def test_without_an_edge_five_in_a_hundred_are_found() -> None:
     quick = Resampling(samples=200, block_length=5, seed=0)
     found = [superior_ability(*made(days=150, seed=seed), quick).consistent < 0.05 for seed in range(150)]

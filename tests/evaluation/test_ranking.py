@@ -97,3 +97,13 @@ def test_the_section_has_every_horizon_that_fits(
     html = section_html(made)
     assert "NDCG@2" in html
     assert 'data-path="ranking/horizons/21/rank_ic"' in html
+
+
+@pytest.mark.parametrize("horizon", [5, 21])
+def test_the_error_of_a_mean_allows_for_values_that_overlap(horizon: int) -> None:
+    """Sums over ``horizon`` days of independent noise: each noise is in as many sums, so the mean's error is known."""
+    noise = np.random.default_rng(0).normal(0.0, 1.0, 20_000 + horizon - 1)
+    sums = np.convolve(noise, np.ones(horizon), "valid")
+    _, error = ranking._mean_and_error(sums, horizon - 1)
+    exact = horizon / np.sqrt(len(sums))
+    assert 0.88 < error / exact < 1.05  # Bartlett's weights cost a tenth; with as many lags as overlap it was 0.82

@@ -114,3 +114,15 @@ def test_what_cannot_be_tested_is_not_shown_and_says_why(change: object, said: s
     assert verdict.answer == "not shown"
     assert said in verdict.reasons[0].said
     assert math.isnan(verdict.dsr)
+
+
+def test_another_that_is_superior_does_not_make_the_chosen_one_so() -> None:
+    """SPA asks whether any of them is; that must not be borrowed by the one with the best ratio."""
+    own, baseline = made(1e-4)
+    rng = np.random.default_rng(2)
+    risky = baseline + 3e-3 + rng.normal(0.0, 0.02, len(baseline))
+    among = judged(own, baseline, candidates={"risky": risky})
+    assert among.superiority.consistent < 0.05
+    assert not among.reasons[1].enough
+    assert "StepM does not name this one" in among.reasons[1].said
+    assert among.answer == "not shown"

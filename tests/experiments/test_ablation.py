@@ -39,15 +39,16 @@ def test_a_part_is_compared_seed_by_seed() -> None:
         {
             "variant": f"{PREFIX}{part}",
             "seed": seed,
+            "updates": {"offline": 10, "online": 30},
             "validation": {"hand-over": metrics(0.5 + seed), "end": metrics((2.0 if part == "whole" else 1.0) + seed)},
         }
         for seed in (1, 0)
         for part in PARTS
     ]
     lines = ablation_table(results, {"equal-weight": metrics(0.7)}).splitlines()
-    assert lines[2] == "| equal-weight | | 0.70 | -10.00 | -2.00 | 2.00 | |"
+    assert lines[2] == "| equal-weight | | | 0.70 | -10.00 | -2.00 | 2.00 | |"
     rows = {line.split("|")[1].strip(): line for line in lines[3:]}
-    assert rows["finflow, B-Cell"].startswith("| finflow, B-Cell | 2 | 2.50 ± ")
+    assert rows["finflow, B-Cell"].startswith("| finflow, B-Cell | 2 | 30 | 2.50 ± ")
     assert rows["finflow, B-Cell"].endswith("|  |")
     assert rows["finflow, without CQL"].endswith("| -1.00 ± 0.00 |")
     assert rows["finflow, IQL alone"].endswith("| -1.50 ± 0.00 |")

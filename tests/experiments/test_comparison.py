@@ -130,10 +130,13 @@ def test_the_best_of_several_is_judged_as_the_best_of_several(tmp_path: Path) ->
     assert "Choosing the best of them" in outcome.page.read_text("utf-8")
 
 
-def test_more_readings_on_file_than_runs_deflate_too(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1, verdict={"tries": {"total": 40}})]
+def test_what_each_was_chosen_among_and_readings_on_file_deflate_too(tmp_path: Path) -> None:
+    """The best of 30 beside the best of 100, after 38 readings: 168 tries."""
+    tries = [{"total": 40, "configurations": 30, "readings_before": 10}]
+    tries.append({"total": 138, "configurations": 100, "readings_before": 38})
+    runs = [write_run(tmp_path / str(n), seed=n, verdict={"tries": one}) for n, one in enumerate(tries)]
     compare_runs(runs, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]["best"]["tries"] == 40
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]["best"]["tries"] == 168
 
 
 def test_a_report_of_an_earlier_version_has_no_choice_but_compares(tmp_path: Path) -> None:

@@ -58,6 +58,18 @@ def test_the_table_compares_in_pairs() -> None:
         for way, score, updates in (("tpe", 0.6, 100), ("random", 0.5, 100), ("pruned", 0.6, 50), ("default", 0.2, 0))
     ]
     lines = tuning_table(results).splitlines()
-    assert "| best of TPE less best of as many random trials | 0.100 ± 0.000 | 3 of 3 | no worse: yes |" in lines
+    assert (
+        "| best of TPE less best of as many random trials | 0.100 ± 0.000 | 3 of 3 | no worse by 0.05: yes |" in lines
+    )
     assert "| best of TPE less no search | 0.400 ± 0.000 | 3 of 3 | better: yes |" in lines
     assert lines[-1] == "Pruning saved 50% of the updates (50% to 50%)."
+
+
+def test_noise_does_not_pass_for_no_worse() -> None:
+    """Wide intervals are not shown to lie above the margin; they are merely not shown to lie below."""
+    results = [
+        {"variant": f"tune-{way}-5", "seed": pair, "score": score, "seconds": {}, "updates": 1, "value": 1.0}
+        for pair, scores in enumerate(((0.9, 0.1), (0.1, 0.9), (0.5, 0.4)))
+        for way, score in zip(("tpe", "random"), scores, strict=True)
+    ]
+    assert "no worse by 0.05: no |" in tuning_table(results)
