@@ -23,7 +23,7 @@ from finflow.strategies.optimal import optimum_of
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 
-FIRST_SAMPLE = 10  # `LEARNING` was found by looking at samples 0 to 2, so others judge it
+FIRST_SAMPLE = 20  # others were looked at when `LEARNING` and `OWN` were found
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
 EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
 LEARNING = {
