@@ -125,7 +125,9 @@ GUARD_HEAD = f"""# Evidence about the guard
 Faults injected into online update {FAULT_AT} of small trainings (the demo's networks, embedded market), with the guard
 and without it. Value: mean reward of a decision on the validation window, net, in basis points, of the last policy;
 mean over seeds. Detected: updates from the fault to the guard's first event, the latest over seeds. Near: seeds that
-end within one standard deviation (over the undisturbed seeds) of the same seed undisturbed.
+end within one standard deviation (over the undisturbed seeds) of the same seed undisturbed. Where the guard rolls back,
+it does so to the same snapshot whatever the fault was: those rows are one experiment of recovery, and several of
+detection. A fault whose row without the guard is near in every seed does no harm here that the guard could prevent.
 
 """
 
