@@ -36,8 +36,6 @@ from finflow.experiments.generalisation import (
     REDUCED,
     account,
     chosen_overrides,
-    market_table,
-    market_variants,
     ranking_table,
     walk_forward_variants,
 )
@@ -54,6 +52,7 @@ from finflow.experiments.null_markets import (
 )
 from finflow.experiments.offline_methods import METHODS, FamilyRule, family_results, offline_table
 from finflow.experiments.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
+from finflow.experiments.other_markets import market_table, market_variants
 from finflow.experiments.planted_signals import planted_table, planted_variants
 from finflow.experiments.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from finflow.files import write_atomically

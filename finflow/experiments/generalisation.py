@@ -2,7 +2,7 @@
 
 Everything that chooses lies within training and validation windows. Each configuration is trained for every fold and
 seed, in a reduced size that is the same for all; they are ranked by the mean of what a training earns over equal weight
-less a multiple of its standard error. What is chosen then meets markets that it was not chosen on.
+less a multiple of its standard error. What is chosen then meets other markets: `other_markets`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +21,10 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.factors import etf_prices
 from finflow.evaluation.metrics import summarise
 from finflow.evaluation.results import BASELINE
 from finflow.evaluation.sharpe_tests import track_of
 from finflow.experiments.evidence import Variant
-from finflow.experiments.planted_signals import LEARNING
 from finflow.experiments.protocols import plan_of
 from finflow.experiments.trainings import train_all
 from finflow.market.panel import BARS_PER_YEAR
@@ -35,11 +32,9 @@ from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import policy_of, read_checkpoint
 from finflow.training.generalisation import PREFIX
-from finflow.training.held_out import REPORTS
 from finflow.training.logging import METRICS
 from finflow.training.materials import choose_device, process_on
 from finflow.training.opened import run_folder_of
-from finflow.training.trainer import FinFlowTrainer
 
 FloatArray = NDArray[np.float64]
 Result = Mapping[str, Any]
@@ -82,10 +77,6 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
 }
 """What is compared, by what differs from the defaults. Every one that was ever tried belongs here: they are counted."""
 CLASSICAL = "classical"
-HALVES = 5
-ETF_WINDOWS = {"market.train_end": "2019-06-30", "market.validation_end": "2020-12-31"}
-SYNTHETIC = ("constant-drift", "lognormal", "mean-reverting", "regime", "exchangeable")
-WORLD_ASSETS = "worlds.assets"
 
 
 def walk_forward_variants(
@@ -304,14 +295,14 @@ def ranking_table(results: Sequence[Result]) -> str:
     for one in ranked(results):
         found = own[one.name]
         cells = [
-            _mean([each["training"].get("train_sharpe", math.nan) for each in found]),
-            _mean([each["judged"]["sharpe"] for each in found]),
+            shown_mean([each["training"].get("train_sharpe", math.nan) for each in found]),
+            shown_mean([each["judged"]["sharpe"] for each in found]),
             f"{one.mean:+.2f}",
             f"{one.error:.2f}",
             f"{one.score:+.2f}",
-            _mean([100.0 * each["judged"]["max_drawdown"] for each in found], 1) + " %",
-            _mean([each["judged"]["annual_turnover"] for each in found], 1),
-            _mean([each["training"].get("kl", math.nan) for each in found]),
+            shown_mean([100.0 * each["judged"]["max_drawdown"] for each in found], 1) + " %",
+            shown_mean([each["judged"]["annual_turnover"] for each in found], 1),
+            shown_mean([each["training"].get("kl", math.nan) for each in found]),
             f"{deflated(results, one.name):.2f}",
         ]
         lines.append(f"| {one.name} | {one.trainings} | {' | '.join(cells)} |")
@@ -321,12 +312,12 @@ def ranking_table(results: Sequence[Result]) -> str:
         over = [one["strategies"][name]["sharpe"] - one["strategies"][BASELINE]["sharpe"] for one in rules]
         cells = [
             "",
-            _mean([each["sharpe"] for each in found]),
+            shown_mean([each["sharpe"] for each in found]),
             f"{np.mean(over):+.2f}",
             "",
             "",
-            _mean([100.0 * each["max_drawdown"] for each in found], 1) + " %",
-            _mean([each["annual_turnover"] for each in found], 1),
+            shown_mean([100.0 * each["max_drawdown"] for each in found], 1) + " %",
+            shown_mean([each["annual_turnover"] for each in found], 1),
             "",
             "",
         ]
@@ -334,117 +325,10 @@ def ranking_table(results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mean(values: Sequence[float], decimals: int = 2) -> str:
+def shown_mean(values: Sequence[float], decimals: int = 2) -> str:
+    """The mean of what is known, for a table."""
     known = [value for value in values if math.isfinite(value)]
     return f"{np.mean(known):.{decimals}f}" if known else "-"
-
-
-def market_variants(
-    overrides: Mapping[str, object], seeds: int, folder: Path, size: Mapping[str, object]
-) -> list[Variant]:
-    """Markets that the configuration was not chosen on; each training ends with its one reading of a test window.
-
-    Parameters
-    ----------
-    overrides : mapping
-        The chosen configuration.
-    seeds : int
-    folder : Path
-        Where the prices of the factor ETFs are written.
-    size : mapping
-        What the trainings have in common; without it they are of the default size.
-    """
-    markets: dict[str, tuple[int, dict[str, object]]] = {}
-    for number in range(HALVES):
-        names = half_of_the_universe(number)
-        markets[f"half-{number}"] = len(names), {"market.tickers": ",".join(names)}
-    prices = etf_prices()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "factor-etfs.csv"
-    prices.rename_axis("Date").to_csv(path)
-    markets["factor-etfs"] = prices.shape[1], {"market.source": "csv", "market.path": str(path), **ETF_WINDOWS}
-    for kind in SYNTHETIC:
-        made = {key: value for key, value in LEARNING.items() if key.startswith(("objectives.", "market."))}
-        made |= {"market.source": "synthetic", "market.synthetic.kind": kind}
-        markets[kind] = 2, made
-    return [
-        Variant(
-            f"generalisation-market-{name}",
-            tuple(range(seeds)),
-            {**size, **fitting(overrides, n_assets), **market, "evaluation.sweeps": False},
-            measure=partial(train_and_read, name=name),
-        )
-        for name, (n_assets, market) in markets.items()
-    ]
-
-
-def half_of_the_universe(number: int) -> tuple[str, ...]:
-    """Ten of the twenty stocks, drawn by number, in the order of the source."""
-    from finflow.market.sources import load_panel
-
-    assets = load_panel(Config().market).assets
-    rng = np.random.default_rng(np.random.SeedSequence([9, number]))
-    return tuple(assets[place] for place in np.sort(rng.permutation(len(assets))[: len(assets) // 2]))
-
-
-def fitting(overrides: Mapping[str, object], n_assets: int) -> dict[str, object]:
-    """A configuration for a market of so many assets: an episode has half of them, two at least, if it has not all."""
-    fitted = dict(overrides)
-    if fitted.get(WORLD_ASSETS) is not None:
-        fitted[WORLD_ASSETS] = max(2, n_assets // 2)
-    return fitted
-
-
-def train_and_read(config: Config, name: str) -> dict[str, Any]:
-    """Train, and judge on the test window, which is counted in the ledger of readings."""
-    began = time.process_time()
-    outcome = FinFlowTrainer(config).train()
-    content = json.loads((outcome.run_folder / REPORTS / "metrics.json").read_text("utf-8"))
-    agent = next(iter(outcome.summary))
-    best = max(
-        (figures["sharpe"], rule) for rule, figures in outcome.summary.items() if rule in COMPARED and rule != agent
-    )
-    return {
-        "configuration_name": name,
-        "seconds": {"processor": round(time.process_time() - began, 1)},
-        "agent": outcome.summary[agent],
-        "equal_weight": outcome.summary[BASELINE],
-        "best_rule": {"name": best[1], "sharpe": best[0]},
-        "against_equal_weight": content["against_equal_weight"],
-        "verdict": content["verdict"],
-    }
-
-
-def market_table(results: Sequence[Result]) -> str:
-    """Markdown: a row a market, means over seeds; the interval is the widest of the seeds' own."""
-    heads = (
-        "Sharpe",
-        "equal weight",
-        "difference",
-        "95 % interval",
-        "drawdown",
-        "equal weight",
-        "turnover a year",
-        "optimality",
-    )
-    lines = [f"| market | seeds | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
-    for name in dict.fromkeys(one["configuration_name"] for one in results):
-        found = [one for one in results if one["configuration_name"] == name]
-        intervals = [one["against_equal_weight"]["interval"] for one in found]
-        known = [interval for interval in intervals if interval is not None]
-        span = f"{min(low for low, _ in known):+.2f} to {max(high for _, high in known):+.2f}" if known else "-"
-        cells = [
-            _mean([one["agent"]["sharpe"] for one in found]),
-            _mean([one["equal_weight"]["sharpe"] for one in found]),
-            _mean([one["agent"]["sharpe"] - one["equal_weight"]["sharpe"] for one in found]),
-            span,
-            _mean([100.0 * one["agent"]["max_drawdown"] for one in found], 1) + " %",
-            _mean([100.0 * one["equal_weight"]["max_drawdown"] for one in found], 1) + " %",
-            _mean([one["agent"]["annual_turnover"] for one in found], 1),
-            _mean([one["agent"].get("optimality", math.nan) for one in found]),
-        ]
-        lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def account(results: Sequence[Result]) -> str:

@@ -21,14 +21,13 @@ from finflow.experiments.generalisation import (
     account,
     chosen_overrides,
     deflated,
-    fitting,
-    market_table,
     ranked,
     ranking_table,
     standard_error,
     tried,
     walk_forward_variants,
 )
+from finflow.experiments.other_markets import fitting, market_table
 
 SMALL: dict[str, object] = {
     "market.source": "csv",
