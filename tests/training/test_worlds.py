@@ -274,6 +274,21 @@ def test_a_dataset_knows_the_worlds_that_it_was_played_in(tiny: Make, changes: d
     assert hashes[0]["worlds"] == "none"
 
 
+@pytest.mark.parametrize("changes", [{"worlds__assets": 3}, {"worlds__bootstraps": 1}])
+def test_data_played_in_bundles_of_another_size_are_other_data(tiny: Make, changes: dict[str, object]) -> None:
+    small, large = (prepare(tiny(offline__group_size=size, **changes)) for size in (2, 4))
+    first, second = (offline_data(one.config, one) for one in (small, large))
+    assert not second.reused
+    assert not np.array_equal(first.dataset.bar, second.dataset.bar)
+    assert offline_data(large.config, large).reused
+
+
+def test_where_nothing_is_bundled_the_data_do_not_depend_on_how_they_are_grouped_later(tiny: Make) -> None:
+    small, large = (prepare(tiny(offline__group_size=size)) for size in (2, 4))
+    assert not offline_data(small.config, small).reused
+    assert offline_data(large.config, large).reused
+
+
 def test_a_phase_left_out_meets_the_real_history_alone(tiny: Make) -> None:
     materials = prepare(tiny(worlds__bootstraps=2, worlds__cost_high=2.0, worlds__phases="offline"))
     online = materials.windows("online")
