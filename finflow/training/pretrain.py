@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.offline_learner import OfflineLearner
@@ -18,7 +18,7 @@ from finflow.training.ordering import epoch_order, group_size, markets_of, n_gro
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
-from finflow.training.state import OFFLINE, REWOUND_PURPOSE, seeded
+from finflow.training.state import OFFLINE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew
@@ -58,10 +58,9 @@ class Epochs:
     def rows(self, update: int, rollbacks: int = 0) -> Tensor:
         """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
         epoch, place = divmod(update, self.updates)
-        purpose = ORDER_PURPOSE + epoch if rollbacks == 0 else REWOUND_PURPOSE + 10 * rollbacks + 5
         key = epoch, rollbacks
         if self._order is None or self._order[0] != key:
-            generator = seeded(self.seed, purpose)
+            generator = order_generator(self.seed, epoch, rollbacks)
             self._order = key, epoch_order(self.bars, self.group_size, generator)
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
@@ -70,6 +69,14 @@ class Epochs:
         epoch, place = divmod(update, self.updates)
         interval = max(self.total // self.updates // RETURN_REFRESHES, 1)
         return place == 0 and epoch % interval == 0
+
+
+def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
+    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
+    if rollbacks == 0:
+        return seeded(seed, ORDER_PURPOSE + epoch)
+    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
+    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
 
 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
