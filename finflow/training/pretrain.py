@@ -10,9 +10,10 @@ from finflow.agent.batch import States
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.policy import ExpertPolicy
 from finflow.agent.risk import needs_quantiles
-from finflow.config import Config
+from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.training.normalization import RewardNormalizer
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.ordering import epoch_order, group_size, markets_of, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
@@ -154,6 +155,18 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
         return
     places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
     units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places], dataset.universe[places])
+
+
+def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNormalizationConfig) -> RewardUnits:
+    """The units that the online phase begins with: those of a window that holds the behaviour's rewards alone.
+
+    They are the same whenever they are asked for, however far the window of the training has moved.
+    """
+    if units.normalizer is None:
+        return units
+    beginning = units._replace(normalizer=RewardNormalizer.of(keys))
+    fill_window(beginning, dataset)
+    return beginning
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:

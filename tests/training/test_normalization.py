@@ -158,10 +158,15 @@ def test_what_is_no_window_is_refused(given: dict[str, float]) -> None:
         RewardNormalizer(**given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("calibration", ["fitted", "returns"])
 def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exactly(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, calibration: str
 ) -> None:
-    keys = {"train__reward_normalization__enabled": True, "train__reward_normalization__window_size": 120}
+    keys = {
+        "train__reward_normalization__enabled": True,
+        "train__reward_normalization__window_size": 120,
+        "bcell__calibration": calibration,
+    }
     trainer = FinFlowTrainer(tiny(**keys))
     trainer.train_iql()
     state, data = trainer._begin().state, trainer.collect_offline_data()
