@@ -121,7 +121,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
         found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
         metrics |= found
-        if run.count_update(metrics if found else {}, {"epoch": float(done // epochs.updates)}):
+        if run.count_update(found, {"epoch": float(done // epochs.updates)}):
             metrics = {}
             run.stop_if_asked()
             continue
