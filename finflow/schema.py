@@ -522,7 +522,7 @@ class BCellConfig(Section):
     cql_gap: Number = Field(
         default=0.0,
         description="how far a critic's soft maximum over portfolios may lie above its value of the data's before the "
-        "tuned weight grows, in scaled rewards; 0 is where a critic that cannot tell portfolios apart lies",
+        "tuned weight grows, in scaled rewards; 0 is where a critic that values all proposed portfolios alike lies",
     )
     cql_samples: Int = Field(default=10, ge=1, description="proposals of each kind in the conservative penalty")
     calibration: Literal["fitted", "returns", "none"] = Field(
