@@ -388,7 +388,7 @@ class TrainConfig(Section):
         default=0.0,
         ge=0,
         le=1,
-        description="deviation of noise on the features in learning, in units of their deviation",
+        description="deviation of noise on the features in batches to learn from, in units of their deviation",
     )
     entropy_schedule: EntropyScheduleConfig = Field(
         default=EntropyScheduleConfig(), description="annealing of the entropy coefficient"
@@ -436,7 +436,7 @@ class WorldsConfig(Section):
 
 
 class AnchorConfig(Section):
-    """What holds the online policy back, in nats per free dimension of the action."""
+    """What holds the online policy back."""
 
     weight: Number = Field(default=0.0, ge=0, description="weight in the actor's loss at the first update; 0 is off")
     final: Number | None = Field(
