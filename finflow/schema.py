@@ -388,7 +388,7 @@ class TrainConfig(Section):
         default=0.0,
         ge=0,
         le=1,
-        description="deviation of noise on the features in learning, in units of their deviation",
+        description="deviation of noise on the features in batches to learn from, in units of their deviation",
     )
     entropy_schedule: EntropyScheduleConfig = Field(
         default=EntropyScheduleConfig(), description="annealing of the entropy coefficient"
@@ -436,7 +436,7 @@ class WorldsConfig(Section):
 
 
 class AnchorConfig(Section):
-    """What holds the online policy back, in nats per free dimension of the action."""
+    """What holds the online policy back."""
 
     weight: Number = Field(default=0.0, ge=0, description="weight in the actor's loss at the first update; 0 is off")
     final: Number | None = Field(
@@ -522,7 +522,7 @@ class BCellConfig(Section):
     cql_gap: Number = Field(
         default=0.0,
         description="how far a critic's soft maximum over portfolios may lie above its value of the data's before the "
-        "tuned weight grows, in scaled rewards; 0 is where a critic that cannot tell portfolios apart lies",
+        "tuned weight grows, in scaled rewards; 0 is where a critic that values all proposed portfolios alike lies",
     )
     cql_samples: Int = Field(default=10, ge=1, description="proposals of each kind in the conservative penalty")
     calibration: Literal["fitted", "returns", "none"] = Field(

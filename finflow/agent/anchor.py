@@ -1,8 +1,9 @@
 """What holds an online policy back: how far it may go from what the evidence offline has borne out.
 
 A policy that follows its critics wherever they point fits the years that it trains on. An anchor asks a price for
-every step away: from the policy as pretrained, from what the behaviour families did, or from equal weight. All are in
-nats per free dimension of the action, so that a weight means the same for any number of assets.
+every step away: from the policy as pretrained, from what the behaviour families did, or from equal weight. The
+first two are in nats per free dimension of the action, so that a weight means the same for any number of assets; the
+third is a whole divergence between portfolios, which is a mean over the assets as it stands.
 """
 
 from __future__ import annotations

@@ -23,7 +23,14 @@ from finflow.agent.anchor import anchor_loss, anchor_weight
 from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.climbing import linear_in
-from finflow.agent.conservative import CoverageProposals, lagrange_loss, lower_bound, overestimation, tuned_weight
+from finflow.agent.conservative import (
+    CoverageProposals,
+    indifferent_penalty,
+    lagrange_loss,
+    lower_bound,
+    overestimation,
+    tuned_weight,
+)
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.deciding import Deciding
 from finflow.agent.losses import (
@@ -254,16 +261,17 @@ class BCell(Deciding):
             n_dimensions=dimensions,
         )
         metrics["cql_loss"] = penalty.detach()
-        return loss + self._weight_of(penalty, dimensions, metrics) * penalty, metrics
+        return loss + self._weight_of(penalty, proposals.log_density, dimensions, metrics) * penalty, metrics
 
-    def _weight_of(self, penalty: Tensor, dimensions: int, metrics: dict[str, Tensor]) -> Tensor | float:
+    def _weight_of(
+        self, penalty: Tensor, log_density: Tensor, dimensions: int, metrics: dict[str, Tensor]
+    ) -> Tensor | float:
         """The weight of the conservative penalty; one that is tuned moves toward its gap, and is used as it was."""
         config = self.config
         if self.log_cql_alpha is None or self.cql_optimiser is None:
             return config.cql_alpha
         weight = tuned_weight(self.log_cql_alpha).detach().clone()
-        largest = self.policy.target_entropy(1.0, dimensions)
-        excess = overestimation(penalty, config.n_critics, largest / dimensions)
+        excess = overestimation(penalty, config.n_critics, indifferent_penalty(log_density, dimensions))
         tune(self.cql_optimiser, lagrange_loss(self.log_cql_alpha, excess, config.cql_gap))
         metrics |= {"cql_alpha": weight, "cql_excess": excess}
         return weight

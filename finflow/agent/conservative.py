@@ -8,6 +8,7 @@ Nakamoto et al. (2023), Cal-QL, equation 5.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,21 +48,35 @@ def tuned_weight(log_weight: Tensor) -> Tensor:
     return log_weight.exp().clamp(max=LARGEST_WEIGHT)
 
 
-def overestimation(penalty: Tensor, n_critics: int, largest_entropy: float) -> Tensor:
-    """How far a critic's soft maximum lies above its value of the data, (): the penalty, freed of the actions' volume.
+def indifferent_penalty(log_density: Tensor, n_dimensions: int) -> Tensor:
+    """The penalty, (), of one critic that values every action alike, by the proposals at hand.
 
-    A critic that values every action alike has the penalty ``H_max / D``, the entropy of the uniform law a dimension,
-    whatever its value; that much is no overestimation.
+    ``mean_B log mean_P exp(- log density) / D``. With many proposals it is ``H_max / D``, the entropy of the uniform
+    law a dimension, whatever the value; with few it lies below, as the log of a mean of uneven weights does.
+
+    Parameters
+    ----------
+    log_density : Tensor, (B, P)
+        Log density that each proposal was drawn with.
+    n_dimensions : int
+        D.
+    """
+    proposals = log_density.shape[-1]
+    return (torch.logsumexp(-log_density, dim=-1) - math.log(proposals)).mean() / n_dimensions
+
+
+def overestimation(penalty: Tensor, n_critics: int, indifferent: Tensor) -> Tensor:
+    """How far a critic's soft maximum lies above its value of the data, (): the penalty, freed of the actions' volume.
 
     Parameters
     ----------
     penalty : Tensor, ()
         Summed over the critics.
     n_critics : int
-    largest_entropy : float
-        ``H_max / D``.
+    indifferent : Tensor, ()
+        ``indifferent_penalty`` of the same proposals: that much is no overestimation.
     """
-    return penalty.detach() / n_critics - largest_entropy
+    return penalty.detach() / n_critics - indifferent
 
 
 def lagrange_loss(log_weight: Tensor, excess: Tensor, gap: float) -> Tensor:

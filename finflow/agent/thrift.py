@@ -71,9 +71,10 @@ def recomputed(function: Callable[..., R], noise: Generator | None = None) -> Ca
                 return function(*arguments)
             now = noise.get_state()
             noise.set_state(before)
-            found = function(*arguments)
-            noise.set_state(now)
-            return found
+            try:
+                return function(*arguments)
+            finally:  # torch stops the second time by an exception, as soon as it has all that it needs
+                noise.set_state(now)
 
         found: R = checkpoint(again, *arguments, use_reentrant=False, preserve_rng_state=False)
         return found

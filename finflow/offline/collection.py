@@ -21,7 +21,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.env.worlds import Draws, EpisodeWorlds, narrowed, restricted, widened
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.card import data_card
-from finflow.offline.dataset import OfflineDataset, made_by
+from finflow.offline.dataset import OfflineDataset, bundle_size, made_by
 from finflow.offline.decisions import Decisions, price_decisions, read_decisions
 from finflow.offline.rows import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, joined
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -191,8 +191,9 @@ def play_behaviour(config: Config, process: DecisionProcess, window: range | Seq
     )
     env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, compiled=False, worlds=worlds)
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
-    if process.inside is not None or len(process.panels) > 1:
-        bundle(env, config.offline.group_size)
+    bundles = bundle_size(config, process)
+    if bundles is not None:
+        bundle(env, bundles)
     behaviour = Behaviour(process, size, rng)
     recorder = Recorder(process)
     life = np.zeros(size, dtype=np.int64)

@@ -26,6 +26,7 @@ __all__ = [
     "ANEW",
     "SOURCES",
     "OfflineDataset",
+    "bundle_size",
     "card_file",
     "code_hash",
     "load_dataset",
@@ -97,7 +98,7 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
     stop = windows[-1].stop
     panel = process.panel.until(min(stop, process.panel.n_bars))
     real = [one for one in windows if one.stop <= process.panel.n_bars]
-    train = config.train
+    train, bundles = config.train, bundle_size(config, process)
     return {
         "version": str(VERSION),
         "prices": panel.sha256,
@@ -111,7 +112,14 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
         "decisions": _decisions_hash(config, panel),
         "ledger": code_hash(("ledger",)),
         "code": code_hash(),
+        **({} if bundles is None else {"bundles": str(bundles)}),
     }
+
+
+def bundle_size(config: Config, process: DecisionProcess) -> int | None:
+    """Episodes that are played from one start in one world; None where each begins where it likes."""
+    worlds = process.inside is not None or len(process.panels) > 1
+    return config.offline.group_size if worlds else None
 
 
 def _worlds_hash(config: Config, process: DecisionProcess) -> str:

@@ -16,7 +16,7 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
-from finflow.training.pretrain import probe_states, reward_units
+from finflow.training.pretrain import behaviour_units, fill_window, probe_states, reward_units
 from finflow.training.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
@@ -151,8 +151,9 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         raise ValueError("the online phase has not begun")
     market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
     units = reward_units(run, dataset)
+    fill_window(units, dataset)
     offline = Transitions.of(dataset, run.device, market.members is not None)
-    calibrate(offline, bcell, market, units, dataset)
+    calibrate(offline, bcell, market, behaviour_units(units, dataset, train.reward_normalization), dataset)
     run.probe = probe_states(run, offline, market)
     run.guard.begin(bcell, bcell.policy, run.probe, dataset.reward_scale)
     pool = CoveragePool(train.seed, market.n_weights, run.device)

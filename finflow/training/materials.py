@@ -84,6 +84,14 @@ class Materials:
             return (tuple(range(len(self.features.asset_names))),)
         return tuple(self.features.lenses.values())
 
+    def unlisted(self) -> tuple[str, ...]:
+        """Assets that are not listed at every bar that is learned from."""
+        process = self.process
+        windows = [process.decision_bars(window) for window in self.stretches or (self.split.train,)]
+        bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
+        listed = process.panel.listed[bars]
+        return tuple(asset for number, asset in enumerate(process.panel.assets) if not listed[:, number].all())
+
     def held_out_process(self) -> DecisionProcess:
         """A process over the test window as well: for the final evaluation alone."""
         if not self.split.test:

@@ -97,6 +97,13 @@ class RewardNormalizer:
         clipped = np.clip(scaled, -self.clip, self.clip)
         return clipped if isinstance(rewards, np.ndarray) else float(clipped)
 
+    def denormalize(self, reward: float) -> float:
+        """What ``normalize`` turns into a reward that it did not clip."""
+        if self._count < max(self.warmup, 1):
+            return reward
+        mean, std = self._statistics()
+        return reward * (std + EPSILON) + (mean if self.shift else 0.0)
+
     def get_statistics(self) -> dict[str, float]:
         """``mean`` and ``std`` of the window, ``count`` of all rewards ever seen, ``buffer_size`` of those in it."""
         mean, std = self._statistics()

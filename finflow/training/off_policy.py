@@ -66,4 +66,4 @@ def fitted_q_value(
         action = learner.policy.deterministic(states).unsqueeze(1)
         worth = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
     reference = units.earned(store.columns["bar"], universe).mean()
-    return float(worth.mean()) * (1.0 - config.bcell.gamma) * units.scale + float(reference)
+    return units.unscaled(float(worth.mean()) * (1.0 - config.bcell.gamma)) + float(reference)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.offline_learner import OfflineLearner
 from finflow.agent.policy import ExpertPolicy
 from finflow.agent.risk import needs_quantiles
-from finflow.config import Config
+from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.training.normalization import RewardNormalizer
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.ordering import epoch_order, group_size, markets_of, n_groups
 from finflow.training.replay import MarketTensors, Transitions, make_batch
 from finflow.training.reward_units import RewardUnits
 from finflow.training.run import TrainingRun
-from finflow.training.state import OFFLINE, REWOUND_PURPOSE, seeded
+from finflow.training.state import OFFLINE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew
@@ -58,10 +59,9 @@ class Epochs:
     def rows(self, update: int, rollbacks: int = 0) -> Tensor:
         """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
         epoch, place = divmod(update, self.updates)
-        purpose = ORDER_PURPOSE + epoch if rollbacks == 0 else REWOUND_PURPOSE + 10 * rollbacks + 5
         key = epoch, rollbacks
         if self._order is None or self._order[0] != key:
-            generator = seeded(self.seed, purpose)
+            generator = order_generator(self.seed, epoch, rollbacks)
             self._order = key, epoch_order(self.bars, self.group_size, generator)
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
@@ -70,6 +70,14 @@ class Epochs:
         epoch, place = divmod(update, self.updates)
         interval = max(self.total // self.updates // RETURN_REFRESHES, 1)
         return place == 0 and epoch % interval == 0
+
+
+def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
+    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
+    if rollbacks == 0:
+        return seeded(seed, ORDER_PURPOSE + epoch)
+    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
+    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
 
 
 def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
@@ -113,7 +121,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
         found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
         metrics |= found
-        if run.count_update(metrics if found else {}, {"epoch": float(done // epochs.updates)}):
+        if run.count_update(found, {"epoch": float(done // epochs.updates)}):
             metrics = {}
             run.stop_if_asked()
             continue
@@ -147,6 +155,18 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
         return
     places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
     units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places], dataset.universe[places])
+
+
+def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNormalizationConfig) -> RewardUnits:
+    """The units that the online phase begins with: those of a window that holds the behaviour's rewards alone.
+
+    They are the same whenever they are asked for, however far the window of the training has moved.
+    """
+    if units.normalizer is None:
+        return units
+    beginning = units._replace(normalizer=RewardNormalizer.of(keys))
+    fill_window(beginning, dataset)
+    return beginning
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:

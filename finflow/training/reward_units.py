@@ -86,6 +86,10 @@ class RewardUnits(NamedTuple):
         found = (rewards - self.earned(bars, universe)) / self.scale
         return found if self.normalizer is None else self.normalizer.normalize(found)
 
+    def unscaled(self, reward: float) -> float:
+        """A reward in these units, in excess of the reference, as a daily log return; clipping cannot be undone."""
+        return self.scale * (reward if self.normalizer is None else self.normalizer.denormalize(reward))
+
     def references(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
         """What is taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
         return self.earned(bars, universe) / self.scale if self.whole_spread else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -41,6 +42,8 @@ from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline
 from finflow.training.stopping import request_stop, stopping_at_once
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
+
+GAPS_SHOWN = 5  # assets with gaps that are named
 
 
 class FinFlowTrainer:
@@ -213,6 +216,8 @@ class FinFlowTrainer:
             progress.write_to(log.console)
             for line in self._warnings:
                 log.console(line)
+            if unlisted := self.materials.unlisted():
+                progress.note(gaps_line(unlisted))
             if checkpoint is not None:
                 self._bring_best(state, checkpoint, progress)
             if checkpoint is None and self._offline_data is not None:
@@ -377,6 +382,16 @@ class FinFlowTrainer:
         if not self._branches or not (source / METRICS).is_file():
             return RunLog(self.run_folder)
         return RunLog(self.run_folder, resume_at=position, branch_from=source)
+
+
+def gaps_line(unlisted: Sequence[str]) -> str:
+    """What is to be known before an agent learns where assets list late or end early."""
+    shown = ", ".join(unlisted[:GAPS_SHOWN]) + (", ..." if len(unlisted) > GAPS_SHOWN else "")
+    count = "1 asset is" if len(unlisted) == 1 else f"{len(unlisted)} assets are"
+    return (
+        f"warning: {count} not listed throughout the training window ({shown}), and learning on a market with gaps is "
+        "not ready (docs/limits.md): set market.start so that all assets are listed throughout, or leave assets out"
+    )
 
 
 def new_run_folder(logs: Path) -> Path:

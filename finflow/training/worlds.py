@@ -80,7 +80,8 @@ def learning_of(
     real = DecisionProcess(panel, own, config.env, config.objectives, moments)
     others, ranges = [], []
     for number in range(config.worlds.bootstraps):
-        rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, PURPOSE, number]))
+        words = config.train.seed, PURPOSE, 1 + number  # [seed, 70, 0] would be [seed, 70], the sub-universes' own
+        rng = np.random.default_rng(np.random.SeedSequence(words))
         source = draw_days(panel.listed, eligible, config.worlds.block_length, rng)
         other = resampled_panel(panel, source)
         made = apply_features(other, features.fitted, config.features.extra)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.conservative import lagrange_loss, lower_bound, overestimation
+from finflow.agent.conservative import indifferent_penalty, lagrange_loss, lower_bound, overestimation
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
 from finflow.agent.losses import conservative_loss
@@ -19,6 +20,7 @@ from finflow.agent.offline_learner import portfolio_networks
 from finflow.agent.policy import naming_loss
 from finflow.agent.simplex import maximum_entropy, target_entropy
 from finflow.config import BCellConfig
+from finflow.env.coverage import draw_coverage
 
 MakeBatch = Callable[..., Batch]
 CPU = torch.device("cpu")
@@ -116,13 +118,30 @@ def test_calibration_none_is_cql_in_value_and_gradient(shape: NetworkShape, make
 
 @pytest.mark.parametrize("n_weights", [3, 21])
 def test_a_critic_that_cannot_tell_portfolios_apart_overestimates_nothing(n_weights: int) -> None:
-    values = torch.full((2, 8, 30), 1.7)
-    density = torch.full((8, 30), math.lgamma(n_weights))
-    none = torch.zeros(30, dtype=torch.bool)
-    penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), n_weights - 1)
+    """Not with uniform proposals, and not with few of the mixture's and the policy's, whose densities differ."""
+    values, none = torch.full((2, 8, 30), 1.7), torch.zeros(30, dtype=torch.bool)
+    uniform = torch.full((8, 30), math.lgamma(n_weights))
+    drawn = torch.from_numpy(draw_coverage(np.random.default_rng(0), 240, n_weights)[1]).float().view(8, 30)
     largest = maximum_entropy(n_weights) / (n_weights - 1)
-    assert overestimation(penalty, 2, largest).item() == pytest.approx(0.0, abs=1e-5)
+    for density in (uniform, drawn, uniform + 3.0 * torch.randn(8, 30, generator=generator())):
+        penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), n_weights - 1)
+        indifferent = indifferent_penalty(density, n_weights - 1)
+        assert overestimation(penalty, 2, indifferent).item() == pytest.approx(0.0, abs=1e-5)
+    assert indifferent_penalty(uniform, n_weights - 1).item() == pytest.approx(largest, abs=1e-5)
     assert largest < -0.25  # the penalty itself is far from zero
+
+
+def test_of_a_critic_that_is_constant_the_update_itself_finds_no_excess(
+    shape: NetworkShape, make_batch: MakeBatch
+) -> None:
+    """With proposals of the policy among few others, and a bound that binds nowhere."""
+    agent = make_agent(shape, cql_mode="lagrange", calibration="none")
+    with torch.no_grad():
+        for parameter in agent.critic.parameters():
+            parameter.zero_()
+    metrics = agent.update_sac(make_batch(), coverage(), generator(3), 0)
+    assert metrics["cql_excess"].item() == pytest.approx(0.0, abs=1e-5)
+    assert metrics["cql_loss"].item() != pytest.approx(0.0, abs=0.1)
 
 
 def test_the_weight_grows_while_the_penalty_is_over_its_gap(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -168,8 +168,12 @@ def test_what_is_computed_twice_draws_its_noise_once() -> None:
         return (rows * drawn).sin()
 
     rows = torch.ones(5, requires_grad=True)
-    recomputed(noisy, noise)(rows).sum().backward()
+    total = recomputed(noisy, noise)(rows).sum()
+    torch.rand(3, generator=noise)  # others draw before the second time
+    left = noise.get_state()
+    total.backward()
     assert len(seen) == 2
+    assert torch.equal(noise.get_state(), left)
     assert torch.equal(*seen)
     torch.testing.assert_close(rows.grad, seen[0] * seen[0].cos())
     with torch.no_grad():

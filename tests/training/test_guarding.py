@@ -184,6 +184,31 @@ def test_the_offline_phase_is_guarded_too(tiny: Make, monkeypatch: pytest.Monkey
     assert "rollback" in [row["signal"] for row in events_of(trainer)]
 
 
+def test_a_policy_that_moves_at_every_second_update_is_looked_at_then_and_resumes_to_the_same_bits(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config() -> Config:
+        return tiny(**QUICK, offline__method="td3bc")
+
+    whole = FinFlowTrainer(config())
+    whole.train_iql()
+    assert whole._begin().guard.watch.monitor.windows["actor_loss"].count == 7  # of 14 updates
+    stopped, original = FinFlowTrainer(config()), TrainingRun.stop_if_asked
+
+    def stop(run: TrainingRun) -> None:
+        if run.state.counters.phase_update == 6:
+            request_stop()
+        original(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "stop_if_asked", stop)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.train_iql()
+    resumed = FinFlowTrainer(config(), resume=stopped.run_folder)
+    resumed.train_iql()
+    assert latest(resumed).read_bytes() == latest(whole).read_bytes()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_careful_optimiser_leaves_out_a_step_that_is_not_finite(value: float) -> None:
     net = torch.nn.Linear(2, 1)

@@ -83,6 +83,15 @@ def test_a_reward_is_normalised_by_the_formula_and_clipped() -> None:
     assert np.isnan(normalizer.normalize(float("nan")))
 
 
+@pytest.mark.parametrize("shift", [True, False])
+def test_a_normalised_reward_can_be_had_back(shift: bool) -> None:
+    normalizer = RewardNormalizer(window_size=50, warmup=10, shift=shift)
+    assert normalizer.denormalize(1.5) == 1.5
+    normalizer.update(np.random.default_rng(0).normal(3.0, 2.0, size=60))
+    assert normalizer.denormalize(normalizer.normalize(4.25)) == pytest.approx(4.25, rel=1e-12)
+    assert normalizer.normalize(4.25) != 4.25
+
+
 def test_single_rewards_arrays_and_tensors_agree() -> None:
     normalizer, rewards = RewardNormalizer(warmup=0), np.linspace(-2, 5, 30)
     normalizer.update(rewards)
@@ -158,10 +167,15 @@ def test_what_is_no_window_is_refused(given: dict[str, float]) -> None:
         RewardNormalizer(**given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("calibration", ["fitted", "returns"])
 def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exactly(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, calibration: str
 ) -> None:
-    keys = {"train__reward_normalization__enabled": True, "train__reward_normalization__window_size": 120}
+    keys = {
+        "train__reward_normalization__enabled": True,
+        "train__reward_normalization__window_size": 120,
+        "bcell__calibration": calibration,
+    }
     trainer = FinFlowTrainer(tiny(**keys))
     trainer.train_iql()
     state, data = trainer._begin().state, trainer.collect_offline_data()

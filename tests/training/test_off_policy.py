@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from finflow.config import Config
+from finflow.training.normalization import RewardNormalizer
 from finflow.training.off_policy import fitted_q_value
 from finflow.training.replay import MarketTensors, Transitions
 from finflow.training.reward_units import RewardUnits
 from finflow.training.trainer import FinFlowTrainer
 
 
-@pytest.mark.parametrize("gamma", [0.1, 0.5])
-def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: float) -> None:
+@pytest.mark.parametrize(("gamma", "normalised"), [(0.1, False), (0.5, False), (0.5, True)])
+def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: float, normalised: bool) -> None:
     """(1 - gamma) Q is the reward of every decision, whatever the policy does; targets are followed to within 1 %."""
     config = tiny(offline__evaluation_updates=300, bcell__tau=0.05, bcell__critic_lr=0.01, bcell__gamma=gamma)
     trainer = FinFlowTrainer(config)
@@ -26,6 +27,9 @@ def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: f
     learner = run.state.learner
     assert learner is not None
     units = RewardUnits.of(run.materials.process, 0.002, "none", run.device)
+    if normalised:  # in units of rewards whose mean is 1.5 and whose deviation is 3
+        units = units._replace(normalizer=RewardNormalizer(warmup=2))
+        units.normalizer.update([-1.5, 4.5])
     value = fitted_q_value(learner, store, market, units, config)
     assert value == pytest.approx(0.004, rel=0.02)  # seen: within 0.5 %
 

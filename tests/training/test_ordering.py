@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from finflow.config import load_config
+from finflow.offline.dataset import OfflineDataset
 from finflow.training.ordering import epoch_order, group_size, n_groups
+from finflow.training.pretrain import Epochs
+from finflow.training.state import seeded
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -46,3 +54,13 @@ def test_groups_shrink_where_bars_have_few_transitions(each: int, wanted: int, b
 
 def test_a_group_fits_into_a_batch() -> None:
     assert group_size(torch.zeros(64, dtype=torch.int64), 8, 2) == 2
+
+
+def test_every_epoch_has_an_order_of_its_own_after_a_rollback_too() -> None:
+    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8), universe=np.zeros(32))
+    config = load_config(None, {"train.offline_batch_size": 32, "offline.group_size": 4}, environ={})
+    epochs = Epochs(config, cast(OfflineDataset, data))
+    assert epochs.updates == 1
+    drawn = {(epoch, rollbacks): epochs.rows(epoch, rollbacks).tolist() for epoch in range(5) for rollbacks in range(3)}
+    assert len({str(rows) for rows in drawn.values()}) == len(drawn)
+    assert drawn[3, 0] == epoch_order(epochs.bars, 4, seeded(config.train.seed, 1003)).flatten().tolist()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from finflow.agent.bcell import BCell
-from finflow.config import AveragingConfig, Config
+from finflow.config import AveragingConfig, Config, RewardNormalizationConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints import carry_over, configuration_of, read_checkpoint
@@ -142,3 +142,15 @@ def test_what_an_agent_says_of_a_decision_adds_up(trained: tuple[FinFlowTrainer,
     single = {name: part[0] for name, part in observation.items()}
     assert agent.explain(single)["centre"].shape == (1, 21)
     assert agent.act(single).shape == (21,)
+
+
+def test_elsewhere_too_the_window_of_rewards_begins_with_the_behaviour_s(trained: tuple[FinFlowTrainer, Path]) -> None:
+    trainer, thirty = trained
+    keys = RewardNormalizationConfig(enabled=True, window_size=50)
+    config = elsewhere(trainer, thirty, online_episodes=0, warmup_episodes=0, reward_normalization=keys)
+    moved = FinFlowTrainer(config, pretrained=checkpoint_of(trainer, "pretrained"))
+    moved.finetune()
+    normalizer = moved._begin().state.reward_normalizer
+    assert normalizer is not None
+    assert normalizer.get_statistics()["count"] == 50
+    assert 0.1 < normalizer.get_statistics()["std"] < 10.0

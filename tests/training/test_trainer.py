@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -50,6 +51,30 @@ def test_the_same_seed_gives_identical_checkpoints_and_numbers(tiny: Make) -> No
 
 def test_another_seed_gives_another_agent(tiny: Make) -> None:
     assert latest(train_through(tiny())).read_bytes() != latest(train_through(tiny(train__seed=1))).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((slice(0, 400), slice(450, 700)), "warning: 2 assets are not listed throughout the training window (B, C)"),
+        ((slice(0, 0), slice(300, 700)), "warning: 1 asset is not listed throughout the training window (C)"),
+        ((slice(0, 0), slice(600, 700)), None),  # ends after the training window
+    ],
+)
+def test_a_market_with_gaps_is_announced_before_anything_is_learned_in_it(
+    tiny: Make, tmp_path: Path, rows: tuple[slice, slice], words: str | None
+) -> None:
+    prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
+    for column, missing in enumerate(rows, start=1):
+        prices.iloc[missing, column] = np.nan
+    prices.to_csv(tmp_path / "ragged.csv")
+    trainer = FinFlowTrainer(tiny(market__path=str(tmp_path / "ragged.csv"), market__benchmark="A"))
+    assert trainer._begin().state.counters.update == 0
+    said = [line for line in (trainer.run_folder / "console.log").read_text().splitlines() if "not listed" in line]
+    assert len(said) == (words is not None)
+    if words is not None:
+        assert words in said[0]
+        assert "market.start" in said[0]
 
 
 def test_a_run_writes_what_was_promised(tiny: Make) -> None:

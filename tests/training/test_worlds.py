@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ import torch
 
 from finflow.agent.bcell import states_of
 from finflow.config import Config
-from finflow.env.worlds import restricted
+from finflow.env.worlds import PURPOSE, restricted
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint import read_newest
+from finflow.market.resampled import draw_days
 from finflow.offline.dataset import made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
+from finflow.training import worlds as training_worlds
 from finflow.training.checkpoints import policy_of, read_checkpoint
 from finflow.training.datasets import offline_data
 from finflow.training.finetune import calibrate, mixed_batch
@@ -272,6 +275,37 @@ def test_a_dataset_knows_the_worlds_that_it_was_played_in(tiny: Make, changes: d
     hashes = [made_by(one.config, one.learning.process, one.windows("offline")) for one in (plain, other)]
     assert hashes[0] != hashes[1]
     assert hashes[0]["worlds"] == "none"
+
+
+@pytest.mark.parametrize("changes", [{"worlds__assets": 3}, {"worlds__bootstraps": 1}])
+def test_data_played_in_bundles_of_another_size_are_other_data(tiny: Make, changes: dict[str, object]) -> None:
+    small, large = (prepare(tiny(offline__group_size=size, **changes)) for size in (2, 4))
+    first, second = (offline_data(one.config, one) for one in (small, large))
+    assert not second.reused
+    assert not np.array_equal(first.dataset.bar, second.dataset.bar)
+    assert offline_data(large.config, large).reused
+
+
+def test_where_nothing_is_bundled_the_data_do_not_depend_on_how_they_are_grouped_later(tiny: Make) -> None:
+    small, large = (prepare(tiny(offline__group_size=size)) for size in (2, 4))
+    assert not offline_data(small.config, small).reused
+    assert offline_data(large.config, large).reused
+
+
+def test_each_history_and_the_sub_universes_are_drawn_by_generators_of_their_own(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(worlds__bootstraps=2, worlds__assets=3)
+    pool = np.random.default_rng(np.random.SeedSequence([config.train.seed, PURPOSE]))
+    seen = [str(pool.bit_generator.state)]
+
+    def recorded(listed: Any, eligible: Any, length: float, rng: np.random.Generator) -> Any:
+        seen.append(str(rng.bit_generator.state))
+        return draw_days(listed, eligible, length, rng)
+
+    monkeypatch.setattr(training_worlds, "draw_days", recorded)
+    assert len(prepare(config).learning.resampled) == 2
+    assert len(set(seen)) == len(seen) == 3
 
 
 def test_a_phase_left_out_meets_the_real_history_alone(tiny: Make) -> None:
