@@ -11,9 +11,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from finflow.errors import OutputError
 
+LOCK = ".lock"
 PROBE = 1 << 20  # bytes: a run of any size writes more
 
 
@@ -148,6 +150,57 @@ def exclusively(path: Path) -> Iterator[None]:
     """Let no other process of this machine into a block over the same file, which must be there."""
     with path.open("rb") as stream, _alone(stream.fileno()):
         yield
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Keep others out of a folder, which is made if it is missing. A lock that a killed process had is gone with it.
+
+    Raises
+    ------
+    OutputError
+        If another is in it already, or it cannot be written.
+    """
+    path, made = folder / LOCK, missing_folders(folder)
+    try:
+        stream = _locked(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {reason(error)}") from error
+    if stream is None:
+        raise OutputError(f"another process is training in {folder}; wait for it, or stop it first")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no file that is open
+            path.unlink()
+        stream.close()
+        remove_empty(made)
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """A file that nobody else has locked, locked now; None where somebody has."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            stream = opened.enter_context(path.open("ab"))
+            if not _try_lock(stream.fileno()):
+                return None
+            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):  # else whoever had it has removed it
+                opened.pop_all()
+                return stream
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file, unless somebody else has; where files cannot be locked, nobody is held off."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
 
 
 def append_line(path: Path, line: str) -> None:

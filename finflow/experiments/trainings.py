@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.engine import Result, Task, Where, run_tasks
 from finflow.experiments.job_folder import NOTE, best_in
 from finflow.experiments.worker import task_progress
-from finflow.files import write_atomically, write_together
+from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.checkpoints import CONFIG
@@ -140,8 +141,17 @@ def train_all(
         tasks = [Task(one.name, train, {"training": one}) for one in missing]
         run_tasks(tasks, where, shared={"panels": dict(panels)}, kind="trainings")
     else:
-        by_name = {one.name: one for one in missing}
-        tasks = [Task(one.name, train_away, {"training": one, "files": _begun(one, panels)}) for one in missing]
+        _train_all_away(missing, panels, where)
+    return [best_of(one, panels[one.market]) for one in trainings]
+
+
+def _train_all_away(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], where: Where) -> None:
+    """Make trainings on a cluster; here, their folders are in use meanwhile."""
+    by_name = {one.name: one for one in trainings}
+    with ExitStack() as places:
+        for one in trainings:
+            places.enter_context(in_use(one.place))
+        tasks = [Task(one.name, train_away, {"training": one, "files": _begun(one, panels)}) for one in trainings]
         run_tasks(
             tasks,
             where,
@@ -149,7 +159,6 @@ def train_all(
             shared={"panels": dict(panels)},
             kind="trainings",
         )
-    return [best_of(one, panels[one.market]) for one in trainings]
 
 
 def is_finished(training: Training, panel: MarketPanel) -> bool:
@@ -172,8 +181,18 @@ def best_of(training: Training, panel: MarketPanel) -> Path:
 
 
 def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
-    """Make a training in its place, or go on with it there."""
-    panel = panels[training.market]
+    """Make a training in its place, or go on with it there.
+
+    Raises
+    ------
+    OutputError
+        If another process is doing so.
+    """
+    with in_use(training.place):
+        return _train_alone(panels[training.market], training)
+
+
+def _train_alone(panel: MarketPanel, training: Training) -> Result:
     if is_finished(training, panel):
         return {"run": training.note(panel)["run"]}
     run = training.place / str(training.note(panel).get("run", "none"))
