@@ -147,8 +147,11 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusively(path: Path) -> Iterator[None]:
-    """Let no other process of this machine into a block over the same file, which must be there."""
-    with path.open("rb") as stream, _alone(stream.fileno()):
+    """Let no other process of this machine into a block over the same file.
+
+    It is made if it is missing, and must be one that is never replaced: who waits for the one before would not see it.
+    """
+    with path.open("ab") as stream, _alone(stream.fileno()):
         yield
 
 

@@ -32,7 +32,7 @@ from finflow.experiments.study_report import report_study
 from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.experiments.trials import Arena, arena_of, run_trial
 from finflow.experiments.worker import Reporter, task_progress
-from finflow.files import check_writable, exclusively, write_atomically
+from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.market.panel import MarketPanel
 from finflow.training.code import code_hash
 from finflow.training.progress import ProgressDisplay
@@ -131,8 +131,8 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
         name = book.study.study_name
         tune = config.tune.model_copy(update={"name": name})
         config = config.model_copy(update={"tune": tune})
-        write_atomically(folder / STUDY, HEAD.format(folder=folder) + dump_config(config))
-        with reaching(shown_url(tune.storage, folder)), exclusively(folder / STUDY):
+        with reaching(shown_url(tune.storage, folder)), exclusively(folder / LOCK):
+            write_atomically(folder / STUDY, HEAD.format(folder=folder) + dump_config(config))
             if fresh:
                 book.study.set_user_attr(TRIES, tune.n_trials)
             if fresh or not made:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from finflow.evaluation.overfitting import overfitting
 from finflow.experiments import trials, tuning
 from finflow.experiments.best import ATTRIBUTES, BEST, unpacked
 from finflow.experiments.engine import Where
+from finflow.experiments.study import Book
 from finflow.experiments.study_report import REPORTS, RETURNS
 from finflow.experiments.trials import Arena, arena_of, run_trial
 from finflow.experiments.tuning import StudyOutcome, begin, rerun, stored_study, take_trials, tune
@@ -243,6 +245,26 @@ def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, 
     assert again.folder == outcome.folder
     assert begin(more, outcome.folder).book.counts.finished == 7
     assert tune(before, outcome.folder, HERE, lambda line: None).lines[0].startswith("7 trials: ")
+
+
+def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, outcome, _ = found
+    config = stored_study(outcome.folder)
+    inside, most = 0, 0
+
+    def fill(book: Book, first: object) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.5)
+        inside -= 1
+
+    monkeypatch.setattr(Book, "fill", fill)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: begin(config, outcome.folder), range(3)))
+    assert most == 1
 
 
 @pytest.mark.parametrize(
