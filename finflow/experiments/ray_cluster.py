@@ -49,10 +49,10 @@ def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
                 _show(ray, board, ledger)
                 for reference in ended:
                     _take(ray, reference, under_way.pop(reference), ledger)
-        except BaseException:
-            for reference in under_way:
-                with suppress(Exception):
-                    ray.cancel(reference, force=True)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                ledger.overview.line("stopping; once more to stop at once")
+            _stop(ray, list(under_way), where.grace)
             raise
         finally:
             with suppress(Exception):
@@ -116,6 +116,22 @@ def _check_reachable(address: str) -> None:
         raise ConfigError(
             f"no Ray cluster answers at {address} ({why}); start one there with: ray start --head --port {port}"
         ) from None
+
+
+def _stop(ray: Any, tasks: list[Any], grace: float) -> None:
+    """Ask for a stop, and end those that have not stopped in time; a second Ctrl-C does at once."""
+    try:
+        _cancel(ray, tasks, force=False)
+        with suppress(Exception):
+            ray.wait(tasks, num_returns=len(tasks), timeout=grace)
+    finally:
+        _cancel(ray, tasks, force=True)
+
+
+def _cancel(ray: Any, tasks: list[Any], force: bool) -> None:
+    for task in tasks:
+        with suppress(Exception):
+            ray.cancel(task, force=force)
 
 
 def _take(ray: Any, reference: Any, number: int, ledger: Ledger) -> None:

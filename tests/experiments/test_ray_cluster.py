@@ -69,6 +69,24 @@ def fail(table: Any) -> dict[str, Any]:
     raise MarketError("no prices")
 
 
+def stopped(table: Any, folder: Path) -> dict[str, Any]:
+    (folder / "begun").touch()
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        time.sleep(1.0)
+        (folder / "stopped").touch()
+        raise
+    return {}
+
+
+def fail_once_begun(table: Any, folder: Path) -> dict[str, Any]:
+    while not (folder / "begun").exists():
+        time.sleep(0.05)
+    raise MarketError("no prices")
+
+
 def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
     stream = io.StringIO()
     shared = {"table": np.arange(1000.0)}
@@ -84,6 +102,14 @@ def test_what_tasks_share_is_stored_once_and_an_error_keeps_its_kind(
     assert "t2: done" in said
     with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
         run(cluster, [Task("seed 7", fail, {})])
+
+
+def test_tasks_have_time_to_stop_in(cluster: Any, two_nodes: list[Any], tmp_path: Path) -> None:
+    """A trial of a search is put back then, and not taken for lost."""
+    functions = {"long": stopped, "bad": fail_once_begun}
+    with pytest.raises(MarketError, match=r"^bad: no prices$"):
+        run(cluster, [Task(name, function, {"folder": tmp_path}) for name, function in functions.items()])
+    assert (tmp_path / "stopped").exists()
 
 
 def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
