@@ -33,18 +33,18 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
         With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
     """
     from finflow.experiments import tuning
-    from finflow.experiments.engine import Where
+    from finflow.experiments.engine import Where, ready
     from finflow.training.stopping import request_stop
 
     where = Where(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
-    where.remarks()  # refuses what cannot be, before anything is made
-    if arguments.dry_run:
-        print("\n".join(tuning.lines_of_plan(config, arguments.workers or 1)))
-        return
-    with stopping_between_updates(request_stop):
-        if arguments.trial is not None:
-            print("\n".join(tuning.rerun(config, arguments.resume, arguments.trial)))
+    with ready(where):
+        if arguments.dry_run:
+            print("\n".join(tuning.lines_of_plan(config, arguments.workers or 1)))
             return
-        outcome = tuning.tune(config, arguments.resume, where)
+        with stopping_between_updates(request_stop):
+            if arguments.trial is not None:
+                print("\n".join(tuning.rerun(config, arguments.resume, arguments.trial)))
+                return
+            outcome = tuning.tune(config, arguments.resume, where)
     print("\n".join(outcome.lines))
     print(f"report: {outcome.report}")

@@ -19,7 +19,7 @@ from finflow.experiments.worker import Reply, perform
 from finflow.training.code import code_hash
 from finflow.training.stopping import stopping_at_once
 
-__all__ = ["connected", "run_on_ray", "slots"]
+__all__ = ["connected", "machines", "run_on_ray", "slots"]
 
 POLL = 0.5  # seconds
 REACH = 5.0  # seconds in which an address has to answer
@@ -67,6 +67,11 @@ def slots(ray: Any, where: Where) -> int:
 
 def _room(ray: Any, where: Where) -> int:
     return int(ray.cluster_resources().get("CPU", 0)) // where.threads
+
+
+def machines(ray: Any) -> set[str]:
+    """Names of the machines that belong to the cluster."""
+    return {str(node["NodeManagerHostname"]) for node in ray.nodes() if node["Alive"]}
 
 
 @contextmanager

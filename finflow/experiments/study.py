@@ -34,7 +34,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
 
-__all__ = ["LOST", "Book", "Counts", "Pulse", "open_book", "reaching", "shown_url", "wait_until_filled"]
+__all__ = ["LOST", "Book", "Counts", "Pulse", "is_sqlite", "open_book", "reaching", "shown_url", "wait_until_filled"]
 
 JOURNAL = "journal:"
 DATABASE = "study.db"
@@ -323,6 +323,11 @@ def shown_url(url: str | None, folder: Path) -> str:
         return sql.make_url(url).render_as_string(hide_password=True)
     except sql.exc.ArgumentError:
         return repr(url)
+
+
+def is_sqlite(url: str | None) -> bool:
+    """Whether a storage is a file of SQLite's, which processes of one machine can use."""
+    return url is None or url.partition(":")[0].partition("+")[0] == SQLITE
 
 
 def sampler_of(tune: TuneConfig, number: int) -> BaseSampler:

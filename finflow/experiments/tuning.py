@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,16 @@ from finflow.experiments.estimates import estimate
 from finflow.experiments.folds import Fold
 from finflow.experiments.overview import Overview
 from finflow.experiments.search_space import configured, described, draw, of_configuration, space_of
-from finflow.experiments.study import LOST, Book, Pulse, open_book, reaching, shown_url, wait_until_filled
+from finflow.experiments.study import (
+    LOST,
+    Book,
+    Pulse,
+    is_sqlite,
+    open_book,
+    reaching,
+    shown_url,
+    wait_until_filled,
+)
 from finflow.experiments.study_report import report_study
 from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.experiments.trials import Arena, arena_of, run_trial
@@ -123,8 +133,7 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     space = space_of(config)
     arena = arena_of(config, tuple(space), config.tune.n_trials)
     made = folder is None
-    if folder is None:
-        folder = new_run_folder(config.output.logs_dir / STUDIES)
+    folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
     try:
         check_writable(folder)
         book, fresh = _open(config, folder, arena, create=made)
@@ -186,6 +195,7 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
     KeyboardInterrupt
         With a line that says how to go on.
     """
+    _check_reach(config, where)
     tuning = begin(config, resume)
     settings, book = config.tune, tuning.book
     tell(f"study {book.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
@@ -203,6 +213,26 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
             raise KeyboardInterrupt(f"stopped; {over}; to go on: {command}") from None
     with stopping_at_once():
         return conclude(tuning)
+
+
+def _check_reach(config: Config, where: Where) -> None:
+    """Refuse a storage that workers on other machines would not see.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if where.cluster is None or not is_sqlite(config.tune.storage):
+        return
+    from finflow.experiments.ray_cluster import connected, machines
+
+    with connected(where) as ray:
+        found = machines(ray)
+    if len(found) > 1:
+        raise ConfigError(
+            f"the cluster has {len(found)} machines, and SQLite keeps trials on one: name a storage that all reach: "
+            "tune.storage postgresql+psycopg://USER@HOST/DATABASE, or journal:PATH on a folder that they share"
+        )
 
 
 def _work(tuning: Tuning, where: Where, tell: Callable[[str], None]) -> None:
@@ -228,20 +258,21 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
         Cut before the test window.
     config : Config
     folder : Path
-        Of the study.
+        Of the study; on another machine, where it is not, a temporary one stands in for it.
     folds : tuple of Fold
     tries : int
     """
     seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
     arena = Arena(config, panel, folds, seeds, tuple(space_of(config)), tries)
-    folder.mkdir(parents=True, exist_ok=True)
     book, _ = _open(config, folder, arena, create=False)
 
     @contextmanager
     def showing(number: int) -> Iterator[ProgressDisplay | None]:
         yield task_progress()
 
-    return {"trials": take_trials(Tuning(config, folder, arena, book), print, showing)}
+    here = (folder / STUDY).is_file()
+    with nullcontext(folder) if here else tempfile.TemporaryDirectory(prefix="finflow-study-") as place:
+        return {"trials": take_trials(Tuning(config, Path(place), arena, book), print, showing)}
 
 
 Showing = Callable[[int], AbstractContextManager[ProgressDisplay | None]]

@@ -196,13 +196,18 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     assert str(away[0].place) in config.read_text()
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ray.shutdown()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
-        assert main(["--mode", "train", "--seeds", "2", "--cluster", f"127.0.0.1:{port}", "--dry-run"]) == 2
-    assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+        for command in (["--mode", "train", "--seeds", "2", "--dry-run"], ["--mode", "tune"]):
+            assert main([*command, "--cluster", f"127.0.0.1:{port}"]) == 2
+            assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()
     with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
         run_tasks([], Where(cluster="nowhere"), stream=io.StringIO())
 

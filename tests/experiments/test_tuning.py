@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -354,6 +356,30 @@ def _wait_for(
             if ready(states, workers):
                 return states, workers
     pytest.fail((folder / "said.txt").read_text())
+
+
+# --- other machines
+
+
+def test_a_storage_that_other_machines_do_not_see_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["here", "there", "there", "gone"]
+    nodes = [{"NodeManagerHostname": name, "Alive": name != "gone"} for name in names]
+    joined = nullcontext(SimpleNamespace(nodes=lambda: nodes))
+    monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
+    for storage in (None, f"sqlite:///{tmp_path / 'trials.db'}"):
+        with pytest.raises(ConfigError, match="the cluster has 2 machines, and SQLite keeps trials on one"):
+            tune(made(tmp_path, tune__storage=storage), None, Where(cluster="auto"))
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
+    space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
+    config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
+    begun = begin(config)
+    arena, elsewhere = begun.arena, tmp_path / "elsewhere"
+    assert tuning.work(arena.panel, begun.config, elsewhere, arena.folds, arena.tries) == {"trials": 1}
+    assert begun.book.counts.complete == 1
+    assert not elsewhere.exists()
 
 
 # --- what goes wrong in a trial
