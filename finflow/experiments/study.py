@@ -148,6 +148,11 @@ class Book:
         if not self.study.user_attrs.get(_READY):
             self.study.set_user_attr(_READY, True)
 
+    def discard(self) -> None:
+        """Remove the study from its storage, as far as that can be reached."""
+        with suppress(Exception):
+            optuna.delete_study(study_name=self.study.study_name, storage=self.storage)
+
     def claim(self) -> Trial | None:
         """Take the first trial that waits; None where there is none. Nobody else takes the same."""
         found = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))

@@ -127,13 +127,14 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     Raises
     ------
     FinflowError
-        If the storage cannot be used, the study is another, or there is too little data for its folds. A folder that
-        was made is removed then.
+        If the storage cannot be used, the study is another, or there is too little data for its folds. A folder and a
+        study that were made are removed then.
     """
     space = space_of(config)
     arena = arena_of(config, tuple(space), config.tune.n_trials)
     made = folder is None
     folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
+    book, fresh = None, False
     try:
         check_writable(folder)
         book, fresh = _open(config, folder, arena, create=made)
@@ -150,6 +151,8 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
                 wait_until_filled(book)
             arena = replace(arena, config=config, tries=int(book.study.user_attrs.get(TRIES, tune.n_trials)))
     except BaseException:
+        if book is not None and fresh:
+            book.discard()
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -358,6 +358,23 @@ def _wait_for(
     pytest.fail((folder / "said.txt").read_text())
 
 
+def test_a_study_that_was_not_begun_to_the_end_can_be_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = made(tmp_path, tune__storage=f"sqlite:///{tmp_path / 'trials.db'}", tune__name="mine")
+
+    def stop(book: Book, first: object) -> None:
+        book.study.enqueue_trial({})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Book, "fill", stop)
+        with pytest.raises(KeyboardInterrupt):
+            begin(config)
+    assert not list(tmp_path.glob("logs/studies/*"))
+    assert begin(config).book.counts.all == 6
+
+
 # --- other machines
 
 
