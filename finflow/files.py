@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +20,7 @@ LOCK = ".lock"
 PROBE = 1 << 20  # bytes: a run of any size writes more
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     """Write a file by way of a temporary one beside it; folders that are missing are made.
 
     The temporary file is flushed to the disk before it takes the name, and the folder is flushed after, so that the
@@ -31,16 +32,18 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         The file to write; an existing one is replaced.
     content
         All that the file will hold.
+    mode
+        Who may read and write it, less what the process's umask forbids.
 
     Raises
     ------
     OutputError
         If the file cannot be written. What was there before is still there, and no temporary file is left.
     """
-    write_together({path: content})
+    write_together({path: content}, mode)
 
 
-def write_together(files: Mapping[Path, bytes | str]) -> None:
+def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None:
     """Write files as `write_atomically` does, none of them before all are safely on the disk.
 
     Only then do they take their names, in the order given: a full disk leaves every previous file in place.
@@ -49,6 +52,8 @@ def write_together(files: Mapping[Path, bytes | str]) -> None:
     ----------
     files
         Path -> all that the file will hold.
+    mode
+        As of `write_atomically`.
 
     Raises
     ------
@@ -63,7 +68,7 @@ def write_together(files: Mapping[Path, bytes | str]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 staged[path] = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
                 temporaries.callback(staged[path].unlink, missing_ok=True)
-                _write(staged[path], content.encode("utf-8") if isinstance(content, str) else content)
+                _write(staged[path], content.encode("utf-8") if isinstance(content, str) else content, mode)
             for path, temporary in staged.items():
                 os.replace(temporary, path)
         for folder in dict.fromkeys(path.parent for path in staged):
@@ -127,8 +132,8 @@ def reason(error: OSError, key: str = "") -> str:
     return f"{why}; {full}choose another {key or 'folder'}"
 
 
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as stream:
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with open(path, "xb", opener=partial(os.open, mode=mode)) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

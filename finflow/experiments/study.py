@@ -319,15 +319,15 @@ def reaching(shown: str) -> Iterator[None]:
 
 
 def shown_url(url: str | None, folder: Path) -> str:
-    """A storage for people: without its password."""
+    """A storage for people: without its password, wherever in the URL that may be."""
     if url is None:
         return str(folder / DATABASE)
     if url.startswith(JOURNAL):
         return url
     try:
-        return sql.make_url(url).render_as_string(hide_password=True)
-    except sql.exc.ArgumentError:
-        return repr(url)
+        return sql.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except (sql.exc.ArgumentError, ValueError):  # a port that is no number
+        return repr(url if set(url).isdisjoint(":@") else f"{url.partition(':')[0]}:...")
 
 
 def is_sqlite(url: str | None) -> bool:
@@ -359,7 +359,11 @@ def _open(tune: TuneConfig, folder: Path) -> tuple[BaseStorage, Path | None]:
         alive = path.with_name(f"{path.name}.alive")
         alive.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path))), alive
-    url = sql.make_url(tune.storage or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
+    try:
+        url = sql.make_url(tune.storage or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
+    except (sql.exc.ArgumentError, ValueError):
+        shown = shown_url(tune.storage, folder)
+        raise ConfigError(f"cannot use the storage {shown}: it is no URL of a database; see tune.storage") from None
     backend = url.get_backend_name()
     arguments = {SQLITE: {"timeout": PATIENCE}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
     storage = RDBStorage(

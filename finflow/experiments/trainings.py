@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finflow.config import Config, EvaluationConfig, config_hash, dump_config
+from finflow.config import Config, EvaluationConfig, config_hash, dump_run
 from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.engine import Result, Task, Where, run_tasks
 from finflow.experiments.job_folder import NOTE, best_in
@@ -262,7 +262,7 @@ def _bring_home(training: Training, files: Mapping[str, bytes]) -> None:
     own = {name: content for name, content in files.items() if name != NOTE}
     for name in own:
         if Path(name).name == CONFIG:
-            own[name] = dump_config(training.config).encode()
+            own[name] = dump_run(training.config).encode()
     write_together({training.place / name: content for name, content in {**own, NOTE: files[NOTE]}.items()})
 
 

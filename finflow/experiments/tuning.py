@@ -142,7 +142,7 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
         tune = config.tune.model_copy(update={"name": name})
         config = config.model_copy(update={"tune": tune})
         with reaching(shown_url(tune.storage, folder)), exclusively(folder / LOCK):
-            write_atomically(folder / STUDY, HEAD.format(folder=folder) + dump_config(config))
+            write_atomically(folder / STUDY, HEAD.format(folder=folder) + dump_config(config), mode=0o600)
             if fresh:
                 book.study.set_user_attr(TRIES, tune.n_trials)
             if fresh or not made:

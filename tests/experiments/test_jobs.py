@@ -145,6 +145,11 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     assert not list(training.place.glob(".*"))
 
 
+def test_the_folder_of_a_job_keeps_no_password(tmp_path: Path) -> None:
+    begin(tmp_path / "job", small_config(tmp_path, {"tune.storage": "postgresql://me:secret@db/none"}))
+    assert "secret" not in (tmp_path / "job" / "config.yaml").read_text()
+
+
 def test_a_folder_is_let_go_of_when_its_process_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     script = "import sys; from pathlib import Path; from finflow.files import in_use\n"

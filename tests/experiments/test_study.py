@@ -267,6 +267,10 @@ def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str
     [
         "postgresql+psycopg://me:secret@127.0.0.1:1/none",
         "nonsense",
+        "postgresql+psycopg://me:secret@127.0.0.1:port/none",
+        "postgresql+psycopg://127.0.0.1:1/none?user=me&password=secret",
+        "postgresql:me:secret@127.0.0.1/none",
+        "postgresql://me:secret",
         "sqlite:////none/such/folder/trials.db",
         "oracle://me:secret@127.0.0.1/none",
         "journal:/dev/null/trials.log",

@@ -236,6 +236,11 @@ def test_the_report_shows_the_study_and_the_luck_of_its_choice(found: tuple[Conf
     assert numbers["summary"]["tried"] == len(which)
 
 
+def test_nobody_else_can_read_what_names_the_storage(found: tuple[Config, StudyOutcome, list[str]]) -> None:
+    _, outcome, _ = found
+    assert (outcome.folder / "study.yaml").stat().st_mode & 0o777 == 0o600
+
+
 # --- going on
 
 
@@ -492,7 +497,7 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
 
 
 def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raises(tmp_path: Path) -> None:
-    config = made(tmp_path)
+    config = made(tmp_path, tune__storage="postgresql+psycopg://me:secret@db/none")
     arena = arena_of(config, (), 6)
     told: list[Validation] = []
 
@@ -507,6 +512,9 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
     assert told[0].phase == "offline"
     assert told[0].best
     assert told[0].update > 0
+    written = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert "config.yaml" in {path.name for path in written}
+    assert not any(b"secret" in path.read_bytes() for path in written)
 
 
 # --- the command line
@@ -518,6 +526,7 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
         (["--n-trials", "0"], "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
         (["--objective", "sharp"], "did you mean sharpe?"),
         (["--set", "tune.storage=postgresql+psycopg://me:secret@127.0.0.1:1/none"], "cannot use the storage postgres"),
+        (["--storage", "postgresql://me:secret@db:port/none"], "'postgresql:...': it is no URL of a database"),
         (["--set", "tune.space={bcell.gama: {low: 0.9, high: 0.99}}"], "the nearest valid key is bcell.gamma"),
         (["--workers", "0"], "'0' must be a whole number, 1 or more"),
         (["--trial", "3"], "--trial belongs to --mode tune with --resume"),
