@@ -122,6 +122,12 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+def words(error: OSError) -> str:
+    """What went wrong with which files."""
+    names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{names}: {error.strerror}" if names else str(error.strerror or error)
+
+
 def reason(error: OSError, key: str = "") -> str:
     """Why something cannot be written, and what to do about it."""
     if isinstance(error, FileExistsError | NotADirectoryError):

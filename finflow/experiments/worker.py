@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import platform
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, OutputError
+from finflow.files import words
 from finflow.training.progress import Fact, ProgressDisplay
 
 __all__ = ["Reply", "Send", "perform", "task_progress"]
@@ -42,7 +45,12 @@ def perform(function: Callable[..., Any], arguments: Mapping[str, Any], send: Se
         return {"kind": "stopped"}
     except FinflowError as error:
         return {"kind": "error", "class": type(error).__name__, "said": str(error)}
+    except OSError as error:
+        return {"kind": "error", "class": OutputError.__name__, "said": words(error)}
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
+            said = f"the package {error.name} is not installed for {sys.executable} on {platform.node()}"
+            return {"kind": "error", "class": OutputError.__name__, "said": said}
         said = f"{type(error).__name__}: {error}"
         return {"kind": "fault", "class": type(error).__name__, "said": said, "traceback": traceback.format_exc()}
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from finflow.errors import ConfigError, MarketError, TrainingError
+from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
 from finflow.experiments.engine import Task, Where, run_tasks
 from finflow.experiments.worker import task_progress
 
@@ -41,6 +42,14 @@ def die_first(folder: Path, name: str, times: int) -> dict[str, Any]:
 
 def fail(said: str) -> dict[str, Any]:
     raise MarketError(said)
+
+
+def read(path: str) -> dict[str, Any]:
+    return {"text": Path(path).read_text()}
+
+
+def use(package: str) -> dict[str, Any]:
+    return {"package": importlib.import_module(package)}
 
 
 def divide() -> dict[str, Any]:
@@ -108,6 +117,13 @@ def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
 def test_an_error_says_which_task_it_is_of(where: Where) -> None:
     with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
         run([Task("seed 7", fail, {"said": "no prices"})], where)
+
+
+def test_what_a_workers_machine_lacks_is_no_fault_in_finflow() -> None:
+    with pytest.raises(OutputError, match=r"^t: mine\.csv: No such file or directory$"):
+        run([Task("t", read, {"path": "mine.csv"})], TWO)
+    with pytest.raises(OutputError, match=r"^t: the package nobody_has_it is not installed for .* on "):
+        run([Task("t", use, {"package": "nobody_has_it"})], TWO)
 
 
 def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
