@@ -7,9 +7,7 @@ finished is not made again; one that was stopped or killed goes on from its last
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,7 +18,7 @@ from finflow.config import Config, EvaluationConfig, config_hash, dump_run
 from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.engine import Result, Task, Where, run_tasks
 from finflow.experiments.job_folder import NOTE, best_in
-from finflow.experiments.worker import task_progress
+from finflow.experiments.worker import task_folder, task_progress
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
@@ -229,11 +227,11 @@ def _remove_unused(run: Path) -> None:
 
 def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
     """Make a training, or go on with it, where the files of this machine may not be seen: they come, and go back."""
-    with tempfile.TemporaryDirectory(prefix=f"finflow-training-{os.getpid()}-") as folder:
-        place = Path(folder) / "place"
+    with task_folder("training") as folder:
+        place = folder / "place"
         write_together({place / name: content for name, content in files.items()})
         output = training.config.output.model_copy(
-            update={"logs_dir": place, "offline_dir": Path(folder) / "offline", "readings": None}
+            update={"logs_dir": place, "offline_dir": folder / "offline", "readings": None}
         )
         config = training.config.model_copy(update={"output": output})
         found = train(panels, replace(training, place=place, config=config))

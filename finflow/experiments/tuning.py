@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -41,7 +40,7 @@ from finflow.experiments.study import (
 from finflow.experiments.study_report import report_study
 from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.experiments.trials import Arena, arena_of, run_trial
-from finflow.experiments.worker import Reporter, task_progress
+from finflow.experiments.worker import Reporter, task_folder, task_progress
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.market.panel import MarketPanel
 from finflow.training.code import code_hash
@@ -274,8 +273,8 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
         yield task_progress()
 
     here = (folder / STUDY).is_file()
-    with nullcontext(folder) if here else tempfile.TemporaryDirectory(prefix="finflow-study-") as place:
-        return {"trials": take_trials(Tuning(config, Path(place), arena, book), print, showing)}
+    with nullcontext(folder) if here else task_folder("study") as place:
+        return {"trials": take_trials(Tuning(config, place, arena, book), print, showing)}
 
 
 Showing = Callable[[int], AbstractContextManager[ProgressDisplay | None]]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import platform
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +20,7 @@ import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
 from finflow.experiments.engine import Task, Where, run_tasks
-from finflow.experiments.worker import task_progress
+from finflow.experiments.worker import task_folder, task_progress
 
 HERE, TWO = Where(), Where(workers=2, grace=2.0)
 
@@ -124,6 +127,20 @@ def test_what_a_workers_machine_lacks_is_no_fault_in_finflow() -> None:
         run([Task("t", read, {"path": "mine.csv"})], TWO)
     with pytest.raises(OutputError, match=r"^t: the package nobody_has_it is not installed for .* on "):
         run([Task("t", use, {"package": "nobody_has_it"})], TWO)
+
+
+def test_the_folders_that_killed_tasks_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    owners = {"killed": (gone.pid, platform.node()), "alive": (os.getppid(), platform.node()), "other": (gone.pid, "x")}
+    left = {name: tmp_path / f"finflow-training-{pid}-{host}-abc" for name, (pid, host) in owners.items()}
+    for folder in left.values():
+        (folder / "place").mkdir(parents=True)
+    with task_folder("training") as own:
+        assert own.name.startswith(f"finflow-training-{os.getpid()}-")
+        assert sorted(tmp_path.iterdir()) == sorted([own, left["alive"], left["other"]])
+    assert not own.exists()
 
 
 def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:
