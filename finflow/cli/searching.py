@@ -39,7 +39,7 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     where = Where(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
     with ready(where):
         if arguments.dry_run:
-            print("\n".join(tuning.lines_of_plan(config, arguments.workers or 1)))
+            print("\n".join(tuning.lines_of_plan(config, where, arguments.resume)))
             return
         with stopping_between_updates(request_stop):
             if arguments.trial is not None:

@@ -23,7 +23,7 @@ from finflow.config import Config, EvaluationConfig, config_hash, dump_config, l
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.best import ATTRIBUTES, packed, said_of, write_best
 from finflow.experiments.engine import Task, Where, run_tasks
-from finflow.experiments.estimates import estimate
+from finflow.experiments.estimates import estimate, tasks_at_once
 from finflow.experiments.folds import Fold
 from finflow.experiments.overview import Overview
 from finflow.experiments.search_space import configured, described, draw, of_configuration, space_of
@@ -509,10 +509,48 @@ def _listed(values: Sequence[float] | None) -> str:
     return "no value" if values is None else ", ".join(repr(value) for value in values)
 
 
-def lines_of_plan(config: Config, workers: int) -> list[str]:
-    """How many trainings a search makes, and about how long that takes: what a dry run tells."""
+def lines_of_plan(config: Config, where: Where, folder: Path | None = None) -> list[str]:
+    """How many trainings a search makes, and about how long that takes: what a dry run tells.
+
+    Parameters
+    ----------
+    config : Config
+    where : Where
+    folder : Path, optional
+        Of a study that goes on: of its trials, those that are over take no more time.
+    """
     space = space_of(config)
     arena = arena_of(config, tuple(space), config.tune.n_trials)
+    trials, over = _counted(config, arena, folder)
+    left, units, done = trials - over, len(arena.units), f", {over} of them over" if over else ""
+    counted = (
+        f"{trials} trials of {units} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds){done}: "
+        f"{left * units:,} trainings over {len(space)} searched keys"
+    )
+    if not left:
+        return [counted]
+    workers = min(tasks_at_once(where), left)
+    seconds = _seconds_of_a_trial(config, arena) * -(-left // workers)
+    took = f"{seconds / 3600.0:.1f} hours" if seconds >= 3600.0 else f"{max(seconds / 60.0, 1.0):.0f} minutes"
+    pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
+    return [
+        counted,
+        f"about {took} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the configuration as it "
+        "is; larger networks and batches take longer",
+    ]
+
+
+def _counted(config: Config, arena: Arena, folder: Path | None) -> tuple[int, int]:
+    """How many trials there will be, and how many of them are over."""
+    if folder is None:
+        return config.tune.n_trials, 0
+    book, _ = _open(config, folder, arena, create=False)
+    with reaching(shown_url(config.tune.storage, folder)):
+        counts = book.counts
+    return max(config.tune.n_trials, counts.all), counts.finished
+
+
+def _seconds_of_a_trial(config: Config, arena: Arena) -> float:
     nowhere = config.output.logs_dir / STUDIES / "dry-run"
     trainings = [
         Training(
@@ -520,14 +558,4 @@ def lines_of_plan(config: Config, workers: int) -> list[str]:
         )
         for fold, seed in arena.units
     ]
-    found = estimate(trainings, {"": arena.panel})
-    trials = config.tune.n_trials
-    hours = found.seconds * trials / workers / 3600.0
-    pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
-    took = f"{hours:.1f} hours" if hours >= 1.0 else f"{max(hours * 60.0, 1.0):.0f} minutes"
-    return [
-        f"{trials} trials of {len(arena.units)} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds): "
-        f"{trials * len(arena.units):,} trainings over {len(space)} searched keys",
-        f"about {took} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the configuration as it "
-        "is; larger networks and batches take longer",
-    ]
+    return estimate(trainings, {"": arena.panel}).seconds

@@ -565,3 +565,19 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert said.startswith("6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_counts_what_is_left_and_who_does_it(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
+    joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
+    monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
+    _, outcome, _ = found
+    more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
+    over = begin(stored_study(outcome.folder), outcome.folder).book.counts.finished
+    left = 10 - over
+    first, second = tuning.lines_of_plan(more, Where(cluster="auto"), outcome.folder)
+    assert first.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")
+    assert second.startswith(f"about {-(-left // 2)}.0 hours on 2 workers")
+    assert tuning.lines_of_plan(more, Where(workers=50))[1].startswith("about 1.0 hours on 10 workers")
