@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import resolve
+from finflow.cli.jobs import read_seeds_for
 from finflow.cli.running import stopping_between_updates
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
     """The configuration of a search; where a study goes on, its own stands in for the defaults."""
+    read_seeds_for(arguments, "tune")
     if folder is None:
         return resolve(arguments)
     from finflow.experiments.tuning import stored_study

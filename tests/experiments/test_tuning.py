@@ -552,6 +552,18 @@ def test_a_mistake_is_one_line(
     assert not list(tmp_path.glob("logs/studies/*"))
 
 
+def test_the_seeds_of_a_search_are_those_of_its_trials_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Config] = []
+
+    def search(config: Config, *others: object) -> StudyOutcome:
+        given.append(config)
+        return StudyOutcome(tmp_path, tmp_path / "report.html", None, [])
+
+    monkeypatch.setattr(tuning, "tune", search)
+    assert main(["--mode", "tune", "--seeds", "4"]) == 0
+    assert given == [load_config(None, {"tune.seeds": 4}, environ={})]
+
+
 @pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]])
 def test_options_of_a_search_are_refused_elsewhere(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mode", "backtest", "--strategy", "momentum", *option]) == 2
