@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from finflow.cli.configuration import resolve
 from finflow.cli.jobs import read_seeds_for
 from finflow.cli.running import stopping_between_updates
+from finflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -38,6 +39,8 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     from finflow.experiments.engine import Where, ready
     from finflow.training.stopping import request_stop
 
+    if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
+        raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
     where = Where(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
     with ready(where):
         if arguments.dry_run:

@@ -140,6 +140,11 @@ class Book:
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
 
+    def number_now(self, number: int) -> int:
+        """The number that a trial has now, however often it waited again since it had the one given."""
+        later = [trial.number for trial in self.trials if number in _tries(trial)]
+        return later[0] if later else number
+
     def fill(self, first: Mapping[str, Any]) -> None:
         """See that there are ``n_trials``, the first of them with the values given."""
         before = self.counts.all

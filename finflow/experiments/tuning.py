@@ -41,7 +41,7 @@ from finflow.experiments.study_report import report_study
 from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.experiments.trials import Arena, arena_of, run_trial
 from finflow.experiments.worker import Reporter, task_folder, task_progress
-from finflow.files import LOCK, check_writable, exclusively, write_atomically
+from finflow.files import LOCK, check_writable, exclusively, remove_empty, write_atomically
 from finflow.market.panel import MarketPanel
 from finflow.training.code import code_hash
 from finflow.training.progress import ProgressDisplay
@@ -455,25 +455,21 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     Raises
     ------
     FinflowError
-        If there is no such trial, or it came out otherwise.
+        If there is no such trial, nothing was recorded of it, or it came out otherwise.
     """
     arena = arena_of(config, tuple(space_of(config)), config.tune.n_trials)
     book, _ = _open(config, folder, arena, create=False)
-    shown = shown_url(config.tune.storage, folder)
-    with reaching(shown):
-        known = {trial.number: trial for trial in book.study.get_trials(deepcopy=False)}
+    with reaching(shown_url(config.tune.storage, folder)):
+        trial = _recorded(book, number)
         tries = int(book.study.user_attrs.get(TRIES, config.tune.n_trials))
-    trial = known.get(number)
-    if trial is None or not trial.state.is_finished():
-        raise ConfigError(f"--trial {number}: the study in {shown} has no such trial that is over, of {len(known)}")
     again = Again(trial)
     values: Sequence[float] | None = None
     reason = None
     try:
         seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
         settings = configured(config, trial.params)
-        scratch = folder / SCRATCH / f"again-{number}"
-        values = run_trial(replace(arena, seeds=seeds, tries=tries), settings, scratch, again).values
+        with _own_scratch(folder, number) as scratch:
+            values = run_trial(replace(arena, seeds=seeds, tries=tries), settings, scratch, again).values
     except TrialPruned:
         pass
     except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
@@ -488,6 +484,35 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     raise TrainingError(
         f"trial {number} came out otherwise: {_listed(recorded)} recorded, {reason or _listed(values)} now; {why}"
     )
+
+
+def _recorded(book: Book, number: int) -> FrozenTrial:
+    """A trial of which there is something to compare with.
+
+    Raises
+    ------
+    ConfigError
+    """
+    known = {trial.number: trial for trial in book.study.get_trials(deepcopy=False)}
+    trial, now = known.get(number), book.number_now(number)
+    if now != number:
+        raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and it waited again as trial {now}: name that")
+    if trial is None or not trial.state.is_finished():
+        raise ConfigError(f"--trial {number}: the study has no such trial that is over, of {len(book.trials)}")
+    if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
+        raise ConfigError(f"--trial {number}: {LOST} each time, and nothing was recorded to compare with")
+    return trial
+
+
+@contextmanager
+def _own_scratch(folder: Path, number: int) -> Iterator[Path]:
+    """Where a trial that is done again writes, data included; nothing is left of it."""
+    parent = folder / SCRATCH / f"again-{number}"
+    try:
+        yield parent / "trial"
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
+        remove_empty([folder / SCRATCH])
 
 
 class Again:

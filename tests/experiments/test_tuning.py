@@ -181,8 +181,31 @@ def test_any_trial_done_again_alone_gives_the_same_bits(found: tuple[Config, Stu
     for number in (done[0], done[-1], failed[0]):
         (line,) = rerun(config, outcome.folder, number)
         assert line.endswith("bit for bit as recorded")
+    assert not (outcome.folder / "scratch").exists()
     with pytest.raises(ConfigError, match="no such trial"):
         rerun(config, outcome.folder, 99)
+
+
+def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Path) -> None:
+    begun = begin(made(tmp_path, tune__retries=0))
+    first = begun.book.claim()
+    assert first is not None
+    begun.book.put_back(first)
+    with pytest.raises(ConfigError, match=r"--trial 0: it was stopped .* waited again as trial 6: name that"):
+        rerun(begun.config, begun.folder, 0)
+    again = begun.book.claim()
+    assert again is not None
+    begun.book.storage.set_trial_state_values(again._trial_id, TrialState.FAIL)
+    with pytest.raises(ConfigError, match="--trial 6: its worker was lost each time, and nothing was recorded"):
+        rerun(begun.config, begun.folder, 6)
+
+
+@pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--dry-run"]])
+def test_a_trial_is_done_again_here_and_now(
+    option: list[str], found: tuple[Config, StudyOutcome, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode", "tune", "--resume", str(found[1].folder), "--trial", "0", *option]) == 2
+    assert "--trial does one trial again, here" in capsys.readouterr().err
 
 
 def test_a_trial_that_comes_out_otherwise_is_told(
