@@ -7,6 +7,7 @@ trials are in an Optuna storage, from which any number of workers take them.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from finflow.experiments.search_space import configured, described, draw, of_con
 from finflow.experiments.study import (
     LOST,
     Book,
+    Counts,
     Pulse,
     is_sqlite,
     open_book,
@@ -100,6 +102,18 @@ class Tuning:
         """The storage, for people."""
         return shown_url(self.config.tune.storage, self.folder)
 
+    @property
+    def counts(self) -> Counts:
+        """How far it is.
+
+        Raises
+        ------
+        ConfigError
+            If the storage cannot be reached.
+        """
+        with reaching(self.where):
+            return self.book.counts
+
 
 def stored_study(folder: Path) -> Config:
     """The configuration that a study was begun with.
@@ -141,7 +155,8 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
         tune = config.tune.model_copy(update={"name": name})
         config = config.model_copy(update={"tune": tune})
         with reaching(shown_url(tune.storage, folder)), exclusively(folder / LOCK):
-            write_atomically(folder / STUDY, HEAD.format(folder=folder) + dump_config(config), mode=0o600)
+            head = HEAD.format(folder=shlex.quote(str(folder)))
+            write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
             if fresh:
                 book.study.set_user_attr(TRIES, tune.n_trials)
             if fresh or not made:
@@ -203,18 +218,25 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
     tell(f"study {book.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
     if len(settings.objective) > 1 and settings.pruner != "none":
         tell(f"several objectives have no order to fall behind in: tune.pruner {settings.pruner} is left aside")
-    before = book.counts
+    before = tuning.counts
     if before.finished:
         tell(f"{before.finished} of {before.all} trials are over")
     if before.finished < before.all:
         try:
             _work(tuning, where, tell)
         except KeyboardInterrupt:
-            over = f"{book.counts.finished} of {before.all} trials are over"
-            command = f"python main.py --mode tune --resume {tuning.folder}"
-            raise KeyboardInterrupt(f"stopped; {over}; to go on: {command}") from None
+            raise KeyboardInterrupt(_how_to_go_on(tuning)) from None
     with stopping_at_once():
         return conclude(tuning)
+
+
+def _how_to_go_on(tuning: Tuning) -> str:
+    command = f"python main.py --mode tune --resume {shlex.quote(str(tuning.folder))}"
+    try:
+        counts = tuning.counts
+    except ConfigError:  # a lost storage is no reason to keep the command back
+        return f"stopped; to go on: {command}"
+    return f"stopped; {counts.finished} of {counts.all} trials are over; to go on: {command}"
 
 
 def _check_reach(config: Config, where: Where) -> None:
@@ -239,7 +261,8 @@ def _check_reach(config: Config, where: Where) -> None:
 
 def _work(tuning: Tuning, where: Where, tell: Callable[[str], None]) -> None:
     """Have the trials done here, or by workers."""
-    arena, waiting = tuning.arena, tuning.book.counts.all - tuning.book.counts.finished
+    arena, counts = tuning.arena, tuning.counts
+    waiting = counts.all - counts.finished
     if where.in_process:
         with _TrialsShown("trials", waiting) as shown:
             take_trials(tuning, shown.line if tell is print else tell, shown.showing)
@@ -427,8 +450,8 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     with reaching(tuning.where):
         book = tuning.book
         trials, counts = book.trials, book.counts
-        best = write_best(tuning.folder, tuning.config, trials)
-        report = report_study(tuning.config, tuning.arena, tuning.folder, book.study, trials)
+    best = write_best(tuning.folder, tuning.config, trials)
+    report = report_study(tuning.config, tuning.arena, tuning.folder, book.study.study_name, trials)
     if counts.finished == counts.all:
         shutil.rmtree(tuning.folder / SCRATCH, ignore_errors=True)
     if best is None:
@@ -439,7 +462,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     lines = [
         f"{counts.all} trials: {counts.complete} to their end, {counts.pruned} stopped early, {counts.failed} failed",
         f"best: trial {best.number}, {said_of(best, objective)}",
-        f"to train with it: python main.py --mode train --config {tuning.folder / 'best.yaml'}",
+        f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / 'best.yaml'))}",
     ]
     return StudyOutcome(tuning.folder, report, tuning.folder / "best.yaml", lines)
 

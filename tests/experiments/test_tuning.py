@@ -403,6 +403,37 @@ def test_a_study_that_was_not_begun_to_the_end_can_be_begun_again(
     assert begin(config).book.counts.all == 6
 
 
+def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
+    command = f"python main.py --mode tune --resume '{begun.folder}'"
+    assert tuning._how_to_go_on(begun) == f"stopped; 0 of 6 trials are over; to go on: {command}"
+    assert command in (begun.folder / "study.yaml").read_text()
+
+    def lose(book: Book) -> None:
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(Book, "counts", property(lose))
+    assert tuning._how_to_go_on(begun) == f"stopped; to go on: {command}"
+    with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
+        tuning._work(begun, HERE, print)
+
+
+def test_a_fault_of_the_report_is_none_of_the_storage(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, outcome, _ = found
+    begun = begin(stored_study(outcome.folder), outcome.folder)
+
+    def fail(*given: object) -> None:
+        raise OSError("no font")
+
+    monkeypatch.setattr(tuning, "report_study", fail)
+    with pytest.raises(OSError, match="no font"):
+        tuning.conclude(begun)
+
+
 # --- other machines
 
 
