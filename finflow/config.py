@@ -222,6 +222,11 @@ def dump_config(config: Config) -> str:
     return to_yaml(config.model_dump())
 
 
+def dump_run(config: Config) -> str:
+    """Write a configuration as the folder of a run keeps it: without the search, whose storage may have a password."""
+    return dump_config(config.model_copy(update={"tune": TuneConfig()}))
+
+
 def config_hash(config: Config) -> str:
     """SHA-256 (hex) of canonical JSON of every key that decides results: no folders, no files kept, no search."""
     nested = config.model_dump(mode="json", exclude={"output", "tune"})

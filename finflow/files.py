@@ -10,14 +10,17 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from finflow.errors import OutputError
 
+LOCK = ".lock"
 PROBE = 1 << 20  # bytes: a run of any size writes more
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
+def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     """Write a file by way of a temporary one beside it; folders that are missing are made.
 
     The temporary file is flushed to the disk before it takes the name, and the folder is flushed after, so that the
@@ -29,16 +32,18 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         The file to write; an existing one is replaced.
     content
         All that the file will hold.
+    mode
+        Who may read and write it, less what the process's umask forbids.
 
     Raises
     ------
     OutputError
         If the file cannot be written. What was there before is still there, and no temporary file is left.
     """
-    write_together({path: content})
+    write_together({path: content}, mode)
 
 
-def write_together(files: Mapping[Path, bytes | str]) -> None:
+def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None:
     """Write files as `write_atomically` does, none of them before all are safely on the disk.
 
     Only then do they take their names, in the order given: a full disk leaves every previous file in place.
@@ -47,6 +52,8 @@ def write_together(files: Mapping[Path, bytes | str]) -> None:
     ----------
     files
         Path -> all that the file will hold.
+    mode
+        As of `write_atomically`.
 
     Raises
     ------
@@ -61,7 +68,7 @@ def write_together(files: Mapping[Path, bytes | str]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 staged[path] = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
                 temporaries.callback(staged[path].unlink, missing_ok=True)
-                _write(staged[path], content.encode("utf-8") if isinstance(content, str) else content)
+                _write(staged[path], content.encode("utf-8") if isinstance(content, str) else content, mode)
             for path, temporary in staged.items():
                 os.replace(temporary, path)
         for folder in dict.fromkeys(path.parent for path in staged):
@@ -115,6 +122,12 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+def words(error: OSError) -> str:
+    """What went wrong with which files."""
+    names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{names}: {error.strerror}" if names else str(error.strerror or error)
+
+
 def reason(error: OSError, key: str = "") -> str:
     """Why something cannot be written, and what to do about it."""
     if isinstance(error, FileExistsError | NotADirectoryError):
@@ -125,8 +138,8 @@ def reason(error: OSError, key: str = "") -> str:
     return f"{why}; {full}choose another {key or 'folder'}"
 
 
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as stream:
+def _write(path: Path, content: bytes, mode: int) -> None:
+    with open(path, "xb", opener=partial(os.open, mode=mode)) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
@@ -145,9 +158,63 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusively(path: Path) -> Iterator[None]:
-    """Let no other process of this machine into a block over the same file, which must be there."""
-    with path.open("rb") as stream, _alone(stream.fileno()):
+    """Let no other process of this machine into a block over the same file.
+
+    It is made if it is missing, and must be one that is never replaced: who waits for the one before would not see it.
+    """
+    with path.open("ab") as stream, _alone(stream.fileno()):
         yield
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Keep others out of a folder, which is made if it is missing. A lock that a killed process had is gone with it.
+
+    Raises
+    ------
+    OutputError
+        If another is in it already, or it cannot be written.
+    """
+    path, made = folder / LOCK, missing_folders(folder)
+    try:
+        stream = _locked(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {reason(error)}") from error
+    if stream is None:
+        raise OutputError(f"another process is training in {folder}; wait for it, or stop it first")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no file that is open
+            path.unlink()
+        stream.close()
+        remove_empty(made)
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """A file that nobody else has locked, locked now; None where somebody has."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError), ExitStack() as opened:
+            stream = opened.enter_context(path.open("ab"))
+            if not _try_lock(stream.fileno()):
+                return None
+            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):  # else whoever had it has removed it
+                opened.pop_all()
+                return stream
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file, unless somebody else has; where files cannot be locked, nobody is held off."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
 
 
 def append_line(path: Path, line: str) -> None:

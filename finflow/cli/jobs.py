@@ -38,7 +38,7 @@ def train(given: argparse.Namespace) -> None:
     given
         With the options of `add_configuration_options`, `add_scale` and `add_recollect`, ``resume`` and ``dry_run``.
     """
-    _read_seeds_for(given, "train")
+    read_seeds_for(given, "train")
     from finflow.experiments.job_folder import is_job
 
     if given.resume is not None and is_job(given.resume):
@@ -76,7 +76,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     dry_run
         Only say how many trainings there are and how long they will take.
     """
-    _read_seeds_for(given, "evaluate")
+    read_seeds_for(given, "evaluate")
     base = None if checkpoint is None else checkpoint_configuration(checkpoint)
     parent = None
     if checkpoint is not None:
@@ -118,7 +118,8 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     print("\n".join(report_universes([plan.market for plan in plans], outcomes, together)))
 
 
-def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
+def read_seeds_for(given: argparse.Namespace, mode: str) -> None:
+    """Of the keys that --seeds stands for, keep the one that a mode reads."""
     others = {key for name, key in MATTERS.items() if name != mode}
     given.overrides = {name: value for name, value in given.overrides.items() if name not in others}
 

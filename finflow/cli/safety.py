@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from finflow.errors import FinflowError
+from finflow.files import words
 
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")  # as torch says on a CPU
 FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -93,8 +94,7 @@ def _lack(error: Exception) -> str | None:
             "smaller bcell.hidden_dim or bcell.memory_capacity"
         )
     if isinstance(error, OSError):
-        names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-        return f"{names}: {error.strerror}" if names else str(error.strerror or error)
+        return words(error)
     return None
 
 

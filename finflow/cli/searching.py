@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import resolve
+from finflow.cli.jobs import read_seeds_for
 from finflow.cli.running import stopping_between_updates
+from finflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
     """The configuration of a search; where a study goes on, its own stands in for the defaults."""
+    read_seeds_for(arguments, "tune")
     if folder is None:
         return resolve(arguments)
     from finflow.experiments.tuning import stored_study
@@ -33,18 +36,20 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
         With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
     """
     from finflow.experiments import tuning
-    from finflow.experiments.engine import Where
+    from finflow.experiments.engine import Where, ready
     from finflow.training.stopping import request_stop
 
+    if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
+        raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
     where = Where(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
-    where.remarks()  # refuses what cannot be, before anything is made
-    if arguments.dry_run:
-        print("\n".join(tuning.lines_of_plan(config, arguments.workers or 1)))
-        return
-    with stopping_between_updates(request_stop):
-        if arguments.trial is not None:
-            print("\n".join(tuning.rerun(config, arguments.resume, arguments.trial)))
+    with ready(where):
+        if arguments.dry_run:
+            print("\n".join(tuning.lines_of_plan(config, where, arguments.resume)))
             return
-        outcome = tuning.tune(config, arguments.resume, where)
+        with stopping_between_updates(request_stop):
+            if arguments.trial is not None:
+                print("\n".join(tuning.rerun(config, arguments.resume, arguments.trial)))
+                return
+            outcome = tuning.tune(config, arguments.resume, where)
     print("\n".join(outcome.lines))
     print(f"report: {outcome.report}")

@@ -111,7 +111,7 @@ def stepping(step: Callable[[str], None]) -> Iterator[None]:
     real: dict[str, Callable[..., Any]] = {"fsync": os.fsync, "replace": os.replace, "link": os.link}
     write, count = files._write, TrainingRun.count_update
 
-    def halves(path: Path, content: bytes) -> None:
+    def halves(path: Path, content: bytes, mode: int) -> None:
         with path.open("xb") as stream:
             stream.write(content[: len(content) // 2])
             stream.flush()

@@ -19,7 +19,7 @@ from finflow.training.finetune import vector_steps
 from finflow.training.progress import ProgressDisplay
 from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["Estimate", "estimate"]
+__all__ = ["Estimate", "estimate", "tasks_at_once"]
 
 PROBE_UPDATES = 20  # of each phase
 
@@ -101,12 +101,12 @@ def estimate(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], w
     online = vector_steps(config, train.online_episodes) * train.updates_per_vector_step
     checks = offline // train.validation_updates + online // train.validation_updates + 3
     one = collecting + offline * watch.update(0) + online * watch.update(1) + checks * watch.validation
-    at_once = min(_at_once(where or Where()), len(missing))
+    at_once = min(tasks_at_once(where or Where()), len(missing))
     rounds = -(-len(missing) // at_once)
     return Estimate(count, count - len(missing), offline, online, one * rounds, at_once)
 
 
-def _at_once(where: Where) -> int:
+def tasks_at_once(where: Where) -> int:
     """Tasks that are done side by side."""
     if where.cluster is None:
         return where.workers or 1

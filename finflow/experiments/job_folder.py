@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finflow.config import Config, dump_config, load_config
+from finflow.config import Config, dump_run, load_config
 from finflow.errors import CheckpointError
 from finflow.files import write_atomically, write_together
 
@@ -33,7 +33,7 @@ NOTE = "training.json"
 def begin(folder: Path, config: Config) -> None:
     """Write what makes a folder a job's."""
     note = {"seed": config.train.seed, "seeds": config.train.seeds}
-    write_together({folder / CONFIG: dump_config(config), folder / JOB: _text(note)})
+    write_together({folder / CONFIG: dump_run(config), folder / JOB: _text(note)})
 
 
 def begin_sweep(folder: Path, names: list[str]) -> None:

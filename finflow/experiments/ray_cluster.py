@@ -19,7 +19,7 @@ from finflow.experiments.worker import Reply, perform
 from finflow.training.code import code_hash
 from finflow.training.stopping import stopping_at_once
 
-__all__ = ["connected", "run_on_ray", "slots"]
+__all__ = ["connected", "machines", "run_on_ray", "slots"]
 
 POLL = 0.5  # seconds
 REACH = 5.0  # seconds in which an address has to answer
@@ -49,10 +49,10 @@ def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
                 _show(ray, board, ledger)
                 for reference in ended:
                     _take(ray, reference, under_way.pop(reference), ledger)
-        except BaseException:
-            for reference in under_way:
-                with suppress(Exception):
-                    ray.cancel(reference, force=True)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                ledger.overview.line("stopping; once more to stop at once")
+            _stop(ray, list(under_way), where.grace)
             raise
         finally:
             with suppress(Exception):
@@ -67,6 +67,11 @@ def slots(ray: Any, where: Where) -> int:
 
 def _room(ray: Any, where: Where) -> int:
     return int(ray.cluster_resources().get("CPU", 0)) // where.threads
+
+
+def machines(ray: Any) -> set[str]:
+    """Names of the machines that belong to the cluster."""
+    return {str(node["NodeManagerHostname"]) for node in ray.nodes() if node["Alive"]}
 
 
 @contextmanager
@@ -116,6 +121,22 @@ def _check_reachable(address: str) -> None:
         raise ConfigError(
             f"no Ray cluster answers at {address} ({why}); start one there with: ray start --head --port {port}"
         ) from None
+
+
+def _stop(ray: Any, tasks: list[Any], grace: float) -> None:
+    """Ask for a stop, and end those that have not stopped in time; a second Ctrl-C does at once."""
+    try:
+        _cancel(ray, tasks, force=False)
+        with suppress(Exception):
+            ray.wait(tasks, num_returns=len(tasks), timeout=grace)
+    finally:
+        _cancel(ray, tasks, force=True)
+
+
+def _cancel(ray: Any, tasks: list[Any], force: bool) -> None:
+    for task in tasks:
+        with suppress(Exception):
+            ray.cancel(task, force=force)
 
 
 def _take(ray: Any, reference: Any, number: int, ledger: Ledger) -> None:

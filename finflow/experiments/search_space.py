@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -12,7 +11,7 @@ from optuna.trial import BaseTrial
 
 from finflow.config import Config, SearchedConfig, changed_config, holds_whole_numbers, leaves
 
-__all__ = ["DEFAULT_SPACE", "Space", "Value", "configured", "draw", "of_configuration", "space_hash", "space_of"]
+__all__ = ["DEFAULT_SPACE", "Space", "Value", "configured", "draw", "of_configuration", "space_of"]
 
 Value: TypeAlias = bool | int | float | str
 Space: TypeAlias = Mapping[str, BaseDistribution]
@@ -97,12 +96,6 @@ def of_configuration(config: Config, space: Space) -> dict[str, Value]:
         elif isinstance(value, int | float) and distribution._contains(float(value)):
             found[key] = value
     return found
-
-
-def space_hash(space: Space) -> str:
-    """SHA-256 (hex) of what is searched."""
-    text = json.dumps({key: described(distribution) for key, distribution in space.items()}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def described(distribution: BaseDistribution) -> str:

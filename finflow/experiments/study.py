@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -35,7 +34,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
 
-__all__ = ["LOST", "Book", "Counts", "Pulse", "open_book", "reaching", "shown_url", "wait_until_filled"]
+__all__ = ["LOST", "Book", "Counts", "Pulse", "is_sqlite", "open_book", "reaching", "shown_url", "wait_until_filled"]
 
 JOURNAL = "journal:"
 DATABASE = "study.db"
@@ -44,7 +43,8 @@ GRACE = 4  # heartbeats
 LOST = "its worker was lost"
 FIRST_PRUNED = 3  # level: earlier ones are noise
 PATIENCE = 60.0  # seconds for a storage that others are writing to, or a study that is being begun
-_IDENTITY, _READY, _WORKER = "identity", "ready", "worker"
+_IDENTITY, _READY, _WORKER, _STOPS = "identity", "ready", "worker", "stops"
+_RUNG = "completed_rung_"  # what Hyperband notes of a trial's course
 _NO_MORE = (UpdateFinishedTrialError,)
 
 
@@ -69,6 +69,42 @@ class Counts:
         return self.finished + self.running + self.waiting
 
 
+class Again:
+    """Has a trial that was begun wait again, under another number: with its values, and nothing of its course.
+
+    Parameters
+    ----------
+    retries : int
+        How often a trial may lose its worker; stops on purpose do not count.
+    """
+
+    def __init__(self, retries: int) -> None:
+        self.retries = retries
+
+    def __call__(self, study: Study, trial: FrozenTrial) -> None:
+        """Have a trial that lost its worker wait again, or give it up."""
+        stops = int(trial.user_attrs.get(_STOPS, 0))
+        if len(_tries(trial)) <= self.retries + stops:
+            self._add(study, trial, stops)
+
+    def put_back(self, study: Study, trial: FrozenTrial) -> None:
+        """Have a trial that was stopped on purpose wait again."""
+        self._add(study, trial, int(trial.user_attrs.get(_STOPS, 0)) + 1)
+
+    def _add(self, study: Study, trial: FrozenTrial, stops: int) -> None:
+        tries = _tries(trial)
+        kept = {name: value for name, value in trial.system_attrs.items() if not name.startswith(_RUNG)}
+        study.add_trial(
+            optuna.create_trial(
+                state=TrialState.WAITING,
+                params=trial.params,
+                distributions=trial.distributions,
+                user_attrs={_STOPS: stops},
+                system_attrs={**kept, "failed_trial": tries[0], "retry_history": tries},
+            )
+        )
+
+
 class Book:
     """The trials of one study.
 
@@ -88,7 +124,7 @@ class Book:
     ) -> None:
         self.study, self.storage, self.tune, self.alive = study, storage, tune, alive
         self.study.pruner = pruner_of(tune, levels)
-        self._retry = RetryHeartbeatStaleTrialCallback(max_retry=tune.retries)
+        self._retry = Again(tune.retries)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -104,6 +140,11 @@ class Book:
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
 
+    def number_now(self, number: int) -> int:
+        """The number that a trial has now, however often it waited again since it had the one given."""
+        later = [trial.number for trial in self.trials if number in _tries(trial)]
+        return later[0] if later else number
+
     def fill(self, first: Mapping[str, Any]) -> None:
         """See that there are ``n_trials``, the first of them with the values given."""
         before = self.counts.all
@@ -112,16 +153,21 @@ class Book:
         if not self.study.user_attrs.get(_READY):
             self.study.set_user_attr(_READY, True)
 
+    def discard(self) -> None:
+        """Remove the study from its storage, as far as that can be reached."""
+        with suppress(Exception):
+            optuna.delete_study(study_name=self.study.study_name, storage=self.storage)
+
     def claim(self) -> Trial | None:
-        """Take a trial that waits; None where there is none. Nobody else takes the same."""
-        for waiting in self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        """Take the first trial that waits; None where there is none. Nobody else takes the same."""
+        found = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        for waiting in sorted(found, key=first_number):
             try:
                 won = self.storage.set_trial_state_values(waiting._trial_id, TrialState.RUNNING)
             except _NO_MORE:
                 continue
             if won:
-                history = RetryHeartbeatStaleTrialCallback.retry_history(waiting)
-                self.study.sampler = sampler_of(self.tune, history[0] if history else waiting.number)
+                self.study.sampler = sampler_of(self.tune, first_number(waiting))
                 return Trial(self.study, waiting._trial_id)
         return None
 
@@ -137,14 +183,14 @@ class Book:
                         continue
                 except _NO_MORE:
                     continue
-                self._retry(self.study, deepcopy(self.storage.get_trial(trial._trial_id)))
+                self._retry(self.study, self.storage.get_trial(trial._trial_id))
         return sorted(_retried(self.study.get_trials(deepcopy=False)) - before)
 
     def put_back(self, trial: Trial) -> None:
         """Have a trial that was stopped on purpose wait again."""
         try:
             if self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL):
-                RetryHeartbeatStaleTrialCallback()(self.study, deepcopy(self.storage.get_trial(trial._trial_id)))
+                self._retry.put_back(self.study, self.storage.get_trial(trial._trial_id))
         except _NO_MORE:
             return  # somebody else did so
 
@@ -278,15 +324,20 @@ def reaching(shown: str) -> Iterator[None]:
 
 
 def shown_url(url: str | None, folder: Path) -> str:
-    """A storage for people: without its password."""
+    """A storage for people: without its password, wherever in the URL that may be."""
     if url is None:
         return str(folder / DATABASE)
     if url.startswith(JOURNAL):
         return url
     try:
-        return sql.make_url(url).render_as_string(hide_password=True)
-    except sql.exc.ArgumentError:
-        return repr(url)
+        return sql.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except (sql.exc.ArgumentError, ValueError):  # a port that is no number
+        return repr(url if set(url).isdisjoint(":@") else f"{url.partition(':')[0]}:...")
+
+
+def is_sqlite(url: str | None) -> bool:
+    """Whether a storage is a file of SQLite's, which processes of one machine can use."""
+    return url is None or url.partition(":")[0].partition("+")[0] == SQLITE
 
 
 def sampler_of(tune: TuneConfig, number: int) -> BaseSampler:
@@ -313,7 +364,11 @@ def _open(tune: TuneConfig, folder: Path) -> tuple[BaseStorage, Path | None]:
         alive = path.with_name(f"{path.name}.alive")
         alive.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path))), alive
-    url = sql.make_url(tune.storage or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
+    try:
+        url = sql.make_url(tune.storage or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
+    except (sql.exc.ArgumentError, ValueError):
+        shown = shown_url(tune.storage, folder)
+        raise ConfigError(f"cannot use the storage {shown}: it is no URL of a database; see tune.storage") from None
     backend = url.get_backend_name()
     arguments = {SQLITE: {"timeout": PATIENCE}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
     storage = RDBStorage(
@@ -321,7 +376,7 @@ def _open(tune: TuneConfig, folder: Path) -> tuple[BaseStorage, Path | None]:
         engine_kwargs={"connect_args": arguments.get(backend, {})},
         heartbeat_interval=tune.heartbeat,
         grace_period=GRACE * tune.heartbeat,
-        heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=tune.retries),
+        heartbeat_stale_trial_callback=Again(tune.retries),
     )
     if backend == SQLITE:
         _take_turns(storage.engine)
@@ -376,6 +431,16 @@ def wait_until_filled(book: Book) -> None:
                 "--resume"
             )
         time.sleep(0.2)
+
+
+def first_number(trial: FrozenTrial) -> int:
+    """The number that a trial had when it was drawn, however often it waited again since."""
+    return _tries(trial)[0]
+
+
+def _tries(trial: FrozenTrial) -> list[int]:
+    """All numbers that a trial had, its own last."""
+    return [*RetryHeartbeatStaleTrialCallback.retry_history(trial), trial.number]
 
 
 def _retried(trials: Sequence[FrozenTrial]) -> set[int]:

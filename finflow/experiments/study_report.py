@@ -12,7 +12,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.importance import FanovaImportanceEvaluator, get_param_importances
-from optuna.study import Study
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import Config
@@ -35,7 +35,7 @@ FEWEST = 4  # finished trials for importances
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-def report_study(config: Config, arena: Arena, folder: Path, study: Study, trials: Sequence[FrozenTrial]) -> Path:
+def report_study(config: Config, arena: Arena, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
     """Write the report into the study's folder: the page, its numbers and figures, and the trials' returns.
 
     Returns
@@ -50,13 +50,13 @@ def report_study(config: Config, arena: Arena, folder: Path, study: Study, trial
     objective, counted = config.tune.objective, len(trials)
     first, last = arena.folds[0].tests[0], arena.folds[-1].tests[-1]
     data = StudyData(
-        title=f"Search for {' and '.join(objective)}: {study.study_name}",
+        title=f"Search for {' and '.join(objective)}: {name}",
         subtitle=f"{counted} trials, judged from {arena.panel.dates[first.start]} to "
         f"{arena.panel.dates[last.stop - 1]}, before the test window, net of costs",
         objective=objective,
         trials=tuple(_tried(trial) for trial in sorted(trials, key=lambda trial: trial.number)),
         space=tuple(_searched(key, values) for key, values in space.items()),
-        importances=_importances(study, objective, trials),
+        importances=_importances(objective, trials),
         front=tuple(trial.number for trial in front(trials)),
         best=None if best is None else best.number,
         tried=tried(config, trials),
@@ -109,12 +109,14 @@ def _searched(key: str, values: BaseDistribution) -> Searched:
     return Searched(key, described(values), log=log)
 
 
-def _importances(study: Study, objective: Sequence[str], trials: Sequence[FrozenTrial]) -> dict[str, dict[str, float]]:
+def _importances(objective: Sequence[str], trials: Sequence[FrozenTrial]) -> dict[str, dict[str, float]]:
     """fANOVA for each objective; none where trials are too few or all alike."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     found: dict[str, dict[str, float]] = {}
     if len(complete) < FEWEST:
         return found
+    study = optuna.create_study(directions=[StudyDirection.MAXIMIZE] * len(objective))
+    study.add_trials(sorted(complete, key=lambda trial: trial.number))
     for place, name in enumerate(objective):
         if len({trial.values[place] for trial in complete}) < 2:
             continue

@@ -7,20 +7,19 @@ finished is not made again; one that was stopped or killed goes on from its last
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finflow.config import Config, EvaluationConfig, config_hash, dump_config
+from finflow.config import Config, EvaluationConfig, config_hash, dump_run
 from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.engine import Result, Task, Where, run_tasks
 from finflow.experiments.job_folder import NOTE, best_in
-from finflow.experiments.worker import task_progress
-from finflow.files import write_atomically, write_together
+from finflow.experiments.worker import task_folder, task_progress
+from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.training.checkpoints import CONFIG
@@ -140,8 +139,17 @@ def train_all(
         tasks = [Task(one.name, train, {"training": one}) for one in missing]
         run_tasks(tasks, where, shared={"panels": dict(panels)}, kind="trainings")
     else:
-        by_name = {one.name: one for one in missing}
-        tasks = [Task(one.name, train_away, {"training": one, "files": _begun(one, panels)}) for one in missing]
+        _train_all_away(missing, panels, where)
+    return [best_of(one, panels[one.market]) for one in trainings]
+
+
+def _train_all_away(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], where: Where) -> None:
+    """Make trainings on a cluster; here, their folders are in use meanwhile."""
+    by_name = {one.name: one for one in trainings}
+    with ExitStack() as places:
+        for one in trainings:
+            places.enter_context(in_use(one.place))
+        tasks = [Task(one.name, train_away, {"training": one, "files": _begun(one, panels)}) for one in trainings]
         run_tasks(
             tasks,
             where,
@@ -149,7 +157,6 @@ def train_all(
             shared={"panels": dict(panels)},
             kind="trainings",
         )
-    return [best_of(one, panels[one.market]) for one in trainings]
 
 
 def is_finished(training: Training, panel: MarketPanel) -> bool:
@@ -172,8 +179,18 @@ def best_of(training: Training, panel: MarketPanel) -> Path:
 
 
 def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
-    """Make a training in its place, or go on with it there."""
-    panel = panels[training.market]
+    """Make a training in its place, or go on with it there.
+
+    Raises
+    ------
+    OutputError
+        If another process is doing so.
+    """
+    with in_use(training.place):
+        return _train_alone(panels[training.market], training)
+
+
+def _train_alone(panel: MarketPanel, training: Training) -> Result:
     if is_finished(training, panel):
         return {"run": training.note(panel)["run"]}
     run = training.place / str(training.note(panel).get("run", "none"))
@@ -210,11 +227,11 @@ def _remove_unused(run: Path) -> None:
 
 def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
     """Make a training, or go on with it, where the files of this machine may not be seen: they come, and go back."""
-    with tempfile.TemporaryDirectory(prefix=f"finflow-training-{os.getpid()}-") as folder:
-        place = Path(folder) / "place"
+    with task_folder("training") as folder:
+        place = folder / "place"
         write_together({place / name: content for name, content in files.items()})
         output = training.config.output.model_copy(
-            update={"logs_dir": place, "offline_dir": Path(folder) / "offline", "readings": None}
+            update={"logs_dir": place, "offline_dir": folder / "offline", "readings": None}
         )
         config = training.config.model_copy(update={"output": output})
         found = train(panels, replace(training, place=place, config=config))
@@ -243,7 +260,7 @@ def _bring_home(training: Training, files: Mapping[str, bytes]) -> None:
     own = {name: content for name, content in files.items() if name != NOTE}
     for name in own:
         if Path(name).name == CONFIG:
-            own[name] = dump_config(training.config).encode()
+            own[name] = dump_run(training.config).encode()
     write_together({training.place / name: content for name, content in {**own, NOTE: files[NOTE]}.items()})
 
 

@@ -7,10 +7,11 @@ trials are in an Optuna storage, from which any number of workers take them.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,16 +24,26 @@ from finflow.config import Config, EvaluationConfig, config_hash, dump_config, l
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.best import ATTRIBUTES, packed, said_of, write_best
 from finflow.experiments.engine import Task, Where, run_tasks
-from finflow.experiments.estimates import estimate
+from finflow.experiments.estimates import estimate, tasks_at_once
 from finflow.experiments.folds import Fold
 from finflow.experiments.overview import Overview
 from finflow.experiments.search_space import configured, described, draw, of_configuration, space_of
-from finflow.experiments.study import LOST, Book, Pulse, open_book, reaching, shown_url, wait_until_filled
+from finflow.experiments.study import (
+    LOST,
+    Book,
+    Counts,
+    Pulse,
+    is_sqlite,
+    open_book,
+    reaching,
+    shown_url,
+    wait_until_filled,
+)
 from finflow.experiments.study_report import report_study
 from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.experiments.trials import Arena, arena_of, run_trial
-from finflow.experiments.worker import Reporter, task_progress
-from finflow.files import check_writable, exclusively, write_atomically
+from finflow.experiments.worker import Reporter, task_folder, task_progress
+from finflow.files import LOCK, check_writable, exclusively, remove_empty, write_atomically
 from finflow.market.panel import MarketPanel
 from finflow.training.code import code_hash
 from finflow.training.progress import ProgressDisplay
@@ -91,6 +102,18 @@ class Tuning:
         """The storage, for people."""
         return shown_url(self.config.tune.storage, self.folder)
 
+    @property
+    def counts(self) -> Counts:
+        """How far it is.
+
+        Raises
+        ------
+        ConfigError
+            If the storage cannot be reached.
+        """
+        with reaching(self.where):
+            return self.book.counts
+
 
 def stored_study(folder: Path) -> Config:
     """The configuration that a study was begun with.
@@ -117,22 +140,23 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     Raises
     ------
     FinflowError
-        If the storage cannot be used, the study is another, or there is too little data for its folds. A folder that
-        was made is removed then.
+        If the storage cannot be used, the study is another, or there is too little data for its folds. A folder and a
+        study that were made are removed then.
     """
     space = space_of(config)
     arena = arena_of(config, tuple(space), config.tune.n_trials)
     made = folder is None
-    if folder is None:
-        folder = new_run_folder(config.output.logs_dir / STUDIES)
+    folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
+    book, fresh = None, False
     try:
         check_writable(folder)
         book, fresh = _open(config, folder, arena, create=made)
         name = book.study.study_name
         tune = config.tune.model_copy(update={"name": name})
         config = config.model_copy(update={"tune": tune})
-        write_atomically(folder / STUDY, HEAD.format(folder=folder) + dump_config(config))
-        with reaching(shown_url(tune.storage, folder)), exclusively(folder / STUDY):
+        with reaching(shown_url(tune.storage, folder)), exclusively(folder / LOCK):
+            head = HEAD.format(folder=shlex.quote(str(folder)))
+            write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
             if fresh:
                 book.study.set_user_attr(TRIES, tune.n_trials)
             if fresh or not made:
@@ -141,6 +165,8 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
                 wait_until_filled(book)
             arena = replace(arena, config=config, tries=int(book.study.user_attrs.get(TRIES, tune.n_trials)))
     except BaseException:
+        if book is not None and fresh:
+            book.discard()
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -186,28 +212,57 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
     KeyboardInterrupt
         With a line that says how to go on.
     """
+    _check_reach(config, where)
     tuning = begin(config, resume)
     settings, book = config.tune, tuning.book
     tell(f"study {book.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
     if len(settings.objective) > 1 and settings.pruner != "none":
         tell(f"several objectives have no order to fall behind in: tune.pruner {settings.pruner} is left aside")
-    before = book.counts
+    before = tuning.counts
     if before.finished:
         tell(f"{before.finished} of {before.all} trials are over")
     if before.finished < before.all:
         try:
             _work(tuning, where, tell)
         except KeyboardInterrupt:
-            over = f"{book.counts.finished} of {before.all} trials are over"
-            command = f"python main.py --mode tune --resume {tuning.folder}"
-            raise KeyboardInterrupt(f"stopped; {over}; to go on: {command}") from None
+            raise KeyboardInterrupt(_how_to_go_on(tuning)) from None
     with stopping_at_once():
         return conclude(tuning)
 
 
+def _how_to_go_on(tuning: Tuning) -> str:
+    command = f"python main.py --mode tune --resume {shlex.quote(str(tuning.folder))}"
+    try:
+        counts = tuning.counts
+    except ConfigError:  # a lost storage is no reason to keep the command back
+        return f"stopped; to go on: {command}"
+    return f"stopped; {counts.finished} of {counts.all} trials are over; to go on: {command}"
+
+
+def _check_reach(config: Config, where: Where) -> None:
+    """Refuse a storage that workers on other machines would not see.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if where.cluster is None or not is_sqlite(config.tune.storage):
+        return
+    from finflow.experiments.ray_cluster import connected, machines
+
+    with connected(where) as ray:
+        found = machines(ray)
+    if len(found) > 1:
+        raise ConfigError(
+            f"the cluster has {len(found)} machines, and SQLite keeps trials on one: name a storage that all reach: "
+            "tune.storage postgresql+psycopg://USER@HOST/DATABASE, or journal:PATH on a folder that they share"
+        )
+
+
 def _work(tuning: Tuning, where: Where, tell: Callable[[str], None]) -> None:
     """Have the trials done here, or by workers."""
-    arena, waiting = tuning.arena, tuning.book.counts.all - tuning.book.counts.finished
+    arena, counts = tuning.arena, tuning.counts
+    waiting = counts.all - counts.finished
     if where.in_process:
         with _TrialsShown("trials", waiting) as shown:
             take_trials(tuning, shown.line if tell is print else tell, shown.showing)
@@ -228,20 +283,21 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
         Cut before the test window.
     config : Config
     folder : Path
-        Of the study.
+        Of the study; on another machine, where it is not, a temporary one stands in for it.
     folds : tuple of Fold
     tries : int
     """
     seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
     arena = Arena(config, panel, folds, seeds, tuple(space_of(config)), tries)
-    folder.mkdir(parents=True, exist_ok=True)
     book, _ = _open(config, folder, arena, create=False)
 
     @contextmanager
     def showing(number: int) -> Iterator[ProgressDisplay | None]:
         yield task_progress()
 
-    return {"trials": take_trials(Tuning(config, folder, arena, book), print, showing)}
+    here = (folder / STUDY).is_file()
+    with nullcontext(folder) if here else task_folder("study") as place:
+        return {"trials": take_trials(Tuning(config, place, arena, book), print, showing)}
 
 
 Showing = Callable[[int], AbstractContextManager[ProgressDisplay | None]]
@@ -394,8 +450,8 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     with reaching(tuning.where):
         book = tuning.book
         trials, counts = book.trials, book.counts
-        best = write_best(tuning.folder, tuning.config, trials)
-        report = report_study(tuning.config, tuning.arena, tuning.folder, book.study, trials)
+    best = write_best(tuning.folder, tuning.config, trials)
+    report = report_study(tuning.config, tuning.arena, tuning.folder, book.study.study_name, trials)
     if counts.finished == counts.all:
         shutil.rmtree(tuning.folder / SCRATCH, ignore_errors=True)
     if best is None:
@@ -406,7 +462,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     lines = [
         f"{counts.all} trials: {counts.complete} to their end, {counts.pruned} stopped early, {counts.failed} failed",
         f"best: trial {best.number}, {said_of(best, objective)}",
-        f"to train with it: python main.py --mode train --config {tuning.folder / 'best.yaml'}",
+        f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / 'best.yaml'))}",
     ]
     return StudyOutcome(tuning.folder, report, tuning.folder / "best.yaml", lines)
 
@@ -422,25 +478,21 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     Raises
     ------
     FinflowError
-        If there is no such trial, or it came out otherwise.
+        If there is no such trial, nothing was recorded of it, or it came out otherwise.
     """
     arena = arena_of(config, tuple(space_of(config)), config.tune.n_trials)
     book, _ = _open(config, folder, arena, create=False)
-    shown = shown_url(config.tune.storage, folder)
-    with reaching(shown):
-        known = {trial.number: trial for trial in book.study.get_trials(deepcopy=False)}
+    with reaching(shown_url(config.tune.storage, folder)):
+        trial = _recorded(book, number)
         tries = int(book.study.user_attrs.get(TRIES, config.tune.n_trials))
-    trial = known.get(number)
-    if trial is None or not trial.state.is_finished():
-        raise ConfigError(f"--trial {number}: the study in {shown} has no such trial that is over, of {len(known)}")
     again = Again(trial)
     values: Sequence[float] | None = None
     reason = None
     try:
         seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
         settings = configured(config, trial.params)
-        scratch = folder / SCRATCH / f"again-{number}"
-        values = run_trial(replace(arena, seeds=seeds, tries=tries), settings, scratch, again).values
+        with _own_scratch(folder, number) as scratch:
+            values = run_trial(replace(arena, seeds=seeds, tries=tries), settings, scratch, again).values
     except TrialPruned:
         pass
     except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
@@ -455,6 +507,35 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     raise TrainingError(
         f"trial {number} came out otherwise: {_listed(recorded)} recorded, {reason or _listed(values)} now; {why}"
     )
+
+
+def _recorded(book: Book, number: int) -> FrozenTrial:
+    """A trial of which there is something to compare with.
+
+    Raises
+    ------
+    ConfigError
+    """
+    known = {trial.number: trial for trial in book.study.get_trials(deepcopy=False)}
+    trial, now = known.get(number), book.number_now(number)
+    if now != number:
+        raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and it waited again as trial {now}: name that")
+    if trial is None or not trial.state.is_finished():
+        raise ConfigError(f"--trial {number}: the study has no such trial that is over, of {len(book.trials)}")
+    if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
+        raise ConfigError(f"--trial {number}: {LOST} each time, and nothing was recorded to compare with")
+    return trial
+
+
+@contextmanager
+def _own_scratch(folder: Path, number: int) -> Iterator[Path]:
+    """Where a trial that is done again writes, data included; nothing is left of it."""
+    parent = folder / SCRATCH / f"again-{number}"
+    try:
+        yield parent / "trial"
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
+        remove_empty([folder / SCRATCH])
 
 
 class Again:
@@ -476,10 +557,48 @@ def _listed(values: Sequence[float] | None) -> str:
     return "no value" if values is None else ", ".join(repr(value) for value in values)
 
 
-def lines_of_plan(config: Config, workers: int) -> list[str]:
-    """How many trainings a search makes, and about how long that takes: what a dry run tells."""
+def lines_of_plan(config: Config, where: Where, folder: Path | None = None) -> list[str]:
+    """How many trainings a search makes, and about how long that takes: what a dry run tells.
+
+    Parameters
+    ----------
+    config : Config
+    where : Where
+    folder : Path, optional
+        Of a study that goes on: of its trials, those that are over take no more time.
+    """
     space = space_of(config)
     arena = arena_of(config, tuple(space), config.tune.n_trials)
+    trials, over = _counted(config, arena, folder)
+    left, units, done = trials - over, len(arena.units), f", {over} of them over" if over else ""
+    counted = (
+        f"{trials} trials of {units} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds){done}: "
+        f"{left * units:,} trainings over {len(space)} searched keys"
+    )
+    if not left:
+        return [counted]
+    workers = min(tasks_at_once(where), left)
+    seconds = _seconds_of_a_trial(config, arena) * -(-left // workers)
+    took = f"{seconds / 3600.0:.1f} hours" if seconds >= 3600.0 else f"{max(seconds / 60.0, 1.0):.0f} minutes"
+    pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
+    return [
+        counted,
+        f"about {took} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the configuration as it "
+        "is; larger networks and batches take longer",
+    ]
+
+
+def _counted(config: Config, arena: Arena, folder: Path | None) -> tuple[int, int]:
+    """How many trials there will be, and how many of them are over."""
+    if folder is None:
+        return config.tune.n_trials, 0
+    book, _ = _open(config, folder, arena, create=False)
+    with reaching(shown_url(config.tune.storage, folder)):
+        counts = book.counts
+    return max(config.tune.n_trials, counts.all), counts.finished
+
+
+def _seconds_of_a_trial(config: Config, arena: Arena) -> float:
     nowhere = config.output.logs_dir / STUDIES / "dry-run"
     trainings = [
         Training(
@@ -487,14 +606,4 @@ def lines_of_plan(config: Config, workers: int) -> list[str]:
         )
         for fold, seed in arena.units
     ]
-    found = estimate(trainings, {"": arena.panel})
-    trials = config.tune.n_trials
-    hours = found.seconds * trials / workers / 3600.0
-    pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
-    took = f"{hours:.1f} hours" if hours >= 1.0 else f"{max(hours * 60.0, 1.0):.0f} minutes"
-    return [
-        f"{trials} trials of {len(arena.units)} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds): "
-        f"{trials * len(arena.units):,} trainings over {len(space)} searched keys",
-        f"about {took} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the configuration as it "
-        "is; larger networks and batches take longer",
-    ]
+    return estimate(trainings, {"": arena.panel}).seconds

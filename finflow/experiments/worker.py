@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import io
+import os
+import platform
+import shutil
+import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, OutputError
+from finflow.files import words
 from finflow.training.progress import Fact, ProgressDisplay
 
-__all__ = ["Reply", "Send", "perform", "task_progress"]
+__all__ = ["Reply", "Send", "perform", "task_folder", "task_progress"]
 
 Reply = dict[str, Any]
 """What came of a task: ``kind`` is ``done``, ``error``, ``fault`` or ``stopped``; all of it plain values."""
@@ -42,11 +49,40 @@ def perform(function: Callable[..., Any], arguments: Mapping[str, Any], send: Se
         return {"kind": "stopped"}
     except FinflowError as error:
         return {"kind": "error", "class": type(error).__name__, "said": str(error)}
+    except OSError as error:
+        return {"kind": "error", "class": OutputError.__name__, "said": words(error)}
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
+            said = f"the package {error.name} is not installed for {sys.executable} on {platform.node()}"
+            return {"kind": "error", "class": OutputError.__name__, "said": said}
         said = f"{type(error).__name__}: {error}"
         return {"kind": "fault", "class": type(error).__name__, "said": said, "traceback": traceback.format_exc()}
     finally:
         _reporter = None
+
+
+@contextmanager
+def task_folder(kind: str) -> Iterator[Path]:
+    """A temporary folder for a task, gone with the block. What killed processes of this machine left goes first."""
+    host = platform.node()
+    for left in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
+        process = left.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
+        if process.isdigit() and _is_gone(int(process)):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-{host}-") as folder:
+        yield Path(folder)
+
+
+def _is_gone(process: int) -> bool:
+    if os.name != "posix":  # there, to ask a process is to end it
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 class Reporter(ProgressDisplay):

@@ -74,7 +74,7 @@ def offline_data(
         path = config.output.offline_dir / f"dataset-{name}.npz"
     if path.exists() and not recollect:
         return OfflineData(load_dataset(path, expected), path, reused=True)
-    check_writable(path.parent, "output.offline_dir" if given is None else "folder", keep=False)
+    check_writable(path.parent, "output.offline_dir" if given is None else "folder")
     dataset = collect(config, process, window)
     save_dataset(path, dataset)
     return OfflineData(dataset, path, reused=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from finflow.config import config_hash, dump_config
+from finflow.config import config_hash, dump_run
 from finflow.files import write_together
 from finflow.training.checkpoints import CONFIG
 from finflow.training.materials import Materials
@@ -48,5 +48,5 @@ def write_manifest(folder: Path, materials: Materials, device: torch.device, **f
         If they cannot be written.
     """
     write_together(
-        {folder / CONFIG: dump_config(materials.config), folder / MANIFEST: manifest_text(materials, device, **facts)}
+        {folder / CONFIG: dump_run(materials.config), folder / MANIFEST: manifest_text(materials, device, **facts)}
     )

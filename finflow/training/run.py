@@ -14,7 +14,7 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.policy import ExpertPolicy
 from finflow.agent.risk import discounted_means, measured, needs_quantiles
-from finflow.config import Config, OutputConfig, TuneConfig, config_hash, dump_config
+from finflow.config import Config, OutputConfig, config_hash, dump_run
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.guard.capture import capture
@@ -118,7 +118,7 @@ class TrainingRun:
         position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
         return tensors, {
             "training": state,
-            "config": dump_config(self.config.model_copy(update={"output": OutputConfig(), "tune": TuneConfig()})),
+            "config": dump_run(self.config.model_copy(update={"output": OutputConfig()})),
             "config_hash": config_hash(self.config),
             "market": self.materials.process.panel.sha256,
             "shape": self.materials.shape._asdict(),

@@ -12,7 +12,7 @@ import torch
 
 from finflow.agent.bcell import BCell
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import Config, dump_config
+from finflow.config import Config, dump_run
 from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
 from finflow.guard.capture import restore
@@ -209,7 +209,7 @@ class FinFlowTrainer:
             self._log = log = self._open_log(checkpoint)
             weakref.finalize(self, log.close)
             CheckpointFolder(self.run_folder / MODELS).sweep()
-            write_atomically(self.run_folder / CONFIG, dump_config(self.config))
+            write_atomically(self.run_folder / CONFIG, dump_run(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
             write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
             progress = self._progress or ProgressDisplay()

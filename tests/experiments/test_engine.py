@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
+import platform
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from finflow.errors import ConfigError, MarketError, TrainingError
+from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
 from finflow.experiments.engine import Task, Where, run_tasks
-from finflow.experiments.worker import task_progress
+from finflow.experiments.worker import task_folder, task_progress
 
 HERE, TWO = Where(), Where(workers=2, grace=2.0)
 
@@ -41,6 +45,14 @@ def die_first(folder: Path, name: str, times: int) -> dict[str, Any]:
 
 def fail(said: str) -> dict[str, Any]:
     raise MarketError(said)
+
+
+def read(path: str) -> dict[str, Any]:
+    return {"text": Path(path).read_text()}
+
+
+def use(package: str) -> dict[str, Any]:
+    return {"package": importlib.import_module(package)}
 
 
 def divide() -> dict[str, Any]:
@@ -108,6 +120,27 @@ def test_a_task_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
 def test_an_error_says_which_task_it_is_of(where: Where) -> None:
     with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
         run([Task("seed 7", fail, {"said": "no prices"})], where)
+
+
+def test_what_a_workers_machine_lacks_is_no_fault_in_finflow() -> None:
+    with pytest.raises(OutputError, match=r"^t: mine\.csv: No such file or directory$"):
+        run([Task("t", read, {"path": "mine.csv"})], TWO)
+    with pytest.raises(OutputError, match=r"^t: the package nobody_has_it is not installed for .* on "):
+        run([Task("t", use, {"package": "nobody_has_it"})], TWO)
+
+
+def test_the_folders_that_killed_tasks_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    owners = {"killed": (gone.pid, platform.node()), "alive": (os.getppid(), platform.node()), "other": (gone.pid, "x")}
+    left = {name: tmp_path / f"finflow-training-{pid}-{host}-abc" for name, (pid, host) in owners.items()}
+    for folder in left.values():
+        (folder / "place").mkdir(parents=True)
+    with task_folder("training") as own:
+        assert own.name.startswith(f"finflow-training-{os.getpid()}-")
+        assert sorted(tmp_path.iterdir()) == sorted([own, left["alive"], left["other"]])
+    assert not own.exists()
 
 
 def test_a_fault_in_a_worker_comes_with_its_traceback() -> None:

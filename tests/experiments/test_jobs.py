@@ -20,15 +20,17 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, dump_config
-from finflow.errors import CheckpointError
+from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.durability import small_config
 from finflow.experiments.engine import Where
 from finflow.experiments.job_folder import agents_in, begin
 from finflow.experiments.jobs import Job, estimate_all, job_of, run_all
 from finflow.experiments.trainings import Training, is_finished, train, train_all
+from finflow.files import in_use
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Information
 from finflow.training.ensemble import EnsembleStrategy, evaluate_ensemble
+from finflow.training.trainer import FinFlowTrainer
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 3
@@ -120,6 +122,49 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
     train(panels, training)
     assert len(runs_of(training)) == 1
     assert is_finished(training, serial.panel)
+
+
+def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
+    serial: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its first latest checkpoint, a run that is being made looks like one that was killed."""
+    training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
+    honest = FinFlowTrainer.train_iql
+
+    def begin_again(trainer: FinFlowTrainer) -> dict[str, float]:
+        monkeypatch.setattr(FinFlowTrainer, "train_iql", honest)
+        for where in (Where(), Where(cluster="auto")):
+            with pytest.raises(OutputError, match=r"another process is training in .*seed-0; wait for it"):
+                train_all([training], panels, where)
+        return trainer.train_iql()
+
+    monkeypatch.setattr(FinFlowTrainer, "train_iql", begin_again)
+    train(panels, training)
+    assert len(runs_of(training)) == 1
+    assert is_finished(training, serial.panel)
+    assert not list(training.place.glob(".*"))
+
+
+def test_the_folder_of_a_job_keeps_no_password(tmp_path: Path) -> None:
+    begin(tmp_path / "job", small_config(tmp_path, {"tune.storage": "postgresql://me:secret@db/none"}))
+    assert "secret" not in (tmp_path / "job" / "config.yaml").read_text()
+
+
+def test_a_folder_is_let_go_of_when_its_process_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    script = "import sys; from pathlib import Path; from finflow.files import in_use\n"
+    script += "with in_use(Path(sys.argv[1])): print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(OutputError, match="another process"), in_use(folder):
+            pass
+        other.kill()
+    with in_use(folder):
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert not list(folder.iterdir())
 
 
 def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: Job, tmp_path: Path) -> None:

@@ -69,6 +69,24 @@ def fail(table: Any) -> dict[str, Any]:
     raise MarketError("no prices")
 
 
+def stopped(table: Any, folder: Path) -> dict[str, Any]:
+    (folder / "begun").touch()
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        time.sleep(1.0)
+        (folder / "stopped").touch()
+        raise
+    return {}
+
+
+def fail_once_begun(table: Any, folder: Path) -> dict[str, Any]:
+    while not (folder / "begun").exists():
+        time.sleep(0.05)
+    raise MarketError("no prices")
+
+
 def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
     stream = io.StringIO()
     shared = {"table": np.arange(1000.0)}
@@ -84,6 +102,14 @@ def test_what_tasks_share_is_stored_once_and_an_error_keeps_its_kind(
     assert "t2: done" in said
     with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
         run(cluster, [Task("seed 7", fail, {})])
+
+
+def test_tasks_have_time_to_stop_in(cluster: Any, two_nodes: list[Any], tmp_path: Path) -> None:
+    """A trial of a search is put back then, and not taken for lost."""
+    functions = {"long": stopped, "bad": fail_once_begun}
+    with pytest.raises(MarketError, match=r"^bad: no prices$"):
+        run(cluster, [Task(name, function, {"folder": tmp_path}) for name, function in functions.items()])
+    assert (tmp_path / "stopped").exists()
 
 
 def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
@@ -170,13 +196,18 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     assert str(away[0].place) in config.read_text()
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     ray.shutdown()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
-        assert main(["--mode", "train", "--seeds", "2", "--cluster", f"127.0.0.1:{port}", "--dry-run"]) == 2
-    assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+        for command in (["--mode", "train", "--seeds", "2", "--dry-run"], ["--mode", "tune"]):
+            assert main([*command, "--cluster", f"127.0.0.1:{port}"]) == 2
+            assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()
     with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
         run_tasks([], Where(cluster="nowhere"), stream=io.StringIO())
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -163,7 +162,7 @@ def test_a_worker_that_is_taken_for_lost_does_not_change_the_count(opens: Opens)
     book = opens()
     trial = taken(book)
     assert book.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-    book._retry(book.study, deepcopy(book.storage.get_trial(trial._trial_id)))
+    book._retry(book.study, book.storage.get_trial(trial._trial_id))
     with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
         trial.report(1.0, 1)
     assert (book.counts.all, book.counts.waiting) == (6, 6)
@@ -177,12 +176,49 @@ def test_a_trial_that_was_stopped_on_purpose_waits_again(opens: Opens) -> None:
     assert (book.counts.all, book.counts.waiting) == (6, 6)
 
 
+def lose_worker(book: Book, trial: Trial) -> list[int]:
+    """Have a trial's worker be gone, and find that out."""
+    trial.set_user_attr("worker", {"host": study._host(), "pid": os.getpid(), "born": "before"})
+    return book.revive()
+
+
+def test_stops_on_purpose_use_up_no_retries(opens: Opens) -> None:
+    book = opens(retries=1)
+    for _ in range(3):
+        book.put_back(taken(book))
+    trial = taken(book)
+    assert lose_worker(book, trial) == [trial.number]
+    assert lose_worker(book, taken(book)) == []
+    assert (book.counts.failed, book.counts.waiting, book.counts.all) == (1, 5, 6)
+
+
+def test_a_trial_that_waits_again_keeps_nothing_of_its_course(opens: Opens) -> None:
+    """Its worker of before, who is gone, is none of the next one's."""
+    book = opens()
+    trial = taken(book)
+    trial.suggest_float("a", 0.0, 1.0)
+    trial.set_user_attr("reason", "the guard gave up")
+    book.storage.set_trial_system_attr(trial._trial_id, "completed_rung_0", 0.5)
+    assert lose_worker(book, trial) == [0]
+    again = taken(book)
+    assert book.revive() == []
+    frozen = book.study.trials[again.number]
+    assert frozen.params == {"a": 0.5}
+    assert "reason" not in frozen.user_attrs
+    assert "completed_rung_0" not in frozen.system_attrs
+
+
+def test_a_trial_that_waits_again_comes_before_those_that_were_not_begun(opens: Opens) -> None:
+    book = opens()
+    book.study.tell(taken(book), 1.0)
+    book.put_back(taken(book))
+    assert [study.first_number(book.study.trials[taken(book).number]) for _ in range(3)] == [1, 2, 3]
+
+
 def test_a_trial_that_loses_every_worker_is_given_up(opens: Opens) -> None:
     book = opens(retries=1)
-    for _ in range(2):
-        trial = next(one for one in iter(book.claim, None) if one.number in (0, 6))
-        trial.set_user_attr("worker", {"host": study._host(), "pid": os.getpid(), "born": "before"})
-        assert book.revive() == ([0] if trial.number == 0 else [])
+    assert lose_worker(book, taken(book)) == [0]
+    assert lose_worker(book, taken(book)) == []
     assert book.counts.failed == 1
     assert book.counts.all == 6
 
@@ -205,7 +241,10 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
     steady = TuneConfig(storage=f"sqlite:///{tmp_path / 'other.db'}", n_trials=6, startup_trials=2)
     whole, _ = open_book(steady, tmp_path, "steady", IDENTITY, 10, True)
     whole.fill({"a": 0.5})
-    assert [draw(opens(startup_trials=2)) for _ in range(6)] == [draw(whole) for _ in range(6)]
+    found = [draw(opens(startup_trials=2)) for _ in range(3)]
+    opens().put_back(taken(opens(startup_trials=2)))
+    found += [draw(opens(startup_trials=2)) for _ in range(3)]
+    assert found == [draw(whole) for _ in range(6)]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +267,10 @@ def test_a_study_that_is_another_is_refused(identity: dict[str, str], words: str
     [
         "postgresql+psycopg://me:secret@127.0.0.1:1/none",
         "nonsense",
+        "postgresql+psycopg://me:secret@127.0.0.1:port/none",
+        "postgresql+psycopg://127.0.0.1:1/none?user=me&password=secret",
+        "postgresql:me:secret@127.0.0.1/none",
+        "postgresql://me:secret",
         "sqlite:////none/such/folder/trials.db",
         "oracle://me:secret@127.0.0.1/none",
         "journal:/dev/null/trials.log",

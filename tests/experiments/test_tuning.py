@@ -10,7 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from finflow.evaluation.overfitting import overfitting
 from finflow.experiments import trials, tuning
 from finflow.experiments.best import ATTRIBUTES, BEST, unpacked
 from finflow.experiments.engine import Where
+from finflow.experiments.study import Book
 from finflow.experiments.study_report import REPORTS, RETURNS
 from finflow.experiments.trials import Arena, arena_of, run_trial
 from finflow.experiments.tuning import StudyOutcome, begin, rerun, stored_study, take_trials, tune
@@ -177,8 +181,31 @@ def test_any_trial_done_again_alone_gives_the_same_bits(found: tuple[Config, Stu
     for number in (done[0], done[-1], failed[0]):
         (line,) = rerun(config, outcome.folder, number)
         assert line.endswith("bit for bit as recorded")
+    assert not (outcome.folder / "scratch").exists()
     with pytest.raises(ConfigError, match="no such trial"):
         rerun(config, outcome.folder, 99)
+
+
+def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Path) -> None:
+    begun = begin(made(tmp_path, tune__retries=0))
+    first = begun.book.claim()
+    assert first is not None
+    begun.book.put_back(first)
+    with pytest.raises(ConfigError, match=r"--trial 0: it was stopped .* waited again as trial 6: name that"):
+        rerun(begun.config, begun.folder, 0)
+    again = begun.book.claim()
+    assert again is not None
+    begun.book.storage.set_trial_state_values(again._trial_id, TrialState.FAIL)
+    with pytest.raises(ConfigError, match="--trial 6: its worker was lost each time, and nothing was recorded"):
+        rerun(begun.config, begun.folder, 6)
+
+
+@pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--dry-run"]])
+def test_a_trial_is_done_again_here_and_now(
+    option: list[str], found: tuple[Config, StudyOutcome, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--mode", "tune", "--resume", str(found[1].folder), "--trial", "0", *option]) == 2
+    assert "--trial does one trial again, here" in capsys.readouterr().err
 
 
 def test_a_trial_that_comes_out_otherwise_is_told(
@@ -232,6 +259,11 @@ def test_the_report_shows_the_study_and_the_luck_of_its_choice(found: tuple[Conf
     assert numbers["summary"]["tried"] == len(which)
 
 
+def test_nobody_else_can_read_what_names_the_storage(found: tuple[Config, StudyOutcome, list[str]]) -> None:
+    _, outcome, _ = found
+    assert (outcome.folder / "study.yaml").stat().st_mode & 0o777 == 0o600
+
+
 # --- going on
 
 
@@ -243,6 +275,26 @@ def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, 
     assert again.folder == outcome.folder
     assert begin(more, outcome.folder).book.counts.finished == 7
     assert tune(before, outcome.folder, HERE, lambda line: None).lines[0].startswith("7 trials: ")
+
+
+def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, outcome, _ = found
+    config = stored_study(outcome.folder)
+    inside, most = 0, 0
+
+    def fill(book: Book, first: object) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.5)
+        inside -= 1
+
+    monkeypatch.setattr(Book, "fill", fill)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: begin(config, outcome.folder), range(3)))
+    assert most == 1
 
 
 @pytest.mark.parametrize(
@@ -332,6 +384,78 @@ def _wait_for(
             if ready(states, workers):
                 return states, workers
     pytest.fail((folder / "said.txt").read_text())
+
+
+def test_a_study_that_was_not_begun_to_the_end_can_be_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = made(tmp_path, tune__storage=f"sqlite:///{tmp_path / 'trials.db'}", tune__name="mine")
+
+    def stop(book: Book, first: object) -> None:
+        book.study.enqueue_trial({})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Book, "fill", stop)
+        with pytest.raises(KeyboardInterrupt):
+            begin(config)
+    assert not list(tmp_path.glob("logs/studies/*"))
+    assert begin(config).book.counts.all == 6
+
+
+def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
+    command = f"python main.py --mode tune --resume '{begun.folder}'"
+    assert tuning._how_to_go_on(begun) == f"stopped; 0 of 6 trials are over; to go on: {command}"
+    assert command in (begun.folder / "study.yaml").read_text()
+
+    def lose(book: Book) -> None:
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(Book, "counts", property(lose))
+    assert tuning._how_to_go_on(begun) == f"stopped; to go on: {command}"
+    with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
+        tuning._work(begun, HERE, print)
+
+
+def test_a_fault_of_the_report_is_none_of_the_storage(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, outcome, _ = found
+    begun = begin(stored_study(outcome.folder), outcome.folder)
+
+    def fail(*given: object) -> None:
+        raise OSError("no font")
+
+    monkeypatch.setattr(tuning, "report_study", fail)
+    with pytest.raises(OSError, match="no font"):
+        tuning.conclude(begun)
+
+
+# --- other machines
+
+
+def test_a_storage_that_other_machines_do_not_see_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["here", "there", "there", "gone"]
+    nodes = [{"NodeManagerHostname": name, "Alive": name != "gone"} for name in names]
+    joined = nullcontext(SimpleNamespace(nodes=lambda: nodes))
+    monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
+    for storage in (None, f"sqlite:///{tmp_path / 'trials.db'}"):
+        with pytest.raises(ConfigError, match="the cluster has 2 machines, and SQLite keeps trials on one"):
+            tune(made(tmp_path, tune__storage=storage), None, Where(cluster="auto"))
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
+    space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
+    config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
+    begun = begin(config)
+    arena, elsewhere = begun.arena, tmp_path / "elsewhere"
+    assert tuning.work(arena.panel, begun.config, elsewhere, arena.folds, arena.tries) == {"trials": 1}
+    assert begun.book.counts.complete == 1
+    assert not elsewhere.exists()
 
 
 # --- what goes wrong in a trial
@@ -427,7 +551,7 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
 
 
 def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raises(tmp_path: Path) -> None:
-    config = made(tmp_path)
+    config = made(tmp_path, tune__storage="postgresql+psycopg://me:secret@db/none")
     arena = arena_of(config, (), 6)
     told: list[Validation] = []
 
@@ -442,6 +566,9 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
     assert told[0].phase == "offline"
     assert told[0].best
     assert told[0].update > 0
+    written = [path for path in (tmp_path / "logs").rglob("*") if path.is_file()]
+    assert "config.yaml" in {path.name for path in written}
+    assert not any(b"secret" in path.read_bytes() for path in written)
 
 
 # --- the command line
@@ -453,6 +580,7 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
         (["--n-trials", "0"], "tune.n_trials = 0 (command line): must be a whole number of at least 1"),
         (["--objective", "sharp"], "did you mean sharpe?"),
         (["--set", "tune.storage=postgresql+psycopg://me:secret@127.0.0.1:1/none"], "cannot use the storage postgres"),
+        (["--storage", "postgresql://me:secret@db:port/none"], "'postgresql:...': it is no URL of a database"),
         (["--set", "tune.space={bcell.gama: {low: 0.9, high: 0.99}}"], "the nearest valid key is bcell.gamma"),
         (["--workers", "0"], "'0' must be a whole number, 1 or more"),
         (["--trial", "3"], "--trial belongs to --mode tune with --resume"),
@@ -478,6 +606,18 @@ def test_a_mistake_is_one_line(
     assert not list(tmp_path.glob("logs/studies/*"))
 
 
+def test_the_seeds_of_a_search_are_those_of_its_trials_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Config] = []
+
+    def search(config: Config, *others: object) -> StudyOutcome:
+        given.append(config)
+        return StudyOutcome(tmp_path, tmp_path / "report.html", None, [])
+
+    monkeypatch.setattr(tuning, "tune", search)
+    assert main(["--mode", "tune", "--seeds", "4"]) == 0
+    assert given == [load_config(None, {"tune.seeds": 4}, environ={})]
+
+
 @pytest.mark.parametrize("option", [["--workers", "2"], ["--cluster", "auto"], ["--trial", "1"]])
 def test_options_of_a_search_are_refused_elsewhere(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mode", "backtest", "--strategy", "momentum", *option]) == 2
@@ -491,3 +631,19 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert said.startswith("6 trials of 3 trainings each (1 folds, 3 seeds): 18 trainings over 3 searched keys\n")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_counts_what_is_left_and_who_does_it(
+    found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
+    joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
+    monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
+    _, outcome, _ = found
+    more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
+    over = begin(stored_study(outcome.folder), outcome.folder).book.counts.finished
+    left = 10 - over
+    first, second = tuning.lines_of_plan(more, Where(cluster="auto"), outcome.folder)
+    assert first.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")
+    assert second.startswith(f"about {-(-left // 2)}.0 hours on 2 workers")
+    assert tuning.lines_of_plan(more, Where(workers=50))[1].startswith("about 1.0 hours on 10 workers")

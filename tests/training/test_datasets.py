@@ -6,12 +6,14 @@ import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finflow.cli.safety import run_safely
 from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
+from finflow.offline.dataset import OfflineDataset
 from finflow.training import datasets
 from finflow.training.datasets import export, offline_data, show, take_in
 from finflow.training.materials import prepare
@@ -34,6 +36,18 @@ def test_a_file_is_collected_once_and_reused_then(tiny: Make, tmp_path: Path, mo
     assert second.dataset.meta == first.dataset.meta
     assert "collected: " in first.lines()[0]
     assert "reused: " in second.lines()[0]
+
+
+def test_the_folder_stays_from_its_check_on(tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may be about to write into it."""
+    config, folder, honest = tiny(), tmp_path / "new", datasets.collect
+
+    def collect(*given: Any) -> OfflineDataset:
+        assert folder.is_dir()
+        return honest(*given)
+
+    monkeypatch.setattr(datasets, "collect", collect)
+    assert offline_data(config, prepare(config), folder / "set.npz").path.is_file()
 
 
 @pytest.mark.parametrize(
