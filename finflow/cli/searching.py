@@ -20,7 +20,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
     read_seeds_for(arguments, "tune")
     if folder is None:
         return resolve(arguments)
-    from finflow.experiments.tuning import stored_study
+    from finflow.experiments.study_folder import stored_study
 
     return resolve(arguments, stored_study(folder))
 
@@ -35,8 +35,10 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     arguments
         With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
     """
-    from finflow.experiments import tuning
     from finflow.experiments.engine import Where, ready
+    from finflow.experiments.rerun import rerun
+    from finflow.experiments.search_plan import lines_of_plan
+    from finflow.experiments.tuning import tune
     from finflow.training.stopping import request_stop
 
     if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
@@ -44,12 +46,12 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     where = Where(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
     with ready(where):
         if arguments.dry_run:
-            print("\n".join(tuning.lines_of_plan(config, where, arguments.resume)))
+            print("\n".join(lines_of_plan(config, where, arguments.resume)))
             return
         with stopping_between_updates(request_stop):
             if arguments.trial is not None:
-                print("\n".join(tuning.rerun(config, arguments.resume, arguments.trial)))
+                print("\n".join(rerun(config, arguments.resume, arguments.trial)))
                 return
-            outcome = tuning.tune(config, arguments.resume, where)
+            outcome = tune(config, arguments.resume, where)
     print("\n".join(outcome.lines))
     print(f"report: {outcome.report}")

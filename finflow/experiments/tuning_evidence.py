@@ -22,7 +22,8 @@ from finflow.experiments.engine import Where
 from finflow.experiments.evidence import Variant
 from finflow.experiments.offline_methods import half_width
 from finflow.experiments.search_space import DEFAULT_SPACE, configured
-from finflow.experiments.tuning import begin, stored_study, tune
+from finflow.experiments.study_folder import begin, stored_study
+from finflow.experiments.tuning import tune
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal import optimum_of

@@ -25,8 +25,10 @@ from finflow.experiments.durability import small_config
 from finflow.experiments.engine import Task, Where, run_tasks
 from finflow.experiments.jobs import job_of
 from finflow.experiments.protocols import plan_of
+from finflow.experiments.rerun import rerun
+from finflow.experiments.study_folder import stored_study
 from finflow.experiments.trainings import Training, is_finished, train_all
-from finflow.experiments.tuning import rerun, stored_study, tune
+from finflow.experiments.tuning import tune
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 

@@ -25,13 +25,17 @@ from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.overfitting import overfitting
-from finflow.experiments import trials, tuning
+from finflow.experiments import doing_trials, search_plan, trials, tuning
 from finflow.experiments.best import ATTRIBUTES, BEST, unpacked
+from finflow.experiments.doing_trials import take_trials, work
 from finflow.experiments.engine import Where
+from finflow.experiments.rerun import rerun
+from finflow.experiments.search_plan import lines_of_plan
 from finflow.experiments.study import Book
+from finflow.experiments.study_folder import begin, stored_study
 from finflow.experiments.study_report import REPORTS, RETURNS
 from finflow.experiments.trials import Arena, arena_of, run_trial
-from finflow.experiments.tuning import StudyOutcome, begin, rerun, stored_study, take_trials, tune
+from finflow.experiments.tuning import StudyOutcome, tune
 from finflow.training.run import Validation
 from finflow.training.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
@@ -453,7 +457,7 @@ def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
     config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
     begun = begin(config)
     arena, elsewhere = begun.arena, tmp_path / "elsewhere"
-    assert tuning.work(arena.panel, begun.config, elsewhere, arena.folds, arena.tries) == {"trials": 1}
+    assert work(arena.panel, begun.config, elsewhere, arena.folds, arena.tries) == {"trials": 1}
     assert begun.book.counts.complete == 1
     assert not elsewhere.exists()
 
@@ -476,7 +480,7 @@ class Failing:
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=4, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     errors = (TrainingError("the guard gave up"), RuntimeError("a fault\nof torch"), FloatingPointError("nan"))
-    monkeypatch.setattr(tuning, "run_trial", Failing(*errors))
+    monkeypatch.setattr(doing_trials, "run_trial", Failing(*errors))
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 1 to their end, 0 stopped early, 3 failed"
     found = begin(stored_study(outcome.folder), outcome.folder).book.trials
@@ -486,7 +490,7 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, mo
 
 def test_a_disk_at_fault_fails_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=1)
-    monkeypatch.setattr(tuning, "run_trial", Failing(OutputError("cannot write: no space")))
+    monkeypatch.setattr(doing_trials, "run_trial", Failing(OutputError("cannot write: no space")))
     with pytest.raises(OutputError, match="no space"):
         tune(config, None, HERE, lambda line: None)
     (folder,) = (tmp_path / "logs" / "studies").iterdir()
@@ -636,14 +640,14 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_a_dry_run_counts_what_is_left_and_who_does_it(
     found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
+    monkeypatch.setattr(search_plan, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
     joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
     monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
     _, outcome, _ = found
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
     over = begin(stored_study(outcome.folder), outcome.folder).book.counts.finished
     left = 10 - over
-    first, second = tuning.lines_of_plan(more, Where(cluster="auto"), outcome.folder)
+    first, second = lines_of_plan(more, Where(cluster="auto"), outcome.folder)
     assert first.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")
     assert second.startswith(f"about {-(-left // 2)}.0 hours on 2 workers")
-    assert tuning.lines_of_plan(more, Where(workers=50))[1].startswith("about 1.0 hours on 10 workers")
+    assert lines_of_plan(more, Where(workers=50))[1].startswith("about 1.0 hours on 10 workers")
