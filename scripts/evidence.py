@@ -219,9 +219,9 @@ Searches of {TRIALS} trials of the demo's configuration on made-up markets (docs
 ratio of 0.5), one sample of the market a pair; objective: the Sharpe ratio of the validation window, one training a
 trial; searched is what `tune.space` searches by default but for the weights of the objective, with sizes about the
 demo's and a temperature from 0.01 (`SEARCH` in finflow/experiments/tuning_evidence.py). Market and sizes were chosen
-while looking at the sample of the first pair. The best of each search is
-trained anew with {FRESH} seeds that no search has seen, and scored on the test window: 1 is the optimal policy, 0 the
-better of equal weight and holding. Mean over pairs, and half the width of its 95 % interval.
+while looking at the sample of the first pair. The best of each search is trained anew with {FRESH} seeds that no search
+has seen, and scored on the test window: 1 is the optimal policy, 0 the better of equal weight and holding. Mean over
+pairs, and half the width of its 95 % interval.
 
 """
 
