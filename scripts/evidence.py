@@ -245,13 +245,29 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of the guard's trainings and others that say so")
+    parser.add_argument("--seeds", type=_count, default=5, help="seeds of the guard's trainings and others that say so")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
-    parser.add_argument("--sb3-python", type=Path, metavar="PATH", help=f"optimality: peers beside ours. {HINT}")
+    parser.add_argument(
+        "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality: peers beside ours. {HINT}"
+    )
     given = parser.parse_args(arguments)
     for name, make in pages.items():
         if given.what in ("all", name):
             make(given)
+
+
+def _count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
+    return int(text)
+
+
+def _interpreter(text: str) -> Path:
+    """A Python that is there: looked for now, and not after hours."""
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no {text}; name the interpreter that has the peers")
+    return Path(text)
 
 
 def _ablation(given: argparse.Namespace) -> None:

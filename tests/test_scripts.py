@@ -173,3 +173,17 @@ def test_the_page_of_keys_has_every_section() -> None:
     page = (SCRIPTS.parent / "docs" / "configuration.md").read_text("utf-8")
     for section in Config.model_fields:
         assert f"\n## {section}: " in page
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--seeds", "0"], "0 is no whole number of at least 1"),
+        (["--sb3-python", "/nowhere/python"], "there is no /nowhere/python; name the interpreter that has the peers"),
+    ],
+)
+def test_evidence_refuses_at_once_what_would_fail_after_hours(given: list[str], said: str) -> None:
+    command = [sys.executable, str(SCRIPTS / "evidence.py"), "optimality", *given]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.rstrip().endswith(said)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from finflow.config import Config
 from finflow.env.decision import DecisionProcess
 from finflow.errors import FinflowError
-from finflow.files import check_writable
+from finflow.files import check_writable, missing_folders, remove_empty
 from finflow.offline.card import card_lines
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
@@ -74,9 +74,14 @@ def offline_data(
         path = config.output.offline_dir / f"dataset-{name}.npz"
     if path.exists() and not recollect:
         return OfflineData(load_dataset(path, expected), path, reused=True)
+    made = missing_folders(path.parent)
     check_writable(path.parent, "output.offline_dir" if given is None else "folder")
-    dataset = collect(config, process, window)
-    save_dataset(path, dataset)
+    try:
+        dataset = collect(config, process, window)
+        save_dataset(path, dataset)
+    except BaseException:
+        remove_empty(made)
+        raise
     return OfflineData(dataset, path, reused=False)
 
 
