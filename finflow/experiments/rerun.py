@@ -43,7 +43,7 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     with reaching(shown_url(config.tune.storage, folder)):
         trial = _recorded(book, number)
         tries = int(book.study.user_attrs.get(TRIES, config.tune.n_trials))
-    again = Again(trial)
+    again = Comparing(trial)
     values: Sequence[float] | None = None
     reason = None
     try:
@@ -96,7 +96,7 @@ def _own_scratch(folder: Path, number: int) -> Iterator[Path]:
         remove_empty([folder / SCRATCH])
 
 
-class Again:
+class Comparing:
     """Compares the course of a trial with what was recorded of it, and stops where that was stopped."""
 
     def __init__(self, trial: FrozenTrial) -> None:

@@ -69,7 +69,7 @@ class Counts:
         return self.finished + self.running + self.waiting
 
 
-class Again:
+class Requeue:
     """Has a trial that was begun wait again, under another number: with its values, and nothing of its course.
 
     Parameters
@@ -124,7 +124,7 @@ class Book:
     ) -> None:
         self.study, self.storage, self.tune, self.alive = study, storage, tune, alive
         self.study.pruner = pruner_of(tune, levels)
-        self._retry = Again(tune.retries)
+        self._retry = Requeue(tune.retries)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -376,7 +376,7 @@ def _open(tune: TuneConfig, folder: Path) -> tuple[BaseStorage, Path | None]:
         engine_kwargs={"connect_args": arguments.get(backend, {})},
         heartbeat_interval=tune.heartbeat,
         grace_period=GRACE * tune.heartbeat,
-        heartbeat_stale_trial_callback=Again(tune.retries),
+        heartbeat_stale_trial_callback=Requeue(tune.retries),
     )
     if backend == SQLITE:
         _take_turns(storage.engine)

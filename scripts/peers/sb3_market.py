@@ -152,7 +152,6 @@ def main() -> None:
         market,
         gamma=config.bcell.gamma,
         gradient_steps=-1,
-        learning_starts=1000,
         seed=config.train.seed,
         device="cpu",
     )
