@@ -23,14 +23,18 @@ __all__ = ["connected", "machines", "run_on_ray", "slots"]
 
 POLL = 0.5  # seconds
 REACH = 5.0  # seconds in which an address has to answer
+BOARD = 60.0  # seconds in which the board has to stand: a process of its own, on a machine that may be busy
 
 
 def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
     """Do all tasks of a ledger on the cluster ``where.cluster``."""
     with connected(where) as ray, stopping_at_once():
         here = ray.get_runtime_context().get_node_id()
-        near = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(here, soft=True)
+        affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        near = affinity(here, soft=False)  # lest it be lost with a node of the tasks: soft=True puts it on any
         board = ray.remote(num_cpus=0, scheduling_strategy=near)(_Board).remote()
+        news = _News(ray, board, ledger)
+        news.show(BOARD)
         gpus = 1 if where.device == "cuda" or (where.device == "auto" and ray.cluster_resources().get("GPU")) else 0
         remote = ray.remote(num_cpus=where.threads, num_gpus=gpus, max_retries=where.retries)(_on_node)
         stored = [ray.put(value) for value in shared.values()]
@@ -44,9 +48,10 @@ def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
                     given = (board, number, code_hash(), task.function, dict(task.arguments), list(shared))
                     under_way[remote.options(name=task.name).remote(*given, *stored)] = number
                 if not under_way:
+                    news.show(REACH)
                     return
                 ended, _ = ray.wait(list(under_way), timeout=POLL)
-                _show(ray, board, ledger)
+                news.show()
                 for reference in ended:
                     _take(ray, reference, under_way.pop(reference), ledger)
         except BaseException as error:
@@ -151,18 +156,38 @@ def _take(ray: Any, reference: Any, number: int, ledger: Ledger) -> None:
         ledger.settle(number, reply)
 
 
-def _show(ray: Any, board: Any, ledger: Ledger) -> None:
-    """Show what tasks have pinned to the board; the display is no reason to fail."""
-    with suppress(ray.exceptions.RayError):
-        for number, kind, content in ray.get(board.take.remote(), timeout=REACH):
-            name = ledger.given[number].name
-            if kind == "begin":
-                ledger.overview.begin(name, f" on {content}")
-            elif kind != "again":
-                ledger.overview.news(name, kind, content)
-            else:
-                ledger.overview.again(name, f"its process or node died; it is on {content} now")
-                ledger.overview.begin(name)
+class _News:
+    """What tasks pin to the board, shown; the display is no reason to fail, nor to wait for long.
+
+    A board that is slow to answer is not asked again meanwhile: what it took down for an answer that nobody waits for
+    would be lost.
+    """
+
+    def __init__(self, ray: Any, board: Any, ledger: Ledger) -> None:
+        self._ray, self._board, self._ledger = ray, board, ledger
+        self._asked: Any = None
+
+    def show(self, wait: float = POLL) -> None:
+        """Show what is known by now, or within ``wait`` seconds."""
+        with suppress(self._ray.exceptions.RayError):
+            self._asked = self._asked or self._board.take.remote()
+            if not self._ray.wait([self._asked], timeout=wait)[0]:
+                return
+            asked, self._asked = self._asked, None
+            for number, kind, content in self._ray.get(asked):
+                self._show(number, kind, content)
+
+    def _show(self, number: int, kind: str, content: Any) -> None:
+        overview, name = self._ledger.overview, self._ledger.given[number].name
+        ended = number in self._ledger.results
+        if kind == "begin" and not ended:
+            overview.begin(name, f" on {content}")
+        elif kind == "again":
+            overview.again(name, f"its process or node died; it is on {content} now")
+            if not ended:
+                overview.begin(name)
+        elif kind != "begin":
+            overview.news(name, kind, content)
 
 
 class _Board:
@@ -199,13 +224,15 @@ def _on_node(
     *shared: Any,
 ) -> Reply:
     """Do a task on a node, with what is shared as Ray fetched it."""
+    ray: Any = importlib.import_module("ray")
     host = socket.gethostname()
 
     def send(kind: str, content: Any) -> None:
         with suppress(Exception):  # where nobody listens any more, the task itself matters
             board.pin.remote(number, kind, content)
 
-    send("begin", host)
+    with suppress(ray.exceptions.RayError):  # heard before the work begins, lest a task that is lost be taken for new
+        ray.get(board.pin.remote(number, "begin", host), timeout=REACH)
     if code_hash() != code:
         said = f"the node {host} has other code of finflow than this machine; install the same there"
         return {"kind": "error", "class": "ConfigError", "said": said}

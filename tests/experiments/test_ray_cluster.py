@@ -34,8 +34,8 @@ from finflow.market.panel import MarketPanel
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
 
-#: How soon a lost node is noticed, in tests.
-QUICK = {"_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}}
+#: How soon a lost node is noticed, in tests; and workers that do not starve beside other tests.
+QUICK = {"_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "worker_niceness": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,9 @@ def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     tasks = [Task(f"t{n}", total, {"number": n, "folder": tmp_path, "seconds": 60.0}) for n in range(3)]
-    found, _ = run(cluster, tasks)
+    found, said = run(cluster, tasks)
     killer.join()
+    assert "its process or node died; it is on " in said
     assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
     assert len(list(tmp_path.glob("*-*"))) == 4  # three tasks, one of them twice
 
