@@ -99,8 +99,9 @@ reduced alike: {", ".join(f"`{key}` {value}" for key, value in REDUCED.items() i
 The last policy of each, so that no checkpoint was chosen by this window; some defaults were, when it was looked at
 before. IQL alone is the same training as B-Cell, at the hand-over. Mean over seeds, and half the width of its 95 %
 interval: of seeds, on one window, so that it says nothing about other years. One head: `bcell.one_head`. Without CQL:
-`bcell.cql_alpha` 0. From scratch: `train.offline_training_epochs` 0, so that networks begin at random and Cal-QL has
-no fitted value to bound by (`bcell.calibration` none); it has fewer updates.
+`bcell.cql_alpha` 0. Without holding experts to their families: `bcell.expert_cloning` 0. In bfloat16:
+`bcell.mixed_precision`. From scratch: `train.offline_training_epochs` 0, so that networks begin at random and Cal-QL
+has no fitted value to bound by (`bcell.calibration` none); it has fewer updates.
 
 """
 NULLS_HEAD = """# Evidence about the verdict

@@ -21,6 +21,8 @@ PARTS: dict[str, dict[str, object]] = {
     "whole": {},
     "one-head": {"bcell.one_head": True},
     "without-cql": {"bcell.cql_alpha": 0.0},
+    "free-experts": {"bcell.expert_cloning": 0.0},
+    "bfloat16": {"bcell.mixed_precision": True},
     "from-scratch": {"train.offline_training_epochs": 0, "bcell.calibration": "none"},  # there is no fitted value
 }
 #: Row of the table -> part and stage.
@@ -29,6 +31,8 @@ ROWS = {
     "B-Cell": ("whole", "end"),
     "without experts (one head)": ("one-head", "end"),
     "without CQL": ("without-cql", "end"),
+    "without holding experts to their families": ("free-experts", "end"),
+    "in bfloat16": ("bfloat16", "end"),
     "from scratch, without IQL": ("from-scratch", "end"),
 }
 #: Metric -> heading and scale.
