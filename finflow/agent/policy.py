@@ -270,15 +270,19 @@ class ExpertPolicy(nn.Module):
     def toward(
         self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float = 0.0
     ) -> Decision:
-        """Move from the current weights toward an aim, which learns as if by ``least_pull`` of the way at least."""
+        """Move from the current weights toward an aim, which learns as if by ``least_pull`` of the way at least.
+
+        Where nothing but cash is held, nothing is there to be patient about: the first purchase goes all the way.
+        """
         weights = states.weights
         distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
         rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
+        floor, ceiling = self.trade_range
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
         if self.trade_range != (0.0, 1.0):
-            floor, ceiling = self.trade_range
             trade_rate = floor + (ceiling - floor) * trade_rate
+        trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
         taught = aim
         if least_pull > 0.0:  # the same numbers, with a larger gradient
