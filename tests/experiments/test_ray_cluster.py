@@ -72,8 +72,8 @@ def fail(table: Any) -> dict[str, Any]:
 
 
 def stopped(table: Any, folder: Path) -> dict[str, Any]:
-    (folder / "begun").touch()
     try:
+        (folder / "begun").touch()
         for _ in range(600):
             time.sleep(0.1)
     except KeyboardInterrupt:
