@@ -404,10 +404,9 @@ class TrainConfig(Section):
 class WorldsConfig(Section):
     """Worlds beside the one history that happened, to learn in; each is off by default (docs/worlds.md)."""
 
-    assets: Int | None = Field(
+    assets: Annotated[Int, Field(ge=2)] | Literal["half"] | None = Field(
         default=None,
-        ge=2,
-        description="assets of an episode, drawn anew for each; the others are as if not listed; left out: all of them",
+        description="assets of an episode, drawn anew for each; the others are as if not listed; null: all of them",
     )
     bootstraps: Int = Field(
         default=0, ge=0, le=64, description="resampled histories beside the real one, from the training window's bars"
@@ -932,7 +931,7 @@ class Config(Section):
         if self.worlds.assets is not None and self.offline.decisions:
             raise ValueError(
                 f"worlds.assets = {self.worlds.assets} and offline.decisions are both set, but decisions of your own "
-                "are about all assets; leave one of them out"
+                "are about all assets; set worlds.assets to null, or leave the decisions out"
             )
         if self.bcell.risk_measure != "neutral" and self.train.reward_normalization.enabled:
             raise ValueError(

@@ -71,16 +71,15 @@ class EpisodeWorlds(NamedTuple):
             If an episode is to have more assets than there are.
         """
         span = (config.cost_low, config.cost_high) if costs else (1.0, 1.0)
-        if config.assets is None and span == (1.0, 1.0):
+        count = assets_of(config, n_assets)
+        if count is None and span == (1.0, 1.0):
             return None
         members = None
-        if config.assets is not None:
-            if config.assets > n_assets:
-                raise ConfigError(
-                    f"worlds.assets = {config.assets}: the market has {n_assets} assets; use fewer, or leave it out"
-                )
+        if count is not None:
+            if count > n_assets:
+                raise ConfigError(f"worlds.assets = {count}: the market has {n_assets} assets; use fewer, or null")
             rng = np.random.default_rng(np.random.SeedSequence([seed, PURPOSE]))
-            members = np.sort(rng.permuted(np.tile(np.arange(n_assets), (POOL, 1)), axis=1)[:, : config.assets], axis=1)
+            members = np.sort(rng.permuted(np.tile(np.arange(n_assets), (POOL, 1)), axis=1)[:, :count], axis=1)
         return cls(members, span)
 
     def draw(self, rng: np.random.Generator, count: int) -> Draws:
@@ -97,6 +96,18 @@ class EpisodeWorlds(NamedTuple):
     def attached(self, process: DecisionProcess) -> DecisionProcess:
         """The process with these sub-universes."""
         return process.with_universes(self.members)
+
+
+def assets_of(config: WorldsConfig, n_assets: int) -> int | None:
+    """Assets of an episode; None where it has all, as it does where half of them would be one, or there are but two."""
+    if config.assets != "half":
+        return config.assets
+    return max(n_assets // 2, 2) if n_assets > 2 else None
+
+
+def are_alike(config: WorldsConfig, n_assets: int) -> bool:
+    """Whether every episode is of the one world that happened, with all its assets."""
+    return assets_of(config, n_assets) is None and config.bootstraps == 0 and config.cost_low == config.cost_high == 1.0
 
 
 def places(members: NDArray[np.int64], n_weights: int) -> NDArray[np.int64]:

@@ -45,27 +45,26 @@ def market_variants(
     size : mapping
         What the trainings have in common; without it they are of the default size.
     """
-    markets: dict[str, tuple[int, dict[str, object]]] = {}
+    markets: dict[str, dict[str, object]] = {}
     for number in range(HALVES):
-        names = half_of_the_universe(number)
-        markets[f"half-{number}"] = len(names), {"market.tickers": ",".join(names)}
+        markets[f"half-{number}"] = {"market.tickers": ",".join(half_of_the_universe(number))}
     prices = etf_prices()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "factor-etfs.csv"
     prices.rename_axis("Date").to_csv(path)
-    markets["factor-etfs"] = prices.shape[1], {"market.source": "csv", "market.path": str(path), **ETF_WINDOWS}
+    markets["factor-etfs"] = {"market.source": "csv", "market.path": str(path), **ETF_WINDOWS}
     for kind in SYNTHETIC:
         made = {key: value for key, value in LEARNING.items() if key.startswith(("objectives.", "market."))}
         made |= {"market.source": "synthetic", "market.synthetic.kind": kind}
-        markets[kind] = 2, made
+        markets[kind] = made
     return [
         Variant(
             f"generalisation-market-{name}",
             tuple(range(seeds)),
-            {**size, **fitting(overrides, n_assets), **market, "evaluation.sweeps": False},
+            {**size, **fitting(overrides), **market, "evaluation.sweeps": False},
             measure=partial(train_and_read, name=name),
         )
-        for name, (n_assets, market) in markets.items()
+        for name, market in markets.items()
     ]
 
 
@@ -78,12 +77,9 @@ def half_of_the_universe(number: int) -> tuple[str, ...]:
     return tuple(assets[place] for place in np.sort(rng.permutation(len(assets))[: len(assets) // 2]))
 
 
-def fitting(overrides: Mapping[str, object], n_assets: int) -> dict[str, object]:
-    """A configuration for a market of so many assets: an episode has half of them, two at least, if it has not all."""
-    fitted = dict(overrides)
-    if fitted.get(WORLD_ASSETS) is not None:
-        fitted[WORLD_ASSETS] = max(2, n_assets // 2)
-    return fitted
+def fitting(overrides: Mapping[str, object]) -> dict[str, object]:
+    """A configuration for a market of any number of assets: an episode has half of them, if it has not all."""
+    return {key: "half" if key == WORLD_ASSETS and value is not None else value for key, value in overrides.items()}
 
 
 def train_and_read(config: Config, name: str) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from finflow.agent.anchor import kl_per_dimension
 from finflow.agent.batch import States
 from finflow.agent.bcell import states_of
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import WorldsConfig
 from finflow.env.decision import DecisionProcess, PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv, rows_of
+from finflow.env.worlds import are_alike
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.training.worlds import episode_worlds
 
@@ -53,7 +53,7 @@ def measure(run: TrainingRun, policy: ExpertPolicy) -> dict[str, float]:
     if not run.config.train.generalisation:
         return {}
     found = _windows(run, policy)
-    if run.config.worlds != WorldsConfig():
+    if not are_alike(run.config.worlds, run.materials.process.n_weights - 1):
         found |= _worlds(run, policy)
     found["gap"] = found["train_value"] - found["validation_value"]
     bcell = run.state.bcell

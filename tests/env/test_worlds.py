@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, WorldsConfig
 from finflow.env.decision import DecisionProcess, WorldState
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.env.worlds import EpisodeWorlds, narrowed, restricted, widened
+from finflow.env.worlds import EpisodeWorlds, are_alike, assets_of, narrowed, restricted, widened
 from finflow.errors import ConfigError
 
 Make = Callable[..., Any]
@@ -162,3 +162,13 @@ def test_the_pool_holds_every_asset_and_is_the_seed_s_own() -> None:
     assert not np.array_equal(members[0], members[2])
     assert len(draws(members[0])) == 35  # all threes of seven
     assert (np.diff(members[0], axis=1) > 0).all()
+
+
+@pytest.mark.parametrize(("n_assets", "count"), [(1, None), (2, None), (3, 2), (4, 2), (5, 2), (20, 10), (21, 10)])
+def test_half_of_a_market_is_two_assets_at_least_and_all_of_a_small_one(n_assets: int, count: int | None) -> None:
+    half = WorldsConfig(assets="half")
+    assert assets_of(half, n_assets) == count
+    worlds = EpisodeWorlds.of(half, n_assets, seed=3)
+    assert (None if worlds is None or worlds.members is None else worlds.members.shape[1]) == count
+    assert are_alike(half, n_assets) == (count is None)
+    assert not are_alike(WorldsConfig(assets="half", cost_high=2.0), n_assets)

@@ -116,10 +116,9 @@ def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() 
     assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
 
 
-def test_a_market_of_few_assets_has_sub_universes_of_fewer() -> None:
-    assert fitting({"worlds.assets": 10}, 10) == {"worlds.assets": 5}
-    assert fitting({"worlds.assets": 10}, 2) == {"worlds.assets": 2}
-    assert fitting({"bcell.dropout": 0.1}, 5) == {"bcell.dropout": 0.1}
+def test_sub_universes_fit_a_market_of_any_size() -> None:
+    assert fitting({"worlds.assets": 10, "bcell.dropout": 0.1}) == {"worlds.assets": "half", "bcell.dropout": 0.1}
+    assert fitting({"worlds.assets": None}) == {"worlds.assets": None}
 
 
 def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
