@@ -13,7 +13,8 @@ on one null market in six).
 
 The first counts the tries, the second allows for days that hang together, the third refuses a greater return that was
 only bought with greater risk. No is the reverse shown: the interval lies below zero, or the active return is negative
-with 95 % confidence. Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
+with 95 % confidence and the Sharpe ratio is no better either, since a lesser return may be the price of less risk.
+Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
 """
 
 from __future__ import annotations
@@ -174,10 +175,11 @@ def _ask(
         ),
         _paired(bounds),
     )
+    less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(differences) > 0.0)
     answer: Answer = "not shown"
     if all(reason.enough for reason in reasons):
         answer = "yes"
-    elif (bounds.defined and bounds.high < 0.0) or track.psr() <= 1.0 - CONFIDENCE:
+    elif (bounds.defined and bounds.high < 0.0) or less:
         answer = "no"
     return Verdict(answer, reasons, track, tries, variance, luck, superiority, bounds)
 

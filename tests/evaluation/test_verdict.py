@@ -85,6 +85,16 @@ def test_a_greater_return_for_greater_risk_is_no_yes() -> None:
     assert verdict.answer == "not shown"
 
 
+def test_a_lesser_return_for_lesser_risk_is_no_no() -> None:
+    """Half in cash earns less for certain, at the same Sharpe ratio or a better one."""
+    rng = np.random.default_rng(1)
+    baseline = rng.normal(1.5e-3, 0.01, 1500)
+    verdict = judged(0.5 * baseline + 2e-5 + rng.normal(0.0, 1e-4, 1500), baseline)
+    assert verdict.psr < 0.05
+    assert verdict.answer == "not shown"
+    assert judged(0.5 * baseline - 2e-5 + rng.normal(0.0, 1e-4, 1500), baseline).answer == "no"
+
+
 def test_what_loses_for_certain_is_a_no() -> None:
     verdict = judged(*made(-5e-4))
     assert verdict.answer == "no"
