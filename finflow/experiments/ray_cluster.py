@@ -224,15 +224,13 @@ def _on_node(
     *shared: Any,
 ) -> Reply:
     """Do a task on a node, with what is shared as Ray fetched it."""
-    ray: Any = importlib.import_module("ray")
     host = socket.gethostname()
 
     def send(kind: str, content: Any) -> None:
         with suppress(Exception):  # where nobody listens any more, the task itself matters
             board.pin.remote(number, kind, content)
 
-    with suppress(ray.exceptions.RayError):  # heard before the work begins, lest a task that is lost be taken for new
-        ray.get(board.pin.remote(number, "begin", host), timeout=REACH)
+    send("begin", host)
     if code_hash() != code:
         said = f"the node {host} has other code of finflow than this machine; install the same there"
         return {"kind": "error", "class": "ConfigError", "said": said}
