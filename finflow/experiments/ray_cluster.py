@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -224,6 +225,8 @@ def _on_node(
     *shared: Any,
 ) -> Reply:
     """Do a task on a node, with what is shared as Ray fetched it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, and cannot interrupt us
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     host = socket.gethostname()
 
     def send(kind: str, content: Any) -> None:

@@ -44,15 +44,25 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK})
+    with in_the_background():
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK})
     yield made
     ray.shutdown()
     made.shutdown()
 
 
+@contextlib.contextmanager
+def in_the_background() -> Iterator[None]:
+    """What is started here is as by a shell's ``&`` or from a service: deaf to Ctrl-C, and so are its children."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
 @pytest.fixture
 def two_nodes(cluster: Any) -> Iterator[list[Any]]:
-    nodes = [cluster.add_node(num_cpus=1, object_store_memory=10**8) for _ in range(2)]
+    with in_the_background():
+        nodes = [cluster.add_node(num_cpus=1, object_store_memory=10**8) for _ in range(2)]
     cluster.wait_for_nodes()
     yield nodes
     for node in list(cluster.worker_nodes):
