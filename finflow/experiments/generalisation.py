@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.metrics import summarise
+from finflow.evaluation.metrics import sharpe, summarise
 from finflow.evaluation.results import BASELINE
 from finflow.evaluation.sharpe_tests import track_of
 from finflow.experiments.evidence import Variant
@@ -64,6 +64,8 @@ DECAY: dict[str, object] = {
 }
 AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
+FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
+SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     "default": {},
     "sub-universes": UNIVERSES,
@@ -73,7 +75,9 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
     "decay-and-dropout": DECAY,
     "averaging": AVERAGE,
     "noise": NOISE,
-    "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE},
+    "rate-floor": FLOOR,
+    "anchor-to-equal-weight": SPREAD,
+    "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
 }
 """What is compared, by what differs from the defaults. Every one that was ever tried belongs here: they are counted."""
 CLASSICAL = "classical"
@@ -137,7 +141,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
         "training": _last_measured(measured),
         "judged": _figures(agent, config),
         "equal_weight": _figures(equal, config),
-        "active": [round(float(one), 8) for one in agent.returns - equal.returns],
+        "active": _rounded(agent.returns - equal.returns),
     }
 
 
@@ -154,7 +158,12 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
         "fold": fold,
         "seconds": {"processor": round(time.process_time() - began, 1)},
         "strategies": {run.name: _figures(run, config) for run in played},
+        "equal_weight_returns": _rounded(played[0].returns),
     }
+
+
+def _rounded(returns: FloatArray) -> list[float]:
+    return [round(float(one), 8) for one in returns]
 
 
 def _figures(run: Backtest, config: Config) -> dict[str, float]:
@@ -247,13 +256,31 @@ def deflated(results: Sequence[Result], name: str) -> float:
     return track.dsr(len(joined), max(observed, 1.0 / (len(joined[name]) - 1)))
 
 
+def together(results: Sequence[Result], name: str) -> float:
+    """Sharpe ratio over equal weight's of an ensemble, the mean over folds: capital shared among the seeds, every day.
+
+    Raises
+    ------
+    EvidenceError
+        If the returns of equal weight are not among the results.
+    """
+    equal = {one["fold"]: np.array(one["equal_weight_returns"]) for one in results if "equal_weight_returns" in one}
+    by_fold = _by_fold(_trainings(results)[name])
+    if missing := sorted(by_fold.keys() - equal.keys()):
+        raise EvidenceError(f"no returns of equal weight for fold {missing[0]}: an ensemble cannot be judged there")
+    return float(np.mean([sharpe(active + equal[fold]) - sharpe(equal[fold]) for fold, active in by_fold.items()]))
+
+
 def _joined(found: Sequence[Result]) -> FloatArray:
     """Mean active return over seeds, a day, window after window."""
-    parts = []
-    for fold in sorted({one["fold"] for one in found}):
-        parts.append(np.mean([one["active"] for one in found if one["fold"] == fold], axis=0))
-    joined: FloatArray = np.concatenate(parts)
+    joined: FloatArray = np.concatenate(list(_by_fold(found).values()))
     return joined
+
+
+def _by_fold(found: Sequence[Result]) -> dict[int, FloatArray]:
+    """Mean active return over seeds, a day, for each fold in turn."""
+    folds = sorted({one["fold"] for one in found})
+    return {fold: np.mean([one["active"] for one in found if one["fold"] == fold], axis=0) for fold in folds}
 
 
 def _trainings(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -285,6 +312,7 @@ def ranking_table(results: Sequence[Result]) -> str:
         "over equal weight",
         "standard error",
         "score",
+        "ensemble of seeds over equal weight",
         "drawdown",
         "turnover a year",
         "KL",
@@ -300,6 +328,7 @@ def ranking_table(results: Sequence[Result]) -> str:
             f"{one.mean:+.2f}",
             f"{one.error:.2f}",
             f"{one.score:+.2f}",
+            f"{together(results, one.name):+.2f}",
             shown_mean([100.0 * each["judged"]["max_drawdown"] for each in found], 1) + " %",
             shown_mean([each["judged"]["annual_turnover"] for each in found], 1),
             shown_mean([each["training"].get("kl", math.nan) for each in found]),
@@ -314,6 +343,7 @@ def ranking_table(results: Sequence[Result]) -> str:
             "",
             shown_mean([each["sharpe"] for each in found]),
             f"{np.mean(over):+.2f}",
+            "",
             "",
             "",
             shown_mean([100.0 * each["max_drawdown"] for each in found], 1) + " %",

@@ -24,6 +24,7 @@ from finflow.experiments.generalisation import (
     ranked,
     ranking_table,
     standard_error,
+    together,
     tried,
     walk_forward_variants,
 )
@@ -105,6 +106,20 @@ def test_everything_tried_is_counted_and_deflates() -> None:
     assert tried([*many, rules]) == 9
     chosen = chosen_overrides(many, {"good": {"bcell.dropout": 0.1}})
     assert chosen == {"bcell.dropout": 0.1, "evaluation.configurations_tried": 9}
+
+
+def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
+    rng = np.random.default_rng(3)
+    equal = rng.normal(4e-4, 0.01, 250)
+    luck = rng.normal(0.0, 0.004, 250)
+    opposed = made("opposed", [[0.0, 0.0]])
+    for one, sign in zip(opposed, (1.0, -1.0), strict=True):
+        one["active"] = (3e-4 + sign * luck).tolist()  # each has luck of its own, which cancels
+    rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}, "equal_weight_returns": equal.tolist()}
+    both = together([rules, *opposed], "opposed")
+    assert both == pytest.approx(3e-4 / equal.std(ddof=1) * math.sqrt(252.0), rel=1e-9)
+    with pytest.raises(EvidenceError, match="fold 1"):
+        together(opposed, "opposed")
 
 
 def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() -> None:
