@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.env.decision import DecisionProcess
 from finflow.evaluation.expert_traits import LONG, ExpertTraits, expert_traits
+from finflow.evaluation.gate_states import ByState, gate_by_state
+from finflow.market.asset_features import View
+from finflow.market.crisis import TwoStates, crisis
 from finflow.training.replay import MarketTensors
 
 ROWS = 1024  # decisions named at once
@@ -25,6 +28,34 @@ def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range
         held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
         found.append(policy(market.states(rows, held)).experts.double().cpu().numpy())
     return np.concatenate(found)
+
+
+@torch.no_grad()
+def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
+    """What the gate does in each state of the market; None where there is no decision, or no experts.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    process : DecisionProcess
+    window : range
+        Of bars.
+    states : TwoStates
+        The crisis score's, as fitted on the training window.
+    """
+    bars = process.decision_bars(window)
+    if not len(bars) or policy.names != EXPERTS:
+        return None
+    device = next(policy.parameters()).device
+    market, gates, cash = MarketTensors.of(process, device), [], []
+    for start in range(bars.start, bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
+        held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
+        decision = policy(market.states(rows, held))
+        gates.append(decision.gate.double().cpu().numpy())
+        cash.append(decision.aim[:, -1].double().cpu().numpy())
+    score = crisis(View(process.panel), states)[np.array(bars) - process.lag]
+    return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), EXPERTS)
 
 
 def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:

@@ -18,7 +18,7 @@ from finflow.agent.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation import agents_together, attribution, expert_traits, generalisation, why
+from finflow.evaluation import agents_together, attribution, expert_traits, gate_states, generalisation, why
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.field import Field, Make, sharing_fits
 from finflow.evaluation.further import sections_of, tables_of
@@ -39,7 +39,7 @@ from finflow.training.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.checkpoints import Checkpoint, policy_of
 from finflow.training.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.datasets import CARD
-from finflow.training.expert_portfolios import traits_on
+from finflow.training.expert_portfolios import gate_on, traits_on
 from finflow.training.explanation import Explainer
 from finflow.training.logging import EVENTS, METRICS
 from finflow.training.manifest import write_manifest
@@ -277,6 +277,10 @@ def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) ->
         traits = traits_on(policy, field.process, materials.split.validation)
         if traits is not None:
             made.append(expert_traits.section(traits, "the decisions of the validation window"))
+        fitted, known = materials.features.fitted, range(field.window.stop)
+        mixed = None if fitted is None else gate_on(policy, field.process, known, fitted.crisis)
+        if mixed is not None:
+            made.append(gate_states.section(mixed, policy.names, "all decisions up to the end of the judged window"))
         explainer = Explainer(policy, field.process, materials.features, field.window, field.runs[0])
         made.append(why.section(explainer.largest(NOTABLE)))
     return made

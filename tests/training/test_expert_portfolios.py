@@ -51,8 +51,14 @@ def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path)
     failing = [(name, of) for name in CLAIMS for of in ("sleeve", "total") if not found.holds(name, of)]
     assert failing == []
     assert all(found.invested(name) for name in CLAIMS)
-    reported = json.loads((outcome.report.parent / "metrics.json").read_text())["expert_traits"]
+    numbers = json.loads((outcome.report.parent / "metrics.json").read_text())
+    reported, mixed = numbers["expert_traits"], numbers["gate_states"]
     assert reported["days"] == found.days > 900
+    assert min(mixed[state]["decisions"] for state in ("calm", "crisis")) > 500
+    for state in mixed.values():
+        assert sum(state["gate"][name] for name in CLAIMS) == pytest.approx(1.0)
+    assert all(mixed["calm"]["gate"][name] != mixed["crisis"]["gate"][name] for name in CLAIMS)
+    assert "The gate in crises" in outcome.report.read_text()
     assert set(reported["as_called"]) == set(CLAIMS)
     assert "What the experts are" in outcome.report.read_text()
     fresh = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
