@@ -1,8 +1,9 @@
 """Make the evidence that takes long, and the tables in docs: `make evidence`. Resumes where it stopped.
 
 `python scripts/evidence.py offline` makes the table of the offline methods alone, `runs` that of whole trainings,
-`ablation` that of what the agent's parts are worth, `planted` that of what offline learning finds in made-up markets,
-`hand-over` that of where the online phase takes over, `optimality` that of whole trainings in such markets (with
+`ablation` that of what the agent's parts are worth, `crises` that of its gate in bad weeks, `planted` that of what
+offline learning finds in made-up markets, `hand-over` that of where the online phase takes over, `optimality` that of
+whole trainings in such markets (with
 `--sb3-python PATH` beside Stable-Baselines3's SAC and sb3-contrib's TQC), `pendulum` that of online learning on a task
 that others have solved, `durability` those about kills, faults of the disk and files made to mislead, `guard` that of
 faults injected into trainings, `nulls` that of the verdict where nothing can be won (`--retrain 0` leaves out the
@@ -20,6 +21,7 @@ from typing import Any
 
 from finflow.cli.safety import run_safely
 from finflow.config import Config
+from finflow.evaluation.gate_states import STATES
 from finflow.experiments.ablation import ablation_table, ablation_variants
 from finflow.experiments.box_tasks import (
     PENDULUM_EPISODES,
@@ -29,6 +31,7 @@ from finflow.experiments.box_tasks import (
     pendulum_table,
     pendulum_variants,
 )
+from finflow.experiments.crises import crises_table, crises_variants
 from finflow.experiments.durability_page import durability_page, made_once
 from finflow.experiments.evidence import Variant, classical_results, run_missing, table
 from finflow.experiments.generalisation import (
@@ -102,6 +105,16 @@ interval: of seeds, on one window, so that it says nothing about other years. On
 `bcell.cql_alpha` 0. Without holding experts to their families: `bcell.expert_cloning` 0. In bfloat16:
 `bcell.mixed_precision`. From scratch: `train.offline_training_epochs` 0, so that networks begin at random and Cal-QL
 has no fitted value to bound by (`bcell.calibration` none); it has fewer updates.
+
+"""
+CRISES_HEAD = f"""# Evidence about the gate in crises
+
+<!-- Made by scripts/evidence.py (`python scripts/evidence.py crises --seeds N`): change nothing here. -->
+
+Whom the gate follows on the embedded market, by the crisis score that the agent is told at each decision: calm under
+{STATES["calm"][1]:g}, crisis from {STATES["crisis"][0]:g} on. Share of each expert in the aim, and of cash, in percent;
+mean over seeds, and half the width of its 95 % interval. The last policies of trainings with the defaults, in the
+reduced size of docs/generalisation.md. The score's states are fitted on the training window.
 
 """
 NULLS_HEAD = """# Evidence about the verdict
@@ -231,6 +244,7 @@ def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
     pages = {
         "ablation": _ablation,
+        "crises": _crises,
         "durability": _durability,
         "generalisation": _generalisation,
         "guard": _guard,
@@ -276,6 +290,12 @@ def _ablation(given: argparse.Namespace) -> None:
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
     page = ABLATION_HEAD + ablation_table(results, classical_results(Config())) + _made(results)
     write_atomically(ROOT / "docs" / "ablation-evidence.md", page)
+
+
+def _crises(given: argparse.Namespace) -> None:
+    """What a trained gate does when the market is bad."""
+    results = run_missing(crises_variants(given.seeds), KEPT, RUNS)
+    write_atomically(ROOT / "docs" / "crises-evidence.md", CRISES_HEAD + crises_table(results) + _made(results))
 
 
 def _durability(given: argparse.Namespace) -> None:
