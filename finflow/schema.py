@@ -551,6 +551,11 @@ class BCellConfig(Section):
         default="constant",
         description="offline, whether that rate stays, as published, or falls along a cosine as the actor's does",
     )
+    online_schedule: Literal["constant", "cosine"] = Field(
+        default="constant",
+        description="online, whether the rates of policy and critics stay, as published, or fall along a cosine to the "
+        "end of the phase",
+    )
     gamma: Number = Field(default=0.99, gt=0, lt=1, description="discount per decision")
     tau: Number = Field(
         default=0.005, gt=0, le=1, description="share of the critic that moves into its target per update"

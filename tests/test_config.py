@@ -398,6 +398,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str) -> None:
             "train.entropy_schedule.kind": "cosine",
             "train.target_entropy_schedule.kind": "cosine",
             "bcell.critic_schedule": "cosine",
+            "bcell.online_schedule": "cosine",
             "bcell.alpha_mode": "fixed",
             "bcell.entropy_backup": "relative",
             "bcell.risk_measure": "cvar",

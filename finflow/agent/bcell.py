@@ -45,7 +45,16 @@ from finflow.agent.losses import (
 from finflow.agent.networks import Encoding
 from finflow.agent.observation import states_of
 from finflow.agent.offline_learner import OfflineLearner, make_critics, make_policy
-from finflow.agent.optimisation import CarefulAdam, descend, follow, freeze, make_optimiser, tune
+from finflow.agent.optimisation import (
+    CarefulAdam,
+    cosine,
+    descend,
+    follow,
+    freeze,
+    make_optimiser,
+    set_learning_rate,
+    tune,
+)
 from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.risk import needs_quantiles, valued
 from finflow.agent.simplex import standard_normal
@@ -130,6 +139,12 @@ class BCell(Deciding):
         """Take an update into the average, at a share of the online updates."""
         if self.average is not None:
             self.average.follow(self.policy, progress)
+
+    def follow_schedule(self, progress: float) -> None:
+        """Learning rates of policy and critics at a share of the online updates."""
+        if self.config.online_schedule == "cosine":
+            set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
+            set_learning_rate(self.critic_optimiser, cosine(self.config.critic_lr, progress))
 
     @in_its_precision
     def update_sac(

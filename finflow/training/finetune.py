@@ -179,6 +179,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
             found: dict[str, Tensor] = {}
             if run.guard.accepts(batch):
+                bcell.follow_schedule(done / total)
                 found = bcell.update_sac(
                     batch,
                     coverage,

@@ -58,6 +58,27 @@ def test_a_batch_is_enough_for_an_update(shape: NetworkShape, make_batch: MakeBa
     assert not torch.equal(learned(alone, "policy"), learned(make_agent(shape), "policy"))
 
 
+# --- rates that fall
+
+
+@pytest.mark.parametrize(("schedule", "share"), [("constant", 1.0), ("cosine", 0.25)])
+def test_rates_of_policy_and_critics_fall_along_the_cosine(shape: NetworkShape, schedule: str, share: float) -> None:
+    agent = make_agent(shape, online_schedule=schedule, actor_lr=1e-3, critic_lr=4e-3)
+    agent.follow_schedule(2.0 / 3.0)  # where the cosine has a quarter left
+    assert [group["lr"] for group in agent.policy_optimiser.param_groups] == pytest.approx([1e-3 * share])
+    assert [group["lr"] for group in agent.critic_optimiser.param_groups] == pytest.approx([4e-3 * share])
+    agent.follow_schedule(0.0)
+    assert agent.policy_optimiser.param_groups[0]["lr"] == 1e-3
+
+
+def test_what_has_come_to_rest_learns_nothing_more(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    agent = make_agent(shape, online_schedule="cosine")
+    agent.follow_schedule(1.0)
+    before = {part: learned(agent, part) for part in ("policy", "critic")}
+    agent.update_sac(make_batch(), coverage(), generator(3), 2000)
+    assert all(torch.equal(learned(agent, part), old) for part, old in before.items())
+
+
 # --- entropy in the backup
 
 

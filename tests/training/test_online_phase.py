@@ -32,6 +32,7 @@ OPTIONS = {
     "bcell__mixed_precision": True,
     "bcell__gradient_checkpointing": True,
     "bcell__dropout": 0.1,
+    "bcell__online_schedule": "cosine",
 }
 
 
