@@ -20,8 +20,8 @@ from finflow.evaluation.metrics import sharpe
 from finflow.experiments.evidence import Variant
 from finflow.experiments.generalisation import REDUCED
 from finflow.experiments.offline_methods import half_width
-from finflow.experiments.optimality import ONLINE_LEARNING, Judge, judge_of
-from finflow.experiments.planted_signals import FIRST_SAMPLE, LEARNING, OWN
+from finflow.experiments.optimality import FIRST_SAMPLE, ONLINE_LEARNING, SHOWN, Judge, judge_of
+from finflow.experiments.planted_signals import LEARNING, OWN
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.training.materials import Materials, prepare
 from finflow.training.run import Validation
@@ -46,6 +46,7 @@ MARKETS: dict[str, dict[str, object]] = {
             **LEARNING,
             **OWN.get(kind, {}),
             **ONLINE_LEARNING,
+            **SHOWN,
             "market.source": "synthetic",
             "market.synthetic.kind": kind,
         }

@@ -23,8 +23,9 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.optimality import score_runs
 from finflow.experiments.evidence import Variant
+from finflow.experiments.known_state import EXPECTED_RETURNS
 from finflow.experiments.offline_methods import half_width
-from finflow.experiments.planted_signals import FIRST_SAMPLE, LEARNING, OWN
+from finflow.experiments.planted_signals import LEARNING, OWN
 from finflow.files import write_atomically
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy
@@ -35,10 +36,12 @@ from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
     "ALGORITHMS",
+    "FIRST_SAMPLE",
     "GOAL",
     "KINDS",
     "MAPPINGS",
     "ONLINE_LEARNING",
+    "SHOWN",
     "TIMES",
     "judge_of",
     "optimality_table",
@@ -49,11 +52,17 @@ __all__ = [
 
 GOAL = 0.95
 TIMES = 5.0  # what a peer may take, in times of ours
+FIRST_SAMPLE = 30  # others were looked at when `ONLINE_LEARNING` was found
 KINDS = ("lognormal", "mean-reverting", "regime", "constant-drift", "exchangeable")
 ALGORITHMS = ("sac", "tqc")
 MAPPINGS = ("softmax", "share")
 PREFIX = "optimality-"
+HIDDEN = ("mean-reverting", "regime")  # kinds whose state has to be guessed from prices
+ALONE = "-by-features"
+#: The state of the market, as its law sees it, beside the features that every market has.
+SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
+#: A trade pays for itself within days, so that rewards further ahead are noise; and what is learned comes to rest.
 ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
     "train.online_episodes": 200,
@@ -64,12 +73,14 @@ ONLINE_LEARNING: dict[str, object] = {
     "bcell.alpha_mode": "fixed",
     "bcell.alpha_init": 0.01,
     "bcell.cql_alpha": 0.1,
+    "bcell.gamma": 0.7,
+    "bcell.online_schedule": "cosine",
 }
 Judge = Callable[[Backtest], float]
 
 
 def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) -> list[Variant]:
-    """A whole training on each market with each seed.
+    """A whole training on each market with each seed; where the state is hidden, also one that is not shown it.
 
     Parameters
     ----------
@@ -79,12 +90,13 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
     """
     return [
         Variant(
-            f"{PREFIX}{kind}",
+            f"{PREFIX}{kind}{alone}",
             (seed,),
             {
                 **LEARNING,
                 **OWN.get(kind, {}),
                 **ONLINE_LEARNING,
+                **({} if alone else SHOWN),
                 "train.validation_updates": 250,
                 "market.source": "synthetic",
                 "market.synthetic.kind": kind,
@@ -93,7 +105,7 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
             },
             measure=train_and_follow,
         )
-        for kind in KINDS
+        for kind, alone in [*((kind, "") for kind in KINDS), *((kind, ALONE) for kind in HIDDEN)]
         for seed in range(seeds)
     ]
 
@@ -145,7 +157,8 @@ def train_and_follow(config: Config) -> dict[str, Any]:
     trainer.train_iql()
     trainer.finetune()
     seconds = round(time.process_time() - began - looking, 1)
-    return {"market": config.market.synthetic.kind, "seconds": {"processor": seconds}, "curve": curve, **last}
+    market = config.market.synthetic.kind + ("" if config.features.extra else ALONE)
+    return {"market": market, "seconds": {"processor": seconds}, "curve": curve, **last}
 
 
 def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path, folder: Path) -> list[dict[str, Any]]:
