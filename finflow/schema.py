@@ -361,6 +361,9 @@ class TrainConfig(Section):
         default=16, ge=0, description="episodes of the pretrained policy before the first update"
     )
     critic_only_updates: Int = Field(default=500, ge=0, description="online updates before the policy starts to move")
+    actor_ramp_updates: Int = Field(
+        default=0, ge=0, description="online updates from there on in which the policy's rate rises to its full height"
+    )
     checkpoint_interval: Int = Field(default=100, ge=1, description="online episodes between checkpoints")
     checkpoint_updates: Int = Field(default=1200, ge=1, description="updates between checkpoints, if that comes first")
     validation_updates: Int = Field(

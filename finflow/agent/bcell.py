@@ -140,11 +140,14 @@ class BCell(Deciding):
         if self.average is not None:
             self.average.follow(self.policy, progress)
 
-    def follow_schedule(self, progress: float) -> None:
-        """Learning rates of policy and critics at a share of the online updates."""
-        if self.config.online_schedule == "cosine":
-            set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
-            set_learning_rate(self.critic_optimiser, cosine(self.config.critic_lr, progress))
+    def follow_schedule(self, progress: float, ramp: float | None = None) -> None:
+        """Learning rates at a share of the online updates; the policy's times its ramp's share, where it has one."""
+        resting = self.config.online_schedule == "cosine"
+        if ramp is None and not resting:
+            return
+        actor, critic = (cosine(rate, progress * resting) for rate in (self.config.actor_lr, self.config.critic_lr))
+        set_learning_rate(self.policy_optimiser, actor if ramp is None else actor * ramp)
+        set_learning_rate(self.critic_optimiser, critic)
 
     @in_its_precision
     def update_sac(

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
 from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.config import Config
+from finflow.config import Config, TrainConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
@@ -30,6 +30,14 @@ CALIBRATION_ROWS = 4096  # states valued at once
 def vector_steps(config: Config, episodes: int) -> int:
     """Vector steps in which ``episodes`` episodes are played, whole ones where the portfolios divide them."""
     return math.ceil(episodes * config.env.episode_length / config.train.n_envs)
+
+
+def ramp_share(train: TrainConfig, done: int) -> float:
+    """Share of the policy's learning rate in the update after ``done``: a line up from where the policy may move.
+
+    Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
+    """
+    return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
 
 
 class CoveragePool:
@@ -179,7 +187,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
             found: dict[str, Tensor] = {}
             if run.guard.accepts(batch):
-                bcell.follow_schedule(done / total)
+                bcell.follow_schedule(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
                 found = bcell.update_sac(
                     batch,
                     coverage,

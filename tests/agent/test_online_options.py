@@ -67,8 +67,8 @@ def test_rates_of_policy_and_critics_fall_along_the_cosine(shape: NetworkShape, 
     agent.follow_schedule(2.0 / 3.0)  # where the cosine has a quarter left
     assert [group["lr"] for group in agent.policy_optimiser.param_groups] == pytest.approx([1e-3 * share])
     assert [group["lr"] for group in agent.critic_optimiser.param_groups] == pytest.approx([4e-3 * share])
-    agent.follow_schedule(0.0)
-    assert agent.policy_optimiser.param_groups[0]["lr"] == 1e-3
+    agent.follow_schedule(0.0, 0.5)
+    assert (agent.policy_optimiser.param_groups[0]["lr"], agent.critic_optimiser.param_groups[0]["lr"]) == (5e-4, 4e-3)
 
 
 def test_what_has_come_to_rest_learns_nothing_more(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from finflow.agent.risk import discounted_means, measured
-from finflow.config import Config
+from finflow.config import Config, TrainConfig
 from finflow.evaluation.backtest import run_backtests
 from finflow.tensor_file import read_tensors
 from finflow.training.agent_strategy import AgentStrategy
-from finflow.training.finetune import calibrate
+from finflow.training.finetune import calibrate, ramp_share
 from finflow.training.pretrain import reward_units
 from finflow.training.replay import MarketTensors, Transitions
 from finflow.training.run import TrainingRun
@@ -33,7 +33,13 @@ OPTIONS = {
     "bcell__gradient_checkpointing": True,
     "bcell__dropout": 0.1,
     "bcell__online_schedule": "cosine",
+    "train__actor_ramp_updates": 40,
 }
+
+
+def test_the_policys_rate_rises_from_where_it_may_move() -> None:
+    train = TrainConfig(critic_only_updates=10, actor_ramp_updates=4)
+    assert [ramp_share(train, done) for done in (0, 9, 10, 11, 13, 14, 500)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0]
 
 
 def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(
