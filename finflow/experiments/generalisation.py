@@ -77,10 +77,13 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
     "noise": NOISE,
     "rate-floor": FLOOR,
     "anchor-to-equal-weight": SPREAD,
+    "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
     "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
 }
 """What is compared, by what differs from the defaults. Every one that was ever tried belongs here: they are counted."""
 CLASSICAL = "classical"
+#: What is off unless somebody turns it on, as users were promised: a default may not have it.
+PROMISED_OFF = (*DECAY, *NOISE)
 
 
 def walk_forward_variants(
@@ -299,9 +302,22 @@ def _over(one: Result) -> float:
 def chosen_overrides(
     results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS
 ) -> dict[str, object]:
-    """Keys of the configuration that ranks first, with the count of everything that it was chosen among."""
-    best = ranked(results)[0].name
-    return {**configurations[best], "evaluation.configurations_tried": tried(results)}
+    """Keys of the configuration that is chosen, with the count of everything that it was chosen among."""
+    return {**configurations[chosen(results, configurations)], "evaluation.configurations_tried": tried(results)}
+
+
+def chosen(results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS) -> str:
+    """The first by the rule of those that may be a default.
+
+    Raises
+    ------
+    EvidenceError
+        If none may.
+    """
+    for one in ranked(results):
+        if not set(PROMISED_OFF) & set(configurations.get(one.name, {})):
+            return one.name
+    raise EvidenceError(f"every configuration has one of {', '.join(PROMISED_OFF)}, which are off by default")
 
 
 def ranking_table(results: Sequence[Result]) -> str:
@@ -367,8 +383,10 @@ def account(results: Sequence[Result]) -> str:
     first = next(iter(own.values()))
     windows = sorted({" to ".join(one["window"]) for one in first})
     years = sum(len(one["active"]) for one in first if one["seed"] == first[0]["seed"]) / BARS_PER_YEAR
-    best = ranked(results)[0].name
+    best, default = ranked(results)[0].name, chosen(results)
     return (
         f"Configurations tried: {tried(results)}; trainings: {sum(map(len, own.values()))}. Judged windows: "
-        f"{', '.join(windows)} ({years:.1f} years in all). First by the rule: **{best}**.\n"
+        f"{', '.join(windows)} ({years:.1f} years in all). First by the rule: **{best}**; "
+        f"first of those that leave off what is promised to be off by default "
+        f"({', '.join(f'`{key}`' for key in PROMISED_OFF)}): **{default}**.\n"
     )

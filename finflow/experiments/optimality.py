@@ -62,7 +62,8 @@ ALONE = "-by-features"
 #: The state of the market, as its law sees it, beside the features that every market has.
 SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
-#: A trade pays for itself within days, so that rewards further ahead are noise; and what is learned comes to rest.
+#: A trade pays for itself within days, so that rewards further ahead are noise. The policy leaves the pretrained one
+#: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.
 ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
     "train.online_episodes": 200,
@@ -75,6 +76,10 @@ ONLINE_LEARNING: dict[str, object] = {
     "bcell.cql_alpha": 0.1,
     "bcell.gamma": 0.7,
     "bcell.online_schedule": "cosine",
+    "bcell.anchor.weight": 0.3,
+    "bcell.anchor.final": 0.0,
+    "bcell.anchor.updates": 1500,
+    "train.actor_ramp_updates": 500,
 }
 Judge = Callable[[Backtest], float]
 

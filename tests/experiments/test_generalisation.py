@@ -17,8 +17,10 @@ from finflow.experiments.evidence import run_missing
 from finflow.experiments.generalisation import (
     CLASSICAL,
     CONFIGURATIONS,
+    PROMISED_OFF,
     REDUCED,
     account,
+    chosen,
     chosen_overrides,
     deflated,
     ranked,
@@ -104,8 +106,9 @@ def test_everything_tried_is_counted_and_deflates() -> None:
     assert deflated(few, "good") > deflated(many, "good")
     rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}}
     assert tried([*many, rules]) == 9
-    chosen = chosen_overrides(many, {"good": {"bcell.dropout": 0.1}})
-    assert chosen == {"bcell.dropout": 0.1, "evaluation.configurations_tried": 9}
+    best = ranked(many)[0].name
+    overrides = chosen_overrides(many, {best: {"worlds.assets": 10}})
+    assert overrides == {"worlds.assets": 10, "evaluation.configurations_tried": 9}
 
 
 def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
@@ -120,6 +123,17 @@ def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
     assert both == pytest.approx(3e-4 / equal.std(ddof=1) * math.sqrt(252.0), rel=1e-9)
     with pytest.raises(EvidenceError, match="fold 1"):
         together(opposed, "opposed")
+
+
+def test_what_is_promised_to_be_off_is_no_default() -> None:
+    """Dropout, noise on observations and weight decay stay off unless somebody turns them on."""
+    best, second = made("best", [[0.5], [0.5]]), made("second", [[0.1], [0.1]])
+    configurations = {"best": {"bcell.dropout": 0.1, "worlds.assets": 10}, "second": {"worlds.assets": 10}}
+    assert chosen([*best, *second], configurations) == "second"
+    assert chosen([*best, *second], {}) == "best"
+    with pytest.raises(EvidenceError, match=r"bcell\.dropout"):
+        chosen(best, configurations)
+    assert any(not set(PROMISED_OFF) & set(overrides) for overrides in CONFIGURATIONS.values() if overrides)
 
 
 def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() -> None:
