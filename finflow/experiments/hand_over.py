@@ -1,9 +1,10 @@
 """Evidence about the hand-over from the offline to the online phase: does the policy dip, and where does it end?
 
 Each seed is pretrained once. From that checkpoint it is fine-tuned in full, and again for the first fifth alone with
-one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone), or
-the offline transitions in every batch. On made-up markets a policy is judged by its score (docs/synthetic.md), each
-seed on a sample of its own; on the embedded one by its Sharpe ratio. All on the validation window.
+one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone), the
+offline transitions in every batch, or the anchor to the pretrained policy with the slow rise of the policy's rate. On
+made-up markets a policy is judged by its score (docs/synthetic.md), each seed on a sample of its own; on the embedded
+one by its Sharpe ratio. All on the validation window.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ DEVICES: dict[str, dict[str, object]] = {
     "without calibration": {"bcell.calibration": "none"},
     "without warm-up": {"train.warmup_episodes": 0, "train.critic_only_updates": 0},
     "without mixing": {"train.offline_share_start": 0.0, "train.offline_share_end": 0.0},
+    "without anchor": {"bcell.anchor.weight": 0.0, "bcell.anchor.final": None, "train.actor_ramp_updates": 0},
 }
 EMBEDDED: dict[str, object] = {**REDUCED, "train.online_episodes": 100, "train.validation_updates": 15}
 MARKETS: dict[str, dict[str, object]] = {
@@ -133,7 +135,7 @@ def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:
 
 def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: a row for each market and device, over seeds."""
-    heads = ("pretrained", "deepest fall in the first fifth", "seeds within the limit", "end", "gap closed")
+    heads = ("pretrained", "deepest fall in the first fifth", "within the limit", "to the end", "end", "gap closed")
     lines = [f"| market | fine-tuning | unit | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
     for market in dict.fromkeys(found["market"] for found in results):
         own = [found for found in results if found["market"] == market]
@@ -147,6 +149,8 @@ def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
             cells.append(f"{int((falls <= limits).sum())} of {len(own)}")
             ends = np.array([curve[-1][1] for curve in curves])
             ended = name == "all devices"
+            later = np.array([deepest_fall(curve, whole) for curve in curves])
+            cells.append(f"{later.mean():.3f} (at most {later.max():.3f})" if ended else "")
             cells.append(_interval(ends) if ended else "")
             closed = (ends - begun) / np.where(begun < 1.0, 1.0 - begun, np.nan)
             cells.append(_interval(closed) if ended and own[0]["unit"] == "score" else "")
