@@ -199,8 +199,8 @@ learner is shown what the law expects of each asset, given the past (finflow/exp
 alone let through a part of that. By features: without it. There a network that is fitted to the law's belief itself on
 the training window, with the optimal rule upon it, scores 0.91 to 0.92 (regime) and 0.82 to 0.87 (mean-reverting) on
 one sample. Peers, where there are any: Stable-Baselines3's SAC and sb3-contrib's TQC with their own settings on the
-same environment and observations for {TIMES:g} times our time, by the better of two mappings onto the simplex
-(scripts/peers/sb3_market.py).
+same environment and observations for {TIMES:g} times what ours took to {GOAL} (in all, where it never came there), by
+the better of two mappings onto the simplex (scripts/peers/sb3_market.py).
 
 """
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"

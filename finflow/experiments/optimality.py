@@ -3,7 +3,7 @@
 Each seed has a sample of the market of its own. A training is looked at on the validation window as it goes; the looks
 are left out of its time, which is the processor's. Peers (Stable-Baselines3's SAC and sb3-contrib's TQC, in an
 environment of their own) learn on the same training window from the same observations and rewards, and are stopped
-after a multiple of our time.
+after a multiple of the time that ours took to the goal.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path,
     Parameters
     ----------
     own : mapping
-        Our result, whose time limits theirs.
+        Our result, whose time limits theirs (`limit_of`).
     config : Config
         That of our training.
     python : Path
@@ -191,9 +191,9 @@ def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path,
     for algorithm in ALGORITHMS:
         for mapping in MAPPINGS:
             path = folder / f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}.json"
-            stamp = {"configuration": own["configuration"], "limit": round(TIMES * own["seconds"]["processor"], 1)}
+            stamp = {"configuration": own["configuration"], "limit": limit_of(own)}
             found = json.loads(path.read_text()) if path.is_file() else {}
-            if found.get("configuration") != stamp["configuration"]:
+            if {name: found.get(name) for name in stamp} != stamp:
                 settings = folder / f".{path.stem}.yaml"
                 write_atomically(settings, dump_config(config))
                 command = [str(python), str(script), str(settings), algorithm, mapping, str(stamp["limit"])]
@@ -206,6 +206,12 @@ def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path,
                 write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
             results.append({"market": own["market"], **found})
     return results
+
+
+def limit_of(own: Mapping[str, Any]) -> float:
+    """Seconds that a peer may take: a multiple of what ours took to the goal, or in all where it never came there."""
+    reached = seconds_to(own["curve"], GOAL)
+    return round(TIMES * (own["seconds"]["processor"] if reached is None else reached), 1)
 
 
 def seconds_to(curve: Sequence[Sequence[float | None]], goal: float) -> float | None:
