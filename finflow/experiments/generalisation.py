@@ -7,7 +7,6 @@ less a multiple of its standard error. What is chosen then meets other markets: 
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -81,6 +80,8 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
     "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
 }
 """What is compared, by what differs from the defaults. Every one that was ever tried belongs here: they are counted."""
+#: Name -> seeds after which it was given up: the last by the rule, of those that may be a default, after three seeds.
+GIVEN_UP: dict[str, int] = {}
 CLASSICAL = "classical"
 #: What is off unless somebody turns it on, as users were promised: a default may not have it.
 PROMISED_OFF = (*DECAY, *NOISE)
@@ -96,7 +97,7 @@ def walk_forward_variants(
     Parameters
     ----------
     seeds : int
-        Of each configuration and fold.
+        Of each configuration and fold, but for those that were given up before.
     configurations : mapping
         Name -> keys that differ from the defaults.
     size : mapping
@@ -106,7 +107,7 @@ def walk_forward_variants(
     variants = [
         Variant(
             f"generalisation-{name}-fold-{fold}",
-            tuple(range(seeds)),
+            tuple(range(min(seeds, GIVEN_UP.get(name, seeds)))),
             {**size, **overrides},
             measure=partial(train_and_judge, name=name, fold=fold),
         )
@@ -212,24 +213,31 @@ def ranked(results: Sequence[Result], multiple: float = MULTIPLE) -> list[Ranked
     """Configurations by their scores, the best first.
 
     Seeds of a fold share its window, and are no evidence apart of each other about other windows. So the error is that
-    of the folds' means, where it is larger than the one of all trainings taken as independent.
+    of the folds' means, where it is larger than the one of all trainings taken as independent. What was given up after
+    its first seeds stands behind what was not, whatever its score.
 
     Raises
     ------
     EvidenceError
-        If a configuration has fewer trainings than another: unequal ones cannot be ranked.
+        If a configuration lacks a fold of a seed that it has, or has other seeds than the first.
     """
     own = _trainings(results)
-    counts = {name: sorted((one["fold"], one["seed"]) for one in found) for name, found in own.items()}
-    if len({json.dumps(count) for count in counts.values()}) > 1:
-        raise EvidenceError("configurations can be ranked only where all have the same folds and seeds")
+    pairs = sorted({(one["fold"], one["seed"]) for found in own.values() for one in found})
     table = []
     for name, found in own.items():
+        seeds = sorted({one["seed"] for one in found})
+        first = [(fold, seed) for fold, seed in pairs if seed <= seeds[-1]]
+        if sorted((one["fold"], one["seed"]) for one in found) != first:
+            raise EvidenceError(f"{name} cannot be ranked: it has not the same folds and seeds as the others")
         values = np.array([_over(one) for one in found])
         folds = np.array([one["fold"] for one in found])
         mean, error = float(values.mean()), standard_error(values, folds)
         table.append(Ranked(name, len(values), mean, error, mean - multiple * error))
-    return sorted(table, key=lambda one: one.score if math.isfinite(one.score) else -math.inf, reverse=True)
+    return sorted(table, key=lambda one: (one.trainings, _known(one.score)), reverse=True)
+
+
+def _known(score: float) -> float:
+    return score if math.isfinite(score) else -math.inf
 
 
 def standard_error(values: FloatArray, groups: NDArray[np.int64]) -> float:

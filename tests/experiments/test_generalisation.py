@@ -98,6 +98,15 @@ def test_unequal_trainings_are_not_ranked() -> None:
         ranked([*whole, *part])
 
 
+def test_what_was_given_up_stands_behind_and_still_counts() -> None:
+    """Its first seeds are all there, and it cannot be chosen by their luck."""
+    kept, lucky = made("kept", [[0.1, 0.1, 0.2], [0.1, 0.1, 0.2]]), made("lucky", [[0.9], [0.9]])
+    assert [one.name for one in ranked([*lucky, *kept])] == ["kept", "lucky"]
+    assert tried([*lucky, *kept]) == 2
+    with pytest.raises(EvidenceError, match="lucky cannot be ranked"):
+        ranked([*kept, *({**one, "seed": 2} for one in lucky)])
+
+
 def test_everything_tried_is_counted_and_deflates() -> None:
     good = made("good", [[0.5], [0.5]], active=6e-4, seed=1)
     others = [made(f"other-{number}", [[0.0], [0.0]], seed=2 + number) for number in range(8)]
