@@ -26,7 +26,18 @@ from finflow.training.trainer import FinFlowTrainer
 FIRST_SAMPLE = 20  # others were looked at when `LEARNING` and `OWN` were found
 MARKETS = ("constant-drift", "lognormal", "mean-reverting", "regime")
 EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
-LEARNING = {
+#: One history, every asset, nothing held back: what is planted is to be found, not to be guarded against.
+PLAIN: dict[str, object] = {
+    "worlds.assets": None,
+    "worlds.bootstraps": 0,
+    "worlds.cost_low": 1.0,
+    "worlds.cost_high": 1.0,
+    "bcell.anchor.weight": 0.0,
+    "bcell.averaging.kind": "none",
+    "bcell.trade_rate_floor": 0.0,
+}
+LEARNING: dict[str, object] = {
+    **PLAIN,
     "objectives.sharpe_beta": 0.0,
     "objectives.lambda_turn": 0.0,
     "objectives.lambda_cvar": 0.0,
