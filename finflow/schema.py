@@ -440,13 +440,13 @@ class WorldsConfig(Section):
 class AnchorConfig(Section):
     """What holds the online policy back."""
 
-    weight: Number = Field(default=0.0, ge=0, description="weight in the actor's loss at the first update; 0 is off")
+    weight: Number = Field(default=1.0, ge=0, description="weight in the actor's loss at the first update; 0 is off")
     final: Number | None = Field(
         default=None, ge=0, description="weight after anchor.updates, linearly; held at anchor.weight when left out"
     )
     updates: Int = Field(default=15_000, ge=1, description="online updates from anchor.weight to anchor.final")
     to: Literal["pretrained", "behaviour", "equal-weight"] = Field(
-        default="pretrained",
+        default="equal-weight",
         description="KL to the policy as pretrained, likelihood of the behaviour families' decisions, or KL of the aim "
         "to equal weight",
     )

@@ -23,7 +23,7 @@ from finflow.agent.bcell import AgentNetworks, BCell, CoverageProposals
 from finflow.agent.box_task import BoxCritic, BoxLayers, BoxValue
 from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.policy import ExpertPolicy
-from finflow.config import BCellConfig
+from finflow.config import AnchorConfig, BCellConfig
 
 LOG_SCALE_RANGE = (-20.0, 2.0)  # as in the code of Haarnoja et al.
 
@@ -119,8 +119,13 @@ class BoxActor(nn.Module):
 def box_agent(
     observation_size: int, action_size: int, config: BCellConfig, generator: Generator, device: torch.device
 ) -> BCell:
-    """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights."""
+    """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights.
+
+    An anchor to equal weight is left out: a Box has none.
+    """
     hidden = config.hidden_dim
+    if config.anchor.to == "equal-weight":
+        config = config.model_copy(update={"anchor": AnchorConfig(weight=0.0)})
     actor = BoxActor(observation_size, action_size, hidden, generator)
     critic = BoxCritic(observation_size, action_size, hidden, config.n_critics, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)

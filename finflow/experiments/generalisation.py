@@ -52,10 +52,12 @@ REDUCED: dict[str, object] = {
     "offline.evaluation_updates": 0,
     "evaluation.protocol.folds": FOLDS,
 }
+#: What a training without any device has in place of the defaults, which were chosen among those below.
+BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained"}
 UNIVERSES: dict[str, object] = {"worlds.assets": 10}
 BOOTSTRAPS: dict[str, object] = {"worlds.bootstraps": 2}
 COSTS: dict[str, object] = {"worlds.cost_low": 0.5, "worlds.cost_high": 3.0}
-ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0}
+ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
 DECAY: dict[str, object] = {
     "bcell.actor_weight_decay": 1.0,
     "bcell.critic_weight_decay": 1.0,
@@ -66,22 +68,25 @@ NOISE: dict[str, object] = {"train.observation_noise": 0.1}
 FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
 SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
 CONFIGURATIONS: dict[str, dict[str, object]] = {
-    "default": {},
-    "sub-universes": UNIVERSES,
-    "bootstrap": BOOTSTRAPS,
-    "random-costs": COSTS,
-    "anchor": ANCHOR,
-    "decay-and-dropout": DECAY,
-    "averaging": AVERAGE,
-    "noise": NOISE,
-    "rate-floor": FLOOR,
-    "anchor-to-equal-weight": SPREAD,
-    "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
-    "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
+    name: {**BARE, **devices}
+    for name, devices in {
+        "no-device": {},
+        "sub-universes": UNIVERSES,
+        "bootstrap": BOOTSTRAPS,
+        "random-costs": COSTS,
+        "anchor": ANCHOR,
+        "decay-and-dropout": DECAY,
+        "averaging": AVERAGE,
+        "noise": NOISE,
+        "rate-floor": FLOOR,
+        "anchor-to-equal-weight": SPREAD,
+        "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
+        "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
+    }.items()
 }
-"""What is compared, by what differs from the defaults. Every one that was ever tried belongs here: they are counted."""
-#: Name -> seeds after which it was given up: the last by the rule, of those that may be a default, after three seeds.
-GIVEN_UP: dict[str, int] = {}
+"""What is compared, by the keys that decide it. Every one that was ever tried belongs here: they are counted."""
+#: Name -> seeds after which it was given up: the last four by the rule after three seeds.
+GIVEN_UP = {"noise": 3, "random-costs": 3, "rate-floor": 3, "averaging": 3}
 CLASSICAL = "classical"
 #: What is off unless somebody turns it on, as users were promised: a default may not have it.
 PROMISED_OFF = (*DECAY, *NOISE)

@@ -33,6 +33,7 @@ PLAIN: dict[str, object] = {
     "worlds.cost_low": 1.0,
     "worlds.cost_high": 1.0,
     "bcell.anchor.weight": 0.0,
+    "bcell.anchor.to": "pretrained",
     "bcell.averaging.kind": "none",
     "bcell.trade_rate_floor": 0.0,
 }

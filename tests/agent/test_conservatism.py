@@ -24,7 +24,9 @@ from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 CPU = torch.device("cpu")
 MakeBatch = Callable[..., Batch]
 MakeStates = Callable[[int, int, int], States]
-CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=2, actor_lr=3e-3)
+CONFIG = BCellConfig(
+    hidden_dim=32, n_quantiles=8, cql_samples=2, actor_lr=3e-3, anchor=AnchorConfig(weight=0.0, to="pretrained")
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -74,7 +76,7 @@ def test_the_divergence_is_that_of_two_normals() -> None:
 def test_a_heavy_anchor_keeps_the_policy_where_it_was(shape: NetworkShape, make_batch: MakeBatch) -> None:
     states = make_batch(64, seed=9).states
     free = moved(trained(shape, make_batch), states)
-    held = moved(trained(shape, make_batch, anchor=AnchorConfig(weight=1e4)), states)
+    held = moved(trained(shape, make_batch, anchor=AnchorConfig(weight=1e4, to="pretrained")), states)
     assert free > 0.02
     assert held < 0.1 * free
 
@@ -155,7 +157,7 @@ def test_an_anchor_holds_the_policy_and_its_experts_keep_their_names(
     batch, noise = batch._replace(named=named), generator(2)
     apart, far = {}, {}
     for cloning, weight in ((0.0, 10.0), (1.0, 0.0), (1.0, 10.0)):
-        changes = {"expert_cloning": cloning, "anchor": AnchorConfig(weight=weight)}
+        changes = {"expert_cloning": cloning, "anchor": AnchorConfig(weight=weight, to="pretrained")}
         agent = BCell(shape, CONFIG.model_copy(update=changes), generator(1), CPU)
         for update in range(60):
             metrics = agent.update_sac(batch, coverage(batch), noise, update)

@@ -15,7 +15,7 @@ from finflow.agent.iql import IQL
 from finflow.agent.offline_learner import portfolio_networks
 from finflow.agent.policy import FAMILY_RATE
 from finflow.agent.td3bc import TD3BC
-from finflow.config import BCellConfig
+from finflow.config import AnchorConfig, BCellConfig
 
 MakeBatch = Callable[..., Batch]
 CPU = torch.device("cpu")
@@ -251,7 +251,8 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
     shape = NetworkShape(7, 4, 64, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
     rates = {"actor_lr": 3e-3, "critic_lr": 3e-3}
     sizes = {"hidden_dim": 64, "n_quantiles": 8, "cql_samples": 3}
-    config = BCellConfig(**sizes, **rates, cql_alpha=0.01, alpha_init=0.01, alpha_mode="fixed", iql_temperature=10.0)
+    free = {"cql_alpha": 0.01, "alpha_init": 0.01, "alpha_mode": "fixed", "anchor": AnchorConfig(weight=0.0)}
+    config = BCellConfig(**sizes, **rates, **free, iql_temperature=10.0)
     iql = make_iql(shape, config)
     test = make_batch(256, 4, seed=10_000)
 

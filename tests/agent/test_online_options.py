@@ -19,12 +19,12 @@ from finflow.agent.losses import conservative_loss
 from finflow.agent.offline_learner import portfolio_networks
 from finflow.agent.policy import naming_loss
 from finflow.agent.simplex import maximum_entropy, target_entropy
-from finflow.config import BCellConfig
+from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 
 MakeBatch = Callable[..., Batch]
 CPU = torch.device("cpu")
-SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3}
+SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3, "anchor": AnchorConfig(weight=0.0)}
 
 
 def generator(seed: int = 0) -> torch.Generator:

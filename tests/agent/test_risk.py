@@ -13,7 +13,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.agent.critic import NetworkShape, Valuation
 from finflow.agent.risk import discounted_means, measured, quantile_weights, valued
-from finflow.config import BCellConfig, ConfigError, load_config
+from finflow.config import AnchorConfig, BCellConfig, ConfigError, load_config
 
 CPU = torch.device("cpu")
 
@@ -91,6 +91,7 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
         risk_measure=measure,
         risk_level=0.25,
         risk_strength=1.0,
+        anchor=AnchorConfig(weight=0.0),
     )
     agent = BCell(shape, config, generator(1), CPU)
     density = torch.full((64, 1), math.lgamma(3.0))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.config import load_config
+from finflow.config import Config, config_hash, load_config
 from finflow.errors import EvidenceError
 from finflow.experiments import generalisation
 from finflow.experiments.evidence import run_missing
@@ -147,11 +147,18 @@ def test_what_is_promised_to_be_off_is_no_default() -> None:
 
 def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() -> None:
     assert len(CONFIGURATIONS) >= 8
-    assert CONFIGURATIONS["default"] == {}
+    alone = {name: load_config(None, overrides, environ={}) for name, overrides in CONFIGURATIONS.items()}
+    assert len({config_hash(config) for config in alone.values()}) == len(alone)
+    assert alone["no-device"].bcell.anchor.weight == alone["no-device"].worlds.bootstraps == 0
     for overrides in CONFIGURATIONS.values():
         load_config(None, {**REDUCED, **overrides}, environ={})
     variants = walk_forward_variants(2)
     assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
+
+
+def test_the_default_is_what_was_chosen() -> None:
+    chosen_keys = CONFIGURATIONS["anchor-to-equal-weight"]
+    assert config_hash(load_config(None, chosen_keys, environ={})) == config_hash(Config())
 
 
 def test_sub_universes_fit_a_market_of_any_size() -> None:
