@@ -22,7 +22,15 @@ from finflow.strategies.classical import COMPARED
 from finflow.training.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["fitting", "half_of_the_universe", "market_table", "market_variants", "train_and_read"]
+__all__ = [
+    "fitting",
+    "half_of_the_universe",
+    "market_table",
+    "market_variants",
+    "reading_table",
+    "reading_variants",
+    "train_and_read",
+]
 
 HALVES = 5
 ETF_WINDOWS = {"market.train_end": "2019-06-30", "market.validation_end": "2020-12-31"}
@@ -68,6 +76,11 @@ def market_variants(
     ]
 
 
+def reading_variants(overrides: Mapping[str, object]) -> list[Variant]:
+    """The chosen configuration in full size on the market that it was chosen on: one training, one reading."""
+    return [Variant("generalisation-reading", (0,), dict(overrides), measure=partial(train_and_read, name="embedded"))]
+
+
 def half_of_the_universe(number: int) -> tuple[str, ...]:
     """Ten of the twenty stocks, drawn by number, in the order of the source."""
     from finflow.market.sources import load_panel
@@ -94,6 +107,8 @@ def train_and_read(config: Config, name: str) -> dict[str, Any]:
     return {
         "configuration_name": name,
         "seconds": {"processor": round(time.process_time() - began, 1)},
+        "name": agent,
+        "strategies": outcome.summary,
         "agent": outcome.summary[agent],
         "equal_weight": outcome.summary[BASELINE],
         "best_rule": {"name": best[1], "sharpe": best[0]},
@@ -132,3 +147,25 @@ def market_table(results: Sequence[Result]) -> str:
         ]
         lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def reading_table(found: Result) -> str:
+    """Markdown: what the reading says of everyone, the agent first, and the verdict."""
+    shown = {
+        "sharpe": ("Sharpe", 1.0),
+        "annual_return": ("return a year, %", 100.0),
+        "max_drawdown": ("drawdown, %", 100.0),
+        "cvar": ("CVaR of a day, %", 100.0),
+        "annual_turnover": ("turnover a year", 1.0),
+    }
+    lines = [f"| | {' | '.join(heading for heading, _ in shown.values())} |", f"|---|{'---|' * len(shown)}"]
+    for name, figures in found["strategies"].items():
+        lines.append(f"| {name} | {' | '.join(f'{scale * figures[key]:.2f}' for key, (_, scale) in shown.items())} |")
+    against, verdict = found["against_equal_weight"], found["verdict"]
+    low, high = against["interval"] if against["interval"] is not None else (math.nan, math.nan)
+    dsr = math.nan if verdict["dsr"] is None else verdict["dsr"]
+    return "\n".join(lines) + (
+        f"\n\nSharpe ratio less equal weight's: {against['sharpe_difference']:+.2f}, 95 % interval {low:+.2f} to "
+        f"{high:+.2f}. Deflated Sharpe ratio of the return over equal weight, for {verdict['tries']['total']} tries: "
+        f"{dsr:.2f}. Beats equal weight: **{verdict['beats_equal_weight']}**.\n"
+    )
