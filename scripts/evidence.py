@@ -155,10 +155,12 @@ windows of the embedded market (docs/protocols.md), purged; the test window is n
 {", ".join(f"`{key}` {value}" for key, value in REDUCED.items())}.
 Training: Sharpe ratio of the judged checkpoint in the fold's training window. Judged: in the fold's own window, which
 it never saw, net. Score: mean of the Sharpe ratio over that of equal weight in the same window, less {MULTIPLE:g}
-standard error, of folds as wholes or of single trainings, whichever is larger. Ensemble: capital in equal shares with
-the seeds, every day. KL: from the pretrained policy, nats per free dimension. DSR: of the return over equal weight,
-seeds averaged, deflated by all configurations of the table. Equal weight is restored every day here and pays for it;
-who trades less is ahead of it by that alone, which moves all scores and no ranks.
+standard error, of folds as wholes or of single trainings, whichever is larger; the last four after three seeds were
+given up, and stand behind the others. Ensemble: capital in equal shares with the seeds, every day. KL: from the
+pretrained policy, nats per free dimension. DSR: of the return over equal weight, seeds averaged, deflated by all
+configurations of the table. Equal weight is restored every day here and pays for it; who trades less is ahead of it by
+that alone, which moves all scores and no ranks. The keys of each row: `CONFIGURATIONS` in
+finflow/experiments/generalisation.py.
 
 """
 READING_HEAD = """
