@@ -175,7 +175,9 @@ MARKETS_HEAD = """
 
 The chosen configuration in the reduced size, on each market's test window, read once for each seed. Halves: ten of the
 twenty stocks, drawn at random. Optimality: score against the optimum of a made-up market (docs/synthetic.md);
-exchangeable has no edge, so there nothing should be traded.
+exchangeable has no edge, so there nothing should be traded. Suited: with the state shown, and the learning values of
+docs/optimality-evidence.md, which are for such markets; the chosen devices on top of them, in place of an anchor that
+lets go.
 
 """
 HAND_OVER_HEAD = f"""# Evidence about the hand-over

@@ -17,7 +17,8 @@ from finflow.evaluation.factors import etf_prices
 from finflow.evaluation.results import BASELINE
 from finflow.experiments.evidence import Variant
 from finflow.experiments.generalisation import Result, shown_mean
-from finflow.experiments.planted_signals import LEARNING
+from finflow.experiments.optimality import ONLINE_LEARNING, SHOWN
+from finflow.experiments.planted_signals import LEARNING, OWN
 from finflow.strategies.classical import COMPARED
 from finflow.training.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
@@ -36,6 +37,8 @@ HALVES = 5
 ETF_WINDOWS = {"market.train_end": "2019-06-30", "market.validation_end": "2020-12-31"}
 SYNTHETIC = ("constant-drift", "lognormal", "mean-reverting", "regime", "exchangeable")
 WORLD_ASSETS = "worlds.assets"
+HELD: dict[str, object] = {"bcell.anchor.final": None, "bcell.anchor.updates": 15_000, "train.validation_updates": 250}
+SUITED = "-suited"  # learns with the values of docs/optimality-evidence.md, the chosen devices on top
 
 
 def market_variants(
@@ -65,6 +68,8 @@ def market_variants(
         made = {key: value for key, value in LEARNING.items() if key.startswith(("objectives.", "market."))}
         made |= {"market.source": "synthetic", "market.synthetic.kind": kind}
         markets[kind] = made
+        own = {**LEARNING, **OWN.get(kind, {}), **ONLINE_LEARNING, **SHOWN, **HELD}
+        markets[f"{kind}{SUITED}"] = {**own, **made, **fitting(overrides)}
     return [
         Variant(
             f"generalisation-market-{name}",
@@ -150,7 +155,7 @@ def market_table(results: Sequence[Result]) -> str:
 
 
 def reading_table(found: Result) -> str:
-    """Markdown: what the reading says of everyone, the agent first, and the verdict."""
+    """Markdown: what the reading says, of the agent and of the others by their Sharpe ratios, and the verdict."""
     shown = {
         "sharpe": ("Sharpe", 1.0),
         "annual_return": ("return a year, %", 100.0),
@@ -159,7 +164,10 @@ def reading_table(found: Result) -> str:
         "annual_turnover": ("turnover a year", 1.0),
     }
     lines = [f"| | {' | '.join(heading for heading, _ in shown.values())} |", f"|---|{'---|' * len(shown)}"]
-    for name, figures in found["strategies"].items():
+    everyone = found["strategies"]
+    rest = sorted((name for name in everyone if name != found["name"]), key=lambda name: -everyone[name]["sharpe"])
+    for name in (found["name"], *rest):
+        figures = everyone[name]
         lines.append(f"| {name} | {' | '.join(f'{scale * figures[key]:.2f}' for key, (_, scale) in shown.items())} |")
     against, verdict = found["against_equal_weight"], found["verdict"]
     low, high = against["interval"] if against["interval"] is not None else (math.nan, math.nan)

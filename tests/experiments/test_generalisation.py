@@ -206,13 +206,19 @@ def test_the_table_of_markets_shows_the_widest_interval() -> None:
 def test_the_reading_says_what_everyone_earned_and_whether_that_is_shown() -> None:
     figures = {"sharpe": 1.0, "annual_return": 0.125, "max_drawdown": -0.3, "cvar": -0.02, "annual_turnover": 0.5}
     found = {
-        "strategies": {"the agent": figures, "equal-weight": {**figures, "sharpe": 0.9}},
+        "name": "the agent",
+        "strategies": {
+            "equal-weight": {**figures, "sharpe": 0.9},
+            "lucky": {**figures, "sharpe": 2.0},
+            "the agent": figures,
+        },
         "against_equal_weight": {"sharpe_difference": 0.1, "interval": [-0.2, 0.4]},
         "verdict": {"dsr": 0.25, "tries": {"total": 12}, "beats_equal_weight": "not shown"},
     }
     lines = reading_table(found).splitlines()
-    assert lines[2:4] == [
+    assert lines[2:5] == [
         "| the agent | 1.00 | 12.50 | -30.00 | -2.00 | 0.50 |",
+        "| lucky | 2.00 | 12.50 | -30.00 | -2.00 | 0.50 |",
         "| equal-weight | 0.90 | 12.50 | -30.00 | -2.00 | 0.50 |",
     ]
     assert "+0.10, 95 % interval -0.20 to +0.40" in lines[-1]
