@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.agent.policy import EXPERTS, Decision, ExpertPolicy
 from finflow.env.decision import DecisionProcess
 from finflow.evaluation.expert_traits import LONG, ExpertTraits, expert_traits
 from finflow.evaluation.gate_states import ByState, gate_by_state
@@ -18,19 +20,21 @@ ROWS = 1024  # decisions named at once
 
 
 @torch.no_grad()
-def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
-    """The portfolios that the experts name at decision bars, (steps, 5, K); they do not depend on what is held."""
+def _decisions(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> Iterator[Decision]:
+    """Decisions at decision bars, many at once; what is asked of them here does not depend on what is held."""
     device = next(policy.parameters()).device
     market = MarketTensors.of(process, device)
-    found = []
     for start in range(bars.start, bars.stop, ROWS):
         rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
         held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
-        found.append(policy(market.states(rows, held)).experts.double().cpu().numpy())
-    return np.concatenate(found)
+        yield policy(market.states(rows, held))
 
 
-@torch.no_grad()
+def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
+    """The portfolios that the experts name at decision bars, (steps, 5, K)."""
+    return np.concatenate([one.experts.double().cpu().numpy() for one in _decisions(policy, process, bars)])
+
+
 def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
     """What the gate does in each state of the market; None where there is no decision, or no experts.
 
@@ -46,12 +50,8 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
     bars = process.decision_bars(window)
     if not len(bars) or policy.names != EXPERTS:
         return None
-    device = next(policy.parameters()).device
-    market, gates, cash = MarketTensors.of(process, device), [], []
-    for start in range(bars.start, bars.stop, ROWS):
-        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
-        held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
-        decision = policy(market.states(rows, held))
+    gates, cash = [], []
+    for decision in _decisions(policy, process, bars):
         gates.append(decision.gate.double().cpu().numpy())
         cash.append(decision.aim[:, -1].double().cpu().numpy())
     score = crisis(View(process.panel), states)[np.array(bars) - process.lag]
