@@ -1,0 +1,262 @@
+"""On a Ray cluster of two nodes of this machine, tasks give what they give here, also where a node is lost.
+
+Begun by test_ray_cluster.py, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.cli import main
+from finflow.config import load_config
+from finflow.errors import ConfigError, MarketError
+from finflow.experiments.durability import small_config
+from finflow.experiments.engine import Task, Where, run_tasks
+from finflow.experiments.jobs import job_of
+from finflow.experiments.protocols import plan_of
+from finflow.experiments.rerun import rerun
+from finflow.experiments.study_folder import stored_study
+from finflow.experiments.trainings import Training, is_finished, train_all
+from finflow.experiments.tuning import tune
+from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
+from finflow.market.panel import MarketPanel
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
+
+#: How soon a lost node is noticed, in tests; and workers that do not starve beside other tests.
+QUICK = {"_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "worker_niceness": 0}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head without room for a task, so that every task runs on a node that can be killed."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    with in_the_background():
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@contextlib.contextmanager
+def in_the_background() -> Iterator[None]:
+    """What is started here is as by a shell's ``&`` or from a service: deaf to Ctrl-C, and so are its children."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
+@pytest.fixture
+def two_nodes(cluster: Any) -> Iterator[list[Any]]:
+    with in_the_background():
+        nodes = [cluster.add_node(num_cpus=1, object_store_memory=10**8) for _ in range(2)]
+    cluster.wait_for_nodes()
+    yield nodes
+    for node in list(cluster.worker_nodes):
+        cluster.remove_node(node, allow_graceful=False)
+
+
+def total(table: Any, number: int, folder: Path, seconds: float = 0.0) -> dict[str, Any]:
+    (folder / f"{number}-{os.getpid()}-{time.time_ns()}").touch()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not (folder / "go").exists():
+        time.sleep(0.05)
+    return {"sum": float(table.sum()) + number, "writeable": bool(table.flags.writeable)}
+
+
+def fail(table: Any) -> dict[str, Any]:
+    raise MarketError("no prices")
+
+
+def stopped(table: Any, folder: Path) -> dict[str, Any]:
+    try:
+        (folder / "begun").touch()
+        for _ in range(600):
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        time.sleep(1.0)
+        (folder / "stopped").touch()
+        raise
+    return {}
+
+
+def fail_once_begun(table: Any, folder: Path) -> dict[str, Any]:
+    while not (folder / "begun").exists():
+        time.sleep(0.05)
+    raise MarketError("no prices")
+
+
+def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
+    stream = io.StringIO()
+    shared = {"table": np.arange(1000.0)}
+    return run_tasks(tasks, Where(cluster=cluster.address), shared=shared, stream=stream, **named), stream.getvalue()
+
+
+def test_what_tasks_share_is_stored_once_and_an_error_keeps_its_kind(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path
+) -> None:
+    found, said = run(cluster, [Task(f"t{n}", total, {"number": n, "folder": tmp_path}) for n in range(3)])
+    assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
+    assert not any(one["writeable"] for one in found)  # it lies in the object store
+    assert "t2: done" in said
+    with pytest.raises(MarketError, match=r"^seed 7: no prices$"):
+        run(cluster, [Task("seed 7", fail, {})])
+
+
+def test_tasks_have_time_to_stop_in(cluster: Any, two_nodes: list[Any], tmp_path: Path) -> None:
+    """A trial of a search is put back then, and not taken for lost."""
+    functions = {"long": stopped, "bad": fail_once_begun}
+    with pytest.raises(MarketError, match=r"^bad: no prices$"):
+        run(cluster, [Task(name, function, {"folder": tmp_path}) for name, function in functions.items()])
+    assert (tmp_path / "stopped").exists()
+
+
+def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path
+) -> None:
+    def kill() -> None:
+        while len(list(tmp_path.glob("*-*"))) < 2:
+            time.sleep(0.05)
+        workers = [Path(f"/proc/{path.name.split('-')[1]}") for path in tmp_path.glob("*-*")]
+        cluster.remove_node(two_nodes[0], allow_graceful=False)
+        while all(worker.exists() for worker in workers):  # one that outlives its node could still hand in its result
+            time.sleep(0.05)
+        (tmp_path / "go").touch()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    tasks = [Task(f"t{n}", total, {"number": n, "folder": tmp_path, "seconds": 60.0}) for n in range(3)]
+    found, said = run(cluster, tasks)
+    killer.join()
+    assert "its process or node died; it is on " in said
+    assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
+    assert len(list(tmp_path.glob("*-*"))) == 4  # three tasks, one of them twice
+
+
+def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
+    """The last checkpoint and the log of each training."""
+    found = []
+    for training in trainings:
+        run = training.place / json.loads((training.place / "training.json").read_text())["run"]
+        latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
+        found.append((latest, (run / "metrics.jsonl").read_bytes()))
+    return found
+
+
+def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
+    """Two agents of a job, and two folds of a protocol."""
+    changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
+    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+    config = small_config(folder, {**changes, **shorter})
+    job = job_of(config, folder / "job")
+    plan = plan_of(config, "walk-forward", folder / "protocols", "folds")
+    return [*job.trainings, *plan.trainings], {"": job.panel, "folds": plan.panel}
+
+
+def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, panels = seeds_and_folds(tmp_path / "here")
+    away, _ = seeds_and_folds(tmp_path / "away")
+    train_all(here, panels)
+
+    def in_the_middle() -> Iterator[tuple[Any, int]]:
+        """Each worker that has begun a training and not handed it in, with its node."""
+        begun = f"finflow-training-{{}}-*/place/*/models/{LATEST}.safetensors"
+        for node in two_nodes:
+            (raylet,) = node.all_processes["raylet"]
+            for worker in Path(f"/proc/{raylet.process.pid}/task/{raylet.process.pid}/children").read_text().split():
+                if any(Path(tempfile.gettempdir()).glob(begun.format(worker))):
+                    yield node, int(worker)
+
+    lost = threading.Event()
+
+    def kill() -> None:
+        while not lost.is_set():
+            for node, worker in in_the_middle():
+                os.kill(worker, signal.SIGSTOP)  # lest it be done before its node is gone
+                if (node, worker) in in_the_middle():
+                    cluster.remove_node(node, allow_graceful=False)
+                    with contextlib.suppress(ProcessLookupError):  # its node may have taken it along
+                        os.kill(worker, signal.SIGKILL)
+                    lost.set()
+                    return
+                os.kill(worker, signal.SIGCONT)
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    train_all(away, panels, Where(cluster=cluster.address))
+    killer.join(5.0)
+    assert lost.is_set()
+    assert "its process or node died; it is on " in capsys.readouterr().out
+    assert made(away) == made(here)
+    assert all(is_finished(training, panels[training.market]) for training in away)
+    (config,) = away[0].place.glob("*/config.yaml")
+    assert str(away[0].place) in config.read_text()
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ray.shutdown()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        for command in (["--mode", "train", "--seeds", "2", "--dry-run"], ["--mode", "tune"]):
+            assert main([*command, "--cluster", f"127.0.0.1:{port}"]) == 2
+            assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()
+    with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
+        run_tasks([], Where(cluster="nowhere"), stream=io.StringIO())
+
+
+def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
+    cluster: Any, two_nodes: list[Any], tmp_path: Path
+) -> None:
+    config = load_config(
+        None,
+        {
+            "market.source": "synthetic",
+            "market.synthetic.bars": 1500,
+            "market.train_end": "2019-12-31",
+            "market.validation_end": "2021-06-30",
+            "env.episode_length": 20,
+            "train.offline_episodes": 5,
+            "train.offline_training_epochs": 1,
+            "train.online_episodes": 2,
+            "train.warmup_episodes": 2,
+            "train.n_envs": 2,
+            "train.offline_batch_size": 16,
+            "train.online_batch_size": 8,
+            "bcell.hidden_dim": 8,
+            "evaluation.protocol.purge": 5,
+            "tune.n_trials": 2,
+            "tune.folds": 1,
+            "tune.seeds": 1,
+            "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
+            "output.logs_dir": str(tmp_path),
+        },
+        environ={},
+    )
+    outcome = tune(config, None, Where(cluster=cluster.address), lambda line: None)
+    assert outcome.lines[0] == "2 trials: 2 to their end, 0 stopped early, 0 failed"
+    for number in (0, 1):
+        assert rerun(stored_study(outcome.folder), outcome.folder, number)[0].endswith("bit for bit as recorded")
