@@ -538,6 +538,12 @@ class BCellConfig(Section):
         description="weight of what keeps each expert what it is called, in both phases: the divergence of its "
         "portfolio from the mean of those that its family's rules name",
     )
+    gate_balance: Number = Field(
+        default=0.0,
+        ge=0,
+        description="weight, online, of what keeps the gate open to every expert: the divergence of equal use from the "
+        "gate's mean over a batch; 0 is off",
+    )
     one_head: Flag = Field(
         default=False,
         description="one portfolio made from every feature in place of five experts and their gate, to compare with",

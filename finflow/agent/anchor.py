@@ -3,10 +3,13 @@
 A policy that follows its critics wherever they point fits the years that it trains on. An anchor asks a price for
 every step away: from the policy as pretrained, from what the behaviour families did, or from equal weight. The
 first two are in nats per free dimension of the action, so that a weight means the same for any number of assets; the
-third is a whole divergence between portfolios, which is a mean over the assets as it stands.
+third is a whole divergence between portfolios, which is a mean over the assets as it stands. It is cheapest for a gate
+that follows whoever is nearest to equal weight and nobody else, so a gate can be held open beside it.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -42,6 +45,20 @@ def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
     count = listed.sum(dim=-1).clamp(min=1).to(aim.dtype)
     missing = -(aim[:, :-1].clamp(min=SMALLEST_WEIGHT).log() + count.log().unsqueeze(-1))
     return torch.where(listed, missing, torch.zeros_like(missing)).sum(dim=-1) / count
+
+
+def gate_imbalance(gate: Tensor) -> Tensor:
+    """``KL(u || mean gate)``, (): u is equal use of the experts.
+
+    The mean is that over a batch: to follow one expert in some states and another in others costs nothing, and to leave
+    one out in all of them is dear (the end that a load-balancing loss has: Shazeer et al. 2017, section 4).
+
+    Parameters
+    ----------
+    gate : Tensor, (batch, experts)
+    """
+    used = gate.mean(dim=0).clamp(min=SMALLEST_WEIGHT)
+    return -(used.log().mean() + math.log(len(used)))
 
 
 def anchor_weight(config: AnchorConfig, update: int) -> float:

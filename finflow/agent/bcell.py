@@ -19,7 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.agent_file import no_agent, read_agent, write_agent
-from finflow.agent.anchor import anchor_loss, anchor_weight
+from finflow.agent.anchor import anchor_loss, anchor_weight, gate_imbalance
 from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.climbing import linear_in
@@ -295,8 +295,12 @@ class BCell(Deciding):
         return weight
 
     def _held(self, decision: Decision, batch: Batch, update: int, metrics: dict[str, Tensor]) -> Tensor | float:
-        """What holds the policy beside its critics: its experts to their names, and itself to its anchor."""
+        """What holds the policy beside its critics: its experts to their names, its gate open, itself to its anchor."""
         held = self.policy.apart(decision, batch, metrics)
+        if self.config.gate_balance > 0.0:
+            imbalance = gate_imbalance(decision.gate)
+            metrics["gate_imbalance"] = imbalance.detach()
+            held = held + self.config.gate_balance * imbalance
         weight = anchor_weight(self.config.anchor, update)
         if weight > 0.0:
             found = anchor_loss(self.config.anchor, decision, batch, self.prior)

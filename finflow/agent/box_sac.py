@@ -121,11 +121,11 @@ def box_agent(
 ) -> BCell:
     """A B-Cell whose networks are plain layers and whose actions lie in -1..1; ``generator`` draws its weights.
 
-    An anchor to equal weight is left out: a Box has none.
+    An anchor to equal weight and the hold on a gate are left out: a Box has neither.
     """
     hidden = config.hidden_dim
-    if config.anchor.to == "equal-weight":
-        config = config.model_copy(update={"anchor": AnchorConfig(weight=0.0)})
+    anchor = AnchorConfig(weight=0.0) if config.anchor.to == "equal-weight" else config.anchor
+    config = config.model_copy(update={"anchor": anchor, "gate_balance": 0.0})
     actor = BoxActor(observation_size, action_size, hidden, generator)
     critic = BoxCritic(observation_size, action_size, hidden, config.n_critics, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from finflow.agent.anchor import anchor_weight, kl_from_equal_weight, kl_per_dimension
+from finflow.agent.anchor import anchor_weight, gate_imbalance, kl_from_equal_weight, kl_per_dimension
 from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.bcell import BCell, CoverageProposals
@@ -87,6 +87,26 @@ def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_bat
     aims = [trained(shape, make_batch, 150, anchor=anchor).decide(states).aim for anchor in anchors]
     apart = [float(kl_from_equal_weight(aim, states.listed).mean()) for aim in aims]
     assert apart[1] < 0.3 * apart[0]
+
+
+def test_the_imbalance_of_a_gate_is_a_divergence_of_its_mean() -> None:
+    one = torch.tensor([[0.7, 0.1, 0.1, 0.05, 0.05]])
+    expected = torch.distributions.kl_divergence(
+        torch.distributions.Categorical(torch.full((1, 5), 0.2)), torch.distributions.Categorical(one)
+    )
+    torch.testing.assert_close(gate_imbalance(one), expected.squeeze())
+    assert gate_imbalance(torch.eye(5)).abs() < 1e-6  # each state has an expert of its own
+    assert gate_imbalance(torch.ones(3, 1)).abs() < 1e-6  # one head
+
+
+def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Under a heavy anchor alone the gate leaves experts out; it follows any of them, where it is held open."""
+    states, anchor = make_batch(32).states, AnchorConfig(weight=1e2, to="equal-weight")
+    least = {}
+    for balance in (0.0, 1e2):
+        agent = trained(shape, make_batch, 150, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
+        least[balance] = float(agent.decide(states).gate.mean(dim=0).min())
+    assert least[1e2] > max(0.15, 1.5 * least[0.0])
 
 
 def test_an_anchor_to_the_behaviour_makes_its_decisions_likelier(shape: NetworkShape, make_batch: MakeBatch) -> None:
