@@ -445,10 +445,10 @@ class AnchorConfig(Section):
         default=None, ge=0, description="weight after anchor.updates, linearly; held at anchor.weight when left out"
     )
     updates: Int = Field(default=15_000, ge=1, description="online updates from anchor.weight to anchor.final")
-    to: Literal["pretrained", "behaviour", "equal-weight"] = Field(
+    to: Literal["pretrained", "behaviour", "equal-weight", "equal-sleeve"] = Field(
         default="equal-weight",
-        description="KL to the policy as pretrained, likelihood of the behaviour families' decisions, or KL of the aim "
-        "to equal weight",
+        description="KL to the policy as pretrained, likelihood of the behaviour families' decisions, KL of the aim to "
+        "equal weight, or that of what the aim holds in assets, cash left free",
     )
 
 

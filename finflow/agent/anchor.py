@@ -1,10 +1,11 @@
 """What holds an online policy back: how far it may go from what the evidence offline has borne out.
 
 A policy that follows its critics wherever they point fits the years that it trains on. An anchor asks a price for
-every step away: from the policy as pretrained, from what the behaviour families did, or from equal weight. The
-first two are in nats per free dimension of the action, so that a weight means the same for any number of assets; the
-third is a whole divergence between portfolios, which is a mean over the assets as it stands. It is cheapest for a gate
-that follows whoever is nearest to equal weight and nobody else, so a gate can be held open beside it.
+every step away: from the policy as pretrained, from what the behaviour families did, or from equal weight, of all
+that there is or of what is held in assets. The first two are in nats per free dimension of the action, so that a weight
+means the same for any number of assets; the others are whole divergences between portfolios, which are means over the
+assets as they stand. They are cheapest for a gate that follows whoever is nearest to equal weight and nobody else, so a
+gate can be held open beside them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,17 @@ def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
     return torch.where(listed, missing, torch.zeros_like(missing)).sum(dim=-1) / count
 
 
+def kl_from_equal_sleeve(aim: Tensor, listed: Tensor) -> Tensor:
+    """``KL(u || aim / (1 - cash))``, (batch,): how the assets' part is spread, and nothing of how large it is.
+
+    Parameters
+    ----------
+    aim : Tensor, (batch, K)
+    listed : bool Tensor, (batch, assets)
+    """
+    return kl_from_equal_weight(aim, listed) + aim[:, :-1].sum(dim=-1).clamp(min=SMALLEST_WEIGHT).log()
+
+
 def gate_imbalance(gate: Tensor) -> Tensor:
     """``KL(u || mean gate)``, (): u is equal use of the experts.
 
@@ -59,6 +71,10 @@ def gate_imbalance(gate: Tensor) -> Tensor:
     """
     used = gate.mean(dim=0).clamp(min=SMALLEST_WEIGHT)
     return -(used.log().mean() + math.log(len(used)))
+
+
+FROM_EQUAL = {"equal-weight": kl_from_equal_weight, "equal-sleeve": kl_from_equal_sleeve}
+"""Anchors that act on the aim, and so on no decision that has none."""
 
 
 def anchor_weight(config: AnchorConfig, update: int) -> float:
@@ -79,8 +95,8 @@ def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: E
     prior : ExpertPolicy
         The policy as it was pretrained.
     """
-    if config.to == "equal-weight":
-        return kl_from_equal_weight(decision.aim, spread_out(batch.states.listed, batch.states)).mean()
+    if config.to in FROM_EQUAL:
+        return FROM_EQUAL[config.to](decision.aim, spread_out(batch.states.listed, batch.states)).mean()
     if config.to == "behaviour":
         own = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
         density = decision.distribution.log_density(batch.actions)

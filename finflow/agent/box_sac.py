@@ -18,6 +18,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from finflow.agent.anchor import FROM_EQUAL
 from finflow.agent.batch import Batch, States
 from finflow.agent.bcell import AgentNetworks, BCell, CoverageProposals
 from finflow.agent.box_task import BoxCritic, BoxLayers, BoxValue
@@ -124,7 +125,7 @@ def box_agent(
     An anchor to equal weight and the hold on a gate are left out: a Box has neither.
     """
     hidden = config.hidden_dim
-    anchor = AnchorConfig(weight=0.0) if config.anchor.to == "equal-weight" else config.anchor
+    anchor = AnchorConfig(weight=0.0) if config.anchor.to in FROM_EQUAL else config.anchor
     config = config.model_copy(update={"anchor": anchor, "gate_balance": 0.0})
     actor = BoxActor(observation_size, action_size, hidden, generator)
     critic = BoxCritic(observation_size, action_size, hidden, config.n_critics, config.n_quantiles, generator)

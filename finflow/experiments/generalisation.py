@@ -67,7 +67,8 @@ AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
 NOISE: dict[str, object] = {"train.observation_noise": 0.1}
 FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
 SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
-OPEN: dict[str, object] = {**SPREAD, "bcell.gate_balance": 0.3}
+OPEN: dict[str, object] = {"bcell.gate_balance": 0.3}
+SLEEVE: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-sleeve"}
 CONFIGURATIONS: dict[str, dict[str, object]] = {
     name: {**BARE, **devices}
     for name, devices in {
@@ -81,7 +82,9 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
         "noise": NOISE,
         "rate-floor": FLOOR,
         "anchor-to-equal-weight": SPREAD,
-        "anchor-to-equal-weight-and-open-gate": OPEN,
+        "anchor-to-equal-weight-and-open-gate": {**SPREAD, **OPEN},
+        "anchor-to-equal-sleeve": SLEEVE,
+        "anchor-to-equal-sleeve-and-open-gate": {**SLEEVE, **OPEN},
         "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
         "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
     }.items()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from finflow.agent.anchor import anchor_weight, gate_imbalance, kl_from_equal_weight, kl_per_dimension
+from finflow.agent.anchor import FROM_EQUAL, anchor_weight, gate_imbalance, kl_from_equal_weight, kl_per_dimension
 from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
 from finflow.agent.bcell import BCell, CoverageProposals
@@ -81,12 +82,26 @@ def test_a_heavy_anchor_keeps_the_policy_where_it_was(shape: NetworkShape, make_
     assert held < 0.1 * free
 
 
-def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch) -> None:
+@pytest.mark.parametrize("to", FROM_EQUAL)
+def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch, to: str) -> None:
     states = make_batch(64, seed=9).states
-    anchors = [AnchorConfig(weight=weight, to="equal-weight") for weight in (0.0, 1e3)]
+    anchors = [AnchorConfig.model_validate({"weight": weight, "to": to}) for weight in (0.0, 1e3)]
     aims = [trained(shape, make_batch, 150, anchor=anchor).decide(states).aim for anchor in anchors]
-    apart = [float(kl_from_equal_weight(aim, states.listed).mean()) for aim in aims]
+    apart = [float(FROM_EQUAL[to](aim, states.listed).mean()) for aim in aims]
     assert apart[1] < 0.3 * apart[0]
+
+
+def test_the_sleeve_is_judged_without_cash() -> None:
+    listed = torch.tensor([[True, True, True], [True, False, True]])
+    sleeve = torch.tensor([[0.5, 0.3, 0.2], [0.6, 0.0, 0.4]])
+    for cash in (0.0, 0.3, 0.9):
+        aim = torch.cat([(1.0 - cash) * sleeve, torch.full((2, 1), cash)], dim=1)
+        found = FROM_EQUAL["equal-sleeve"](aim, listed)
+        expected = kl_from_equal_weight(torch.cat([sleeve, torch.zeros(2, 1)], dim=1), listed)
+        torch.testing.assert_close(found, expected)
+        assert (FROM_EQUAL["equal-weight"](aim, listed) - found).mean() == pytest.approx(
+            -math.log(1.0 - cash), abs=1e-6
+        )
 
 
 def test_the_imbalance_of_a_gate_is_a_divergence_of_its_mean() -> None:
