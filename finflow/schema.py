@@ -539,7 +539,7 @@ class BCellConfig(Section):
         "portfolio from the mean of those that its family's rules name",
     )
     gate_balance: Number = Field(
-        default=0.0,
+        default=0.3,
         ge=0,
         description="weight, online, of what keeps the gate open to every expert: the divergence of equal use from the "
         "gate's mean over a batch; 0 is off",

@@ -53,7 +53,7 @@ REDUCED: dict[str, object] = {
     "evaluation.protocol.folds": FOLDS,
 }
 #: What a training without any device has in place of the defaults, which were chosen among those below.
-BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained"}
+BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained", "bcell.gate_balance": 0.0}
 UNIVERSES: dict[str, object] = {"worlds.assets": 10}
 BOOTSTRAPS: dict[str, object] = {"worlds.bootstraps": 2}
 COSTS: dict[str, object] = {"worlds.cost_low": 0.5, "worlds.cost_high": 3.0}
@@ -83,7 +83,6 @@ CONFIGURATIONS: dict[str, dict[str, object]] = {
         "rate-floor": FLOOR,
         "anchor-to-equal-weight": SPREAD,
         "anchor-to-equal-weight-and-open-gate": {**SPREAD, **OPEN},
-        "anchor-to-equal-sleeve": SLEEVE,
         "anchor-to-equal-sleeve-and-open-gate": {**SLEEVE, **OPEN},
         "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
         "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},

@@ -34,6 +34,7 @@ PLAIN: dict[str, object] = {
     "worlds.cost_high": 1.0,
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
+    "bcell.gate_balance": 0.0,
     "bcell.averaging.kind": "none",
     "bcell.trade_rate_floor": 0.0,
 }

@@ -25,7 +25,12 @@ from finflow.yaml_text import parse_file, parse_scalar
 CONFIG = "config.yaml"
 ONLINE = "online"
 AVERAGE = SEPARATOR.join(("bcell", "average", ""))
-BEFORE: dict[str, object] = {"bcell.expert_cloning": 0.0, "bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained"}
+BEFORE: dict[str, object] = {
+    "bcell.expert_cloning": 0.0,
+    "bcell.gate_balance": 0.0,
+    "bcell.anchor.weight": 0.0,
+    "bcell.anchor.to": "pretrained",
+}
 """What stood in the place of keys whose default changes what is learned, before there were such keys."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 

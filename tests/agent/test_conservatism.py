@@ -26,7 +26,12 @@ CPU = torch.device("cpu")
 MakeBatch = Callable[..., Batch]
 MakeStates = Callable[[int, int, int], States]
 CONFIG = BCellConfig(
-    hidden_dim=32, n_quantiles=8, cql_samples=2, actor_lr=3e-3, anchor=AnchorConfig(weight=0.0, to="pretrained")
+    hidden_dim=32,
+    n_quantiles=8,
+    cql_samples=2,
+    actor_lr=3e-3,
+    gate_balance=0.0,
+    anchor=AnchorConfig(weight=0.0, to="pretrained"),
 )
 
 

@@ -251,7 +251,13 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
     shape = NetworkShape(7, 4, 64, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
     rates = {"actor_lr": 3e-3, "critic_lr": 3e-3}
     sizes = {"hidden_dim": 64, "n_quantiles": 8, "cql_samples": 3}
-    free = {"cql_alpha": 0.01, "alpha_init": 0.01, "alpha_mode": "fixed", "anchor": AnchorConfig(weight=0.0)}
+    free = {
+        "cql_alpha": 0.01,
+        "alpha_init": 0.01,
+        "alpha_mode": "fixed",
+        "anchor": AnchorConfig(weight=0.0),
+        "gate_balance": 0.0,
+    }
     config = BCellConfig(**sizes, **rates, **free, iql_temperature=10.0)
     iql = make_iql(shape, config)
     test = make_batch(256, 4, seed=10_000)

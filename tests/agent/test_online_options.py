@@ -24,7 +24,7 @@ from finflow.env.coverage import draw_coverage
 
 MakeBatch = Callable[..., Batch]
 CPU = torch.device("cpu")
-SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3, "anchor": AnchorConfig(weight=0.0)}
+SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3, "gate_balance": 0.0, "anchor": AnchorConfig(weight=0.0)}
 
 
 def generator(seed: int = 0) -> torch.Generator:

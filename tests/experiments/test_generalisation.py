@@ -157,7 +157,7 @@ def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() 
 
 
 def test_the_default_is_what_was_chosen() -> None:
-    chosen_keys = CONFIGURATIONS["anchor-to-equal-weight"]
+    chosen_keys = CONFIGURATIONS["anchor-to-equal-weight-and-open-gate"]
     assert config_hash(load_config(None, chosen_keys, environ={})) == config_hash(Config())
 
 
