@@ -55,7 +55,13 @@ from finflow.experiments.null_markets import (
 )
 from finflow.experiments.offline_methods import METHODS, FamilyRule, family_results, offline_table
 from finflow.experiments.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
-from finflow.experiments.other_markets import market_table, market_variants, reading_table, reading_variants
+from finflow.experiments.other_markets import (
+    earlier_readings,
+    market_table,
+    market_variants,
+    reading_table,
+    reading_variants,
+)
 from finflow.experiments.planted_signals import planted_table, planted_variants
 from finflow.experiments.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from finflow.files import write_atomically
@@ -324,12 +330,25 @@ def _durability(given: argparse.Namespace) -> None:
 def _generalisation(given: argparse.Namespace) -> None:
     """What each device against memorising is worth, and the chosen configuration on other markets."""
     results = run_missing(walk_forward_variants(given.seeds), KEPT, RUNS)
-    page = GENERALISATION_HEAD + ranking_table(results) + "\n" + account(results)
+    reading: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     if given.markets:
         others = run_missing(market_variants(chosen_overrides(results), given.seeds, RUNS, REDUCED), KEPT, RUNS)
-        (reading,) = run_missing(reading_variants(chosen_overrides(results)), KEPT, RUNS)
-        page += READING_HEAD + reading_table(reading) + MARKETS_HEAD + market_table(others)
-    write_atomically(ROOT / "docs" / "generalisation.md", page + _made(results))
+        reading = run_missing(reading_variants(chosen_overrides(results)), KEPT, RUNS)
+    write_generalisation(results, reading, others)
+
+
+def write_generalisation(
+    results: list[dict[str, Any]], reading: list[dict[str, Any]], others: list[dict[str, Any]]
+) -> None:
+    """The page about generalisation, readings of earlier defaults among it."""
+    page = GENERALISATION_HEAD + ranking_table(results) + "\n" + account(results)
+    if reading:
+        earlier = [json.loads(path.read_text()) for path in sorted(KEPT.glob("generalisation-earlier-reading-*.json"))]
+        page += READING_HEAD + reading_table(reading[0]) + earlier_readings(earlier)
+    if others:
+        page += MARKETS_HEAD + market_table(others)
+    write_atomically(ROOT / "docs" / "generalisation.md", page + _made([*results, *reading, *others]))
 
 
 def _hand_over(given: argparse.Namespace) -> None:

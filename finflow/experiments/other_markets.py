@@ -24,6 +24,7 @@ from finflow.training.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
+    "earlier_readings",
     "fitting",
     "half_of_the_universe",
     "market_table",
@@ -169,11 +170,25 @@ def reading_table(found: Result) -> str:
     for name in (found["name"], *rest):
         figures = everyone[name]
         lines.append(f"| {name} | {' | '.join(f'{scale * figures[key]:.2f}' for key, (_, scale) in shown.items())} |")
+    return "\n".join(lines) + f"\n\n{_verdict(found)}\n"
+
+
+def earlier_readings(found: Sequence[Result]) -> str:
+    """Markdown: what was read when other configurations were the default, a paragraph; nothing if none was."""
+    return "".join(
+        f"\nRead before, when it was the default: {one['configuration_name']}, Sharpe {one['agent']['sharpe']:.2f}. "
+        f"{_verdict(one)}\n"
+        for one in found
+    )
+
+
+def _verdict(found: Result) -> str:
+    """How far a reading is from equal weight, and whether that is shown."""
     against, verdict = found["against_equal_weight"], found["verdict"]
     low, high = against["interval"] if against["interval"] is not None else (math.nan, math.nan)
     dsr = math.nan if verdict["dsr"] is None else verdict["dsr"]
-    return "\n".join(lines) + (
-        f"\n\nSharpe ratio less equal weight's: {against['sharpe_difference']:+.2f}, 95 % interval {low:+.2f} to "
+    return (
+        f"Sharpe ratio less equal weight's: {against['sharpe_difference']:+.2f}, 95 % interval {low:+.2f} to "
         f"{high:+.2f}. Deflated Sharpe ratio of the return over equal weight, for {verdict['tries']['total']} tries: "
-        f"{dsr:.2f}. Beats equal weight: **{verdict['beats_equal_weight']}**.\n"
+        f"{dsr:.2f}. Beats equal weight: **{verdict['beats_equal_weight']}**."
     )

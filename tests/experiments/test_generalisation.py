@@ -30,7 +30,7 @@ from finflow.experiments.generalisation import (
     tried,
     walk_forward_variants,
 )
-from finflow.experiments.other_markets import fitting, market_table, reading_table
+from finflow.experiments.other_markets import earlier_readings, fitting, market_table, reading_table
 
 SMALL: dict[str, object] = {
     "market.source": "csv",
@@ -223,3 +223,6 @@ def test_the_reading_says_what_everyone_earned_and_whether_that_is_shown() -> No
     ]
     assert "+0.10, 95 % interval -0.20 to +0.40" in lines[-1]
     assert "12 tries: 0.25. Beats equal weight: **not shown**" in lines[-1]
+    before = earlier_readings([{**found, "configuration_name": "an older default", "agent": figures}])
+    assert before.startswith("\nRead before, when it was the default: an older default, Sharpe 1.00. Sharpe ratio less")
+    assert earlier_readings([]) == ""
