@@ -19,6 +19,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.iql import IQL
 from finflow.agent.offline_learner import portfolio_networks
 from finflow.config import load_config
+from finflow.cores import share_cores
 from finflow.offline.collection import collect
 from finflow.training.materials import Materials, prepare
 from finflow.training.pretrain import Epochs
@@ -66,6 +67,7 @@ def our_iql(materials: Materials) -> Ours:
 def benchmark_offline(rounds: int, peer_python: str | None) -> None:
     """Print updates a second of both, their ratio, the bound of the arithmetic and the share of it reached."""
     torch.set_num_threads(1)
+    share_cores()  # one thread for all
     config = load_config(None, {"train.offline_batch_size": BATCH}, {})
     materials = prepare(config)
     ours = our_iql(materials)

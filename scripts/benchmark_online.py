@@ -18,6 +18,7 @@ from in_turn import Contender, Peer, contender, measure, print_rates, print_rati
 from finflow.agent.batch import Batch
 from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.config import load_config
+from finflow.cores import share_cores
 from finflow.offline.collection import collect
 from finflow.training.finetune import CoveragePool
 from finflow.training.materials import Materials, prepare
@@ -64,6 +65,7 @@ def our_updates(materials: Materials) -> tuple[Contender, Contender]:
 def benchmark_online(rounds: int, d3rlpy_python: str | None, sb3_python: str | None) -> None:
     """Print updates a second of all, the bounds of their arithmetic, and ours over each peer's."""
     torch.set_num_threads(1)
+    share_cores()  # one thread for all: what a second core brings is not measured here
     materials = prepare(load_config(None, {"train.online_batch_size": BATCH}, {}))
     without = replace(materials, config=load_config(None, {"bcell.cql_alpha": 0.0}, {}))
     contenders: dict[str, Contender] = {}

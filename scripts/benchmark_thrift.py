@@ -16,6 +16,7 @@ from finflow.agent.bcell import BCell
 from finflow.agent.conservative import CoverageProposals
 from finflow.agent.critic import NetworkShape
 from finflow.config import BCellConfig
+from finflow.cores import share_cores
 
 BATCH, ASSETS, FEATURES, MARKET = 256, 20, 24, 12
 UPDATES = 6  # of each option in a round
@@ -68,6 +69,7 @@ def kept_memory(agent: BCell, batch: Batch, proposals: torch.Tensor) -> int:
 def benchmark_thrift(rounds: int) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
+    share_cores()  # one thread for all
     noise = torch.Generator().manual_seed(0)
     batch, config = random_batch(noise), BCellConfig()
     coverage = CoverageProposals(

@@ -20,7 +20,14 @@ ROOMS = (
     *("ledger", "config", "files", "errors"),
 )
 #: Modules at the top of the package that belong to a room of another name.
-ROOM_OF = {"__main__": "cli", "schema": "config", "yaml_text": "config", "tensor_file": "files", "imports": "files"}
+ROOM_OF = {
+    "__main__": "cli",
+    "schema": "config",
+    "yaml_text": "config",
+    "tensor_file": "files",
+    "imports": "files",
+    "cores": "files",
+}
 #: Below in the order, but not known to these rooms: tensors and states reach them as arguments.
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
 

@@ -49,10 +49,12 @@ from finflow.agent.optimisation import (
     CarefulAdam,
     cosine,
     descend,
+    descending,
     follow,
     freeze,
     make_optimiser,
     set_learning_rate,
+    step,
     tune,
 )
 from finflow.agent.policy import Decision, ExpertPolicy
@@ -206,15 +208,16 @@ class BCell(Deciding):
             drawn_too, densities = (drawn[:, 1:], next_drawn[:, 1:]), (log_density[:, 1:], next_log_density[:, 1:])
             proposals = coverage.joined(drawn_too, densities)
         critic_loss, metrics = self._critic_loss(batch, encoding, proposals, goal, samples, dropout_noise)
+        with descending(critic_loss, self.critic_optimiser):
+            if actor:
+                policy_loss, entropy = self._policy_loss(
+                    states, encoding.detach(), drawn[:, :1], log_density[:, 0], temperature
+                )
+                metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
+                policy_loss = policy_loss + self._held(decision, batch, update, metrics)
+                metrics["policy_gradient"] = descend(policy_loss, self.policy_optimiser, config.gradient_norm)
+        metrics["critic_gradient"] = step(self.critic_optimiser, config.gradient_norm)
         if actor:
-            policy_loss, entropy = self._policy_loss(
-                states, encoding.detach(), drawn[:, :1], log_density[:, 0], temperature
-            )
-            metrics |= {"actor_loss": policy_loss.detach(), "entropy": entropy}
-            policy_loss = policy_loss + self._held(decision, batch, update, metrics)
-        metrics["critic_gradient"] = descend(critic_loss, self.critic_optimiser, config.gradient_norm)
-        if actor:
-            metrics["policy_gradient"] = descend(policy_loss, self.policy_optimiser, config.gradient_norm)
             metrics |= decision.figures()
             if alpha is None and config.alpha_mode == "auto":
                 loss = temperature_loss(self.log_alpha, log_density[:, 0], aimed_entropy, dimensions)

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.losses import expectile_loss
 from finflow.agent.offline_learner import OfflineLearner
-from finflow.agent.optimisation import cosine, descend, follow, set_learning_rate
+from finflow.agent.optimisation import cosine, descend, descending, follow, set_learning_rate, step
 from finflow.agent.thrift import in_its_precision
 
 MEAN = 0.5  # the expectile that is the mean
@@ -35,9 +35,10 @@ class BehaviourCloning(OfflineLearner):
             batch, torch.ones_like(batch.rewards), self.dropout_noise(noise)
         )
         set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, progress))
-        descend(policy_loss, self.policy_optimiser, config.gradient_norm)
         next_value = ahead.mean[..., 0].min(dim=0).values
-        critic_metrics = self.update_critic(batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+        with descending(policy_loss, self.policy_optimiser):
+            critic_metrics = self.update_critic(batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+        step(self.policy_optimiser, config.gradient_norm)
         follow(self.target_critic, self.critic, config.tau)
         own = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
         return {**own, **behaviour_metrics, **policy_metrics, **critic_metrics}

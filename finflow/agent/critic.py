@@ -113,7 +113,7 @@ class CriticEnsemble(nn.Module):
             mean = self.mean(hidden)
             return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
         # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
-        spread_out, rest = torch.tensor_split(hidden, [with_quantiles], dim=2)
+        spread_out, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
         mean = torch.cat([self.mean(spread_out), self.mean(rest)], dim=2)
         with exact(hidden):
             quantiles = self.quantiles(at_least_single(spread_out).flatten(1, 2))

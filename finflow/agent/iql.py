@@ -19,7 +19,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.climbing import climbing_loss, linear_in
 from finflow.agent.losses import advantage_weights, expectile_loss
 from finflow.agent.offline_learner import OfflineLearner, TargetValues
-from finflow.agent.optimisation import cosine, descend, follow, set_learning_rate
+from finflow.agent.optimisation import cosine, descend, descending, follow, set_learning_rate, step
 from finflow.agent.thrift import in_its_precision
 
 # Until the critics know something, a climb teaches the policy to stand still, which is hard to unlearn: where nothing
@@ -45,8 +45,9 @@ class IQL(OfflineLearner):
             now, ahead_value = self.value(batch.both).chunk(2)
         policy_loss, policy_metrics = self._policy_loss(batch, values, now, progress, self.dropout_noise(noise))
         set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, self._policy_progress(progress)))
-        descend(policy_loss, self.policy_optimiser, config.gradient_norm)
-        critic_metrics = self.update_critic(batch, ahead_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+        with descending(policy_loss, self.policy_optimiser):
+            critic_metrics = self.update_critic(batch, ahead_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+        step(self.policy_optimiser, config.gradient_norm)
         follow(self.target_critic, self.critic, config.tau)
         own = {"v_loss": v_loss, "v": value.mean(), "advantage": (data_value - now).mean()}
         return {

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from finflow.agent.thrift import exact
+from finflow.cores import meanwhile
 
 
 class CarefulAdam(torch.optim.Adam):
@@ -70,14 +73,43 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float
         Length of the gradient before it was shortened.
     """
     optimiser.zero_grad(set_to_none=True)
-    with exact(loss):
-        loss.backward()  # type: ignore[no-untyped-call]
+    _differentiate(loss)
+    return step(optimiser, gradient_norm)
+
+
+@contextmanager
+def descending(loss: Tensor, optimiser: torch.optim.Optimizer) -> Iterator[None]:
+    """Take a loss's gradients while the block runs, on a second core where there is one; `step` is to follow.
+
+    Parameters
+    ----------
+    loss : Tensor, ()
+        What the block changes is not what it was computed from.
+    optimiser : Optimizer
+    """
+    optimiser.zero_grad(set_to_none=True)
+    if loss.device.type == "cpu":
+        with meanwhile(partial(_differentiate, loss)):
+            yield
+    else:
+        _differentiate(loss)
+        yield
+
+
+def step(optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
+    """One step along gradients that have been taken: the second half of `descend`."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     length = nn.utils.clip_grad_norm_(parameters, gradient_norm)
     if isinstance(optimiser, CarefulAdam):
         optimiser.beware(length)
     optimiser.step()
     return length.detach()
+
+
+def _differentiate(loss: Tensor) -> None:
+    """Add a loss's gradients to its parameters'."""
+    with exact(loss):
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def tune(optimiser: CarefulAdam, loss: Tensor) -> None:

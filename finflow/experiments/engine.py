@@ -8,7 +8,6 @@ again; one that ends in an error stops the others, whose finished results have b
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TextIO
 
 from finflow import errors
+from finflow.cores import available_cores
 from finflow.errors import ConfigError, FinflowError, TrainingError
 from finflow.experiments.overview import Overview
 from finflow.experiments.worker import Reply
@@ -101,13 +101,6 @@ class Where:
                 f"{workers} workers{each} on {cores} core{more} wait for each other, no faster than {best} would be"
             ]
         return []
-
-
-def available_cores() -> int:
-    """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextmanager

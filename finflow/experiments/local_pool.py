@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from finflow.cores import share_cores
 from finflow.experiments.engine import Ledger, Where
 from finflow.experiments.worker import perform
 from finflow.training.stopping import request_stop, stopping_at_once
@@ -166,6 +167,7 @@ def _serve(connection: Connection, shared: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")  # those of libraries, as in the command line
+    share_cores()
     sending = threading.Lock()
 
     def send(kind: str, content: Any) -> None:

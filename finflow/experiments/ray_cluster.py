@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from finflow.cores import share_cores
 from finflow.errors import ConfigError
 from finflow.experiments.engine import Ledger, Where
 from finflow.experiments.worker import Reply, perform
@@ -227,6 +228,7 @@ def _on_node(
     """Do a task on a node, with what is shared as Ray fetched it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, and cannot interrupt us
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    share_cores()
     host = socket.gethostname()
 
     def send(kind: str, content: Any) -> None:

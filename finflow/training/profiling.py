@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from finflow.errors import OutputError
@@ -34,7 +35,8 @@ class UpdateProfiler:
         """
         if count == FIRST:
             wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
-            self._running = profile(activities=wanted)
+            both = _ExperimentalConfig(profile_all_threads=True)  # or what is done on a second core were left out
+            self._running = profile(activities=wanted, experimental_config=both)
             self._running.start()
         elif count == LAST and self._running is not None:
             self._running.stop()

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from finflow import cores
 from finflow.agent.bcell import BCell
 from finflow.config import Config
 from finflow.errors import CheckpointError, MarketError
@@ -246,3 +247,11 @@ def test_options_train_to_the_end(tiny: Make, changes: dict[str, object]) -> Non
     assert np.isfinite(list(trainer.finetune().values())).all()
     traces = sorted(path.name for path in trainer.run_folder.glob("trace_*.json"))
     assert traces == (["trace_offline.json", "trace_online.json"] if trainer.config.train.profile else [])
+
+
+def test_a_trace_shows_what_is_done_on_the_second_core(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    trainer = FinFlowTrainer(tiny(train__profile=True, train__offline_training_epochs=4))
+    trainer.train_iql()
+    events = json.loads((trainer.run_folder / "trace_offline.json").read_text())["traceEvents"]
+    assert len({event["tid"] for event in events if event["name"] == "aten::bmm"}) == 2

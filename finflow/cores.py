@@ -1,0 +1,79 @@
+"""Processor cores, and what may be done on a second one meanwhile.
+
+What is done beside is computed by one thread from beginning to end, as it would be in its turn: no sum is cut
+differently, so the bits are the same with one core as with two, and timing decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+
+import torch
+
+_second: ThreadPoolExecutor | None = None
+_shared = False
+
+
+def available_cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def share_cores() -> None:
+    """This process is one of several at work: the other cores are theirs."""
+    global _shared
+    _shared = True
+
+
+@contextmanager
+def meanwhile(part: Callable[[], object]) -> Iterator[None]:
+    """Do ``part`` while the block runs, on a second core where there is one; both are done at the end of the block.
+
+    The two share what they read, and write to nothing that the other reads or draws from. Results that are too small
+    for a normal number are zero in ``part``, as in an update: see ``thrift``.
+
+    Parameters
+    ----------
+    part : callable
+        What it raises is raised at the end of the block.
+    """
+    if _shared or available_cores() == 1:
+        part()
+        yield
+        return
+    done = _thread().submit(_in_turn, part, torch.get_num_threads())
+    try:
+        yield
+    finally:
+        wait([done])
+    done.result()
+
+
+def _in_turn(part: Callable[[], object], threads: int) -> None:
+    """Do a part as the other thread would: how a sum is cut depends on the threads of an operation."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    part()
+
+
+def _thread() -> ThreadPoolExecutor:
+    """The thread of the second core; most of what it does holds no lock of the interpreter's."""
+    global _second
+    if _second is None:
+        _second = ThreadPoolExecutor(1, "second-core", torch.set_flush_denormal, (True,))
+    return _second
+
+
+def _forget() -> None:
+    """A forked process has no threads but the one that forked it."""
+    global _second
+    _second = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,108 @@
+"""An update that takes gradients on a second core learns the bits of one that has a single core."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from finflow import cores
+from finflow.agent.batch import Batch
+from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.agent.cloning import BehaviourCloning
+from finflow.agent.critic import NetworkShape
+from finflow.agent.iql import IQL
+from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.thrift import in_its_precision
+from finflow.config import BCellConfig
+
+MakeBatch = Callable[..., Batch]
+CPU = torch.device("cpu")
+SMALL: dict[str, object] = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3}
+OPTIONS: tuple[dict[str, object], ...] = (
+    {},
+    {"dropout": 0.3, "gradient_checkpointing": True},
+    {"mixed_precision": True},
+    {"cql_mode": "lagrange"},
+)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def parameters(*modules: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
+
+
+def coverage(seed: int) -> CoverageProposals:
+    drawn = -torch.rand(16, 3, 5, generator=generator(seed)).log()
+    return CoverageProposals(drawn / drawn.sum(-1, keepdim=True), torch.full((16, 3), math.lgamma(5)))
+
+
+def learned(update: Callable[[int], dict[str, torch.Tensor]], *modules: torch.nn.Module) -> torch.Tensor:
+    """What four updates leave, and what they say of themselves."""
+    said = [torch.stack([value.double() for value in update(number).values()]) for number in range(4)]
+    return torch.cat([parameters(*modules).double(), *said])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options) or "defaults")
+def test_online_updates_are_the_same_bits(
+    options: dict[str, object], shape: NetworkShape, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for count in (1, 2):
+        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+        agent, noise = BCell(shape, BCellConfig(**{**SMALL, **options}), generator(), CPU), generator(3)
+
+        def update(number: int, agent: BCell = agent, noise: torch.Generator = noise) -> dict[str, torch.Tensor]:
+            return agent.update_sac(make_batch(seed=number), coverage(number), noise, number, actor=number > 0)
+
+        found.append(learned(update, agent.policy, agent.critic, agent.target_critic))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("method", [IQL, BehaviourCloning])
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3}, {"iql_extraction": "gradient"}], ids=str)
+def test_offline_updates_are_the_same_bits(
+    method: type[OfflineLearner],
+    options: dict[str, object],
+    shape: NetworkShape,
+    make_batch: MakeBatch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for count in (1, 2):
+        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+        config = BCellConfig(**{**SMALL, **options})
+        learner, noise = method(portfolio_networks(shape, config, generator()), config, CPU), generator(3)
+
+        def update(
+            number: int, learner: OfflineLearner = learner, noise: torch.Generator = noise
+        ) -> dict[str, torch.Tensor]:
+            return learner.update(make_batch(seed=number), 0.25 * (number + 1), noise)
+
+        found.append(learned(update, learner.policy, learner.critic, learner.value, learner.target_critic))
+    assert torch.equal(*found)
+
+
+def test_there_are_no_denormal_numbers_in_an_update_and_elsewhere_there_are(make_batch: MakeBatch) -> None:
+    """Also after an update that failed: the ledger's numbers are nobody else's business."""
+
+    class Learner:
+        config = BCellConfig()
+
+        @in_its_precision
+        def update(self, batch: Batch, fails: bool) -> torch.Tensor:
+            if fails:
+                raise ArithmeticError
+            return torch.tensor(1e-40) * 1.0
+
+    learner = Learner()
+    assert learner.update(make_batch(), False) == 0.0
+    assert torch.tensor(1e-40) * 1.0 != 0.0
+    with pytest.raises(ArithmeticError):
+        learner.update(make_batch(), True)
+    assert torch.tensor(1e-40) * 1.0 != 0.0

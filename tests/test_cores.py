@@ -1,0 +1,97 @@
+"""What is done on a second core meanwhile is done in full, by the same rules, and to the same bits."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+
+from finflow import cores
+
+
+@pytest.fixture(params=(1, 2))
+def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Processor cores that this process seems to have."""
+    monkeypatch.setattr(cores, "available_cores", lambda: request.param)
+    return int(request.param)
+
+
+def test_both_are_done_at_the_end_of_the_block(count: int) -> None:
+    where: list[threading.Thread] = []
+    with cores.meanwhile(lambda: where.append(threading.current_thread())):
+        where.append(threading.current_thread())
+    assert len(where) == 2
+    assert len(set(where)) == count
+
+
+def test_what_a_part_raises_is_raised_after_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    reached: list[str] = []
+
+    def fail() -> None:
+        raise ArithmeticError("of the part")
+
+    with pytest.raises(ArithmeticError, match="of the part"), cores.meanwhile(fail):
+        reached.append("the end of the block")
+    assert reached
+
+
+def test_a_block_that_fails_waits_for_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the part would go on writing while somebody else cleans up."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    begun, done = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.wait(10.0)
+        done.set()
+
+    def fail() -> None:
+        with cores.meanwhile(slow):
+            begun.set()
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert done.is_set()
+
+
+def test_a_part_computes_as_the_thread_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many threads for an operation, and without denormal numbers, whenever the second thread was made."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            with cores.meanwhile(lambda: found.append((torch.get_num_threads(), (torch.tensor(1e-40) * 1.0).item()))):
+                pass
+    finally:
+        torch.set_num_threads(before)
+    assert found == [(1, 0.0), (2, 0.0), (1, 0.0)]
+
+
+def test_a_process_among_others_keeps_to_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    monkeypatch.setattr(cores, "_shared", False)
+    cores.share_cores()
+    where: list[threading.Thread] = []
+    with cores.meanwhile(lambda: where.append(threading.current_thread())):
+        pass
+    assert where == [threading.current_thread()]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_a_second_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its parent is not in it, and to wait for it would be for ever."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    with cores.meanwhile(lambda: None):
+        pass
+    child = os.fork()
+    if child == 0:
+        found: list[int] = []
+        with cores.meanwhile(lambda: found.append(1)):
+            pass
+        os._exit(0 if found == [1] else 1)
+    assert os.waitpid(child, 0)[1] == 0
