@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
 import torch
+
+R = TypeVar("R")
 
 _second: ThreadPoolExecutor | None = None
 _shared = False
@@ -31,7 +34,7 @@ def share_cores() -> None:
 
 
 @contextmanager
-def meanwhile(part: Callable[[], object]) -> Iterator[None]:
+def meanwhile(part: Callable[[], R], device: torch.device) -> Iterator[Future[R]]:
     """Do ``part`` while the block runs, on a second core where there is one; both are done at the end of the block.
 
     The two share what they read, and write to nothing that the other reads or draws from. Results that are too small
@@ -41,24 +44,46 @@ def meanwhile(part: Callable[[], object]) -> Iterator[None]:
     ----------
     part : callable
         What it raises is raised at the end of the block.
+    device : torch.device
+        That it computes on; another than the processor is kept busy by one thread.
+
+    Yields
+    ------
+    Future
+        What ``part`` returns, to be asked for after the block.
     """
-    if _shared or available_cores() == 1:
-        part()
-        yield
+    done: Future[R] = Future()
+    if _shared or device.type != "cpu" or available_cores() == 1:
+        done.set_result(part())
+        yield done
         return
-    done = _thread().submit(_in_turn, part, torch.get_num_threads())
+    done = _thread().submit(_Modes.here().apply, part)
     try:
-        yield
+        yield done
     finally:
         wait([done])
     done.result()
 
 
-def _in_turn(part: Callable[[], object], threads: int) -> None:
-    """Do a part as the other thread would: how a sum is cut depends on the threads of an operation."""
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-    part()
+class _Modes(NamedTuple):
+    """What torch switches thread by thread, and results depend on."""
+
+    threads: int
+    gradients: bool
+    cast: bool
+
+    @classmethod
+    def here(cls) -> _Modes:
+        """Those of this thread."""
+        return cls(torch.get_num_threads(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+
+    def apply(self, part: Callable[[], R]) -> R:
+        """Do a part in them."""
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        cast = torch.autocast("cpu", torch.bfloat16, enabled=self.cast, cache_enabled=False)
+        with torch.set_grad_enabled(self.gradients), cast:
+            return part()
 
 
 def _thread() -> ThreadPoolExecutor:

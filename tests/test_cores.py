@@ -10,6 +10,8 @@ import torch
 
 from finflow import cores
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture(params=(1, 2))
 def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -20,7 +22,7 @@ def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 def test_both_are_done_at_the_end_of_the_block(count: int) -> None:
     where: list[threading.Thread] = []
-    with cores.meanwhile(lambda: where.append(threading.current_thread())):
+    with cores.meanwhile(lambda: where.append(threading.current_thread()), CPU):
         where.append(threading.current_thread())
     assert len(where) == 2
     assert len(set(where)) == count
@@ -33,7 +35,7 @@ def test_what_a_part_raises_is_raised_after_the_block(monkeypatch: pytest.Monkey
     def fail() -> None:
         raise ArithmeticError("of the part")
 
-    with pytest.raises(ArithmeticError, match="of the part"), cores.meanwhile(fail):
+    with pytest.raises(ArithmeticError, match="of the part"), cores.meanwhile(fail, CPU):
         reached.append("the end of the block")
     assert reached
 
@@ -48,7 +50,7 @@ def test_a_block_that_fails_waits_for_the_part(monkeypatch: pytest.MonkeyPatch) 
         done.set()
 
     def fail() -> None:
-        with cores.meanwhile(slow):
+        with cores.meanwhile(slow, CPU):
             begun.set()
             raise KeyError("of the block")
 
@@ -58,17 +60,33 @@ def test_a_block_that_fails_waits_for_the_part(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_part_computes_as_the_thread_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With as many threads for an operation, and without denormal numbers, whenever the second thread was made."""
+    """With its threads for an operation, its gradients and its precision, whenever the second thread was made."""
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    before, found = torch.get_num_threads(), []
+
+    def modes() -> tuple[object, ...]:
+        product = torch.ones(2, 2) @ torch.ones(2, 2, requires_grad=True)
+        return torch.get_num_threads(), product.requires_grad, product.dtype
+
+    before = torch.get_num_threads()
     try:
-        for threads in (1, 2, 1):
+        for threads, gradients, cast in ((1, True, False), (2, False, False), (1, True, True), (1, True, False)):
             torch.set_num_threads(threads)
-            with cores.meanwhile(lambda: found.append((torch.get_num_threads(), (torch.tensor(1e-40) * 1.0).item()))):
-                pass
+            with (
+                torch.set_grad_enabled(gradients),
+                torch.autocast("cpu", torch.bfloat16, enabled=cast),
+                cores.meanwhile(modes, CPU) as found,
+            ):
+                here = modes()
+            assert found.result() == here == (threads, gradients, torch.bfloat16 if cast else torch.float32)
     finally:
         torch.set_num_threads(before)
-    assert found == [(1, 0.0), (2, 0.0), (1, 0.0)]
+
+
+def test_a_part_has_no_denormal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    with cores.meanwhile(lambda: (torch.tensor(1e-40) * 1.0).item(), CPU) as found:
+        pass
+    assert found.result() == 0.0
 
 
 def test_a_process_among_others_keeps_to_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +94,16 @@ def test_a_process_among_others_keeps_to_one_core(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cores, "_shared", False)
     cores.share_cores()
     where: list[threading.Thread] = []
-    with cores.meanwhile(lambda: where.append(threading.current_thread())):
+    with cores.meanwhile(lambda: where.append(threading.current_thread()), CPU):
         pass
     assert where == [threading.current_thread()]
+
+
+def test_another_device_is_kept_busy_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    with cores.meanwhile(threading.current_thread, torch.device("meta")) as found:
+        pass
+    assert found.result() is threading.current_thread()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
@@ -86,12 +111,12 @@ def test_a_process_among_others_keeps_to_one_core(monkeypatch: pytest.MonkeyPatc
 def test_a_forked_process_has_a_second_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of its parent is not in it, and to wait for it would be for ever."""
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    with cores.meanwhile(lambda: None):
+    with cores.meanwhile(lambda: None, CPU):
         pass
     child = os.fork()
     if child == 0:
         found: list[int] = []
-        with cores.meanwhile(lambda: found.append(1)):
+        with cores.meanwhile(lambda: found.append(1), CPU):
             pass
         os._exit(0 if found == [1] else 1)
     assert os.waitpid(child, 0)[1] == 0

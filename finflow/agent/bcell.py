@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +60,10 @@ from finflow.agent.optimisation import (
 )
 from finflow.agent.policy import Decision, ExpertPolicy
 from finflow.agent.risk import needs_quantiles, valued
-from finflow.agent.simplex import standard_normal
+from finflow.agent.simplex import LogisticNormal, standard_normal
 from finflow.agent.thrift import in_its_precision
 from finflow.config import BCellConfig
+from finflow.cores import meanwhile
 
 __all__ = ["BCell", "CoverageProposals", "states_of"]
 
@@ -187,9 +189,9 @@ class BCell(Deciding):
         config, states = self.config, batch.states
         noise = noise or self.action_noise
         dropout_noise = noise if config.dropout > 0.0 else None
-        decision = self.policy(states, dropout_noise, least_pull=config.least_pull)
-        with torch.no_grad():
-            next_distribution = self.policy(batch.next_states).distribution
+        with meanwhile(partial(self._next_distribution, batch), self.device) as found:
+            decision = self.policy(states, dropout_noise, least_pull=config.least_pull)
+        next_distribution = found.result()
         size, dimensions = next_distribution.location.shape
         conservative = coverage is not None and config.cql_alpha > 0.0
         draws = (size, 1 + config.cql_samples * int(conservative), dimensions)
@@ -201,8 +203,9 @@ class BCell(Deciding):
         bonus = None
         if config.entropy_backup == "relative":
             bonus = temperature * (-next_log_density[:, 0] - aimed_entropy) / dimensions
-        goal, samples = self._targets(batch, next_drawn[:, :1], update, bonus)
-        encoding = self.critic.encode(states)
+        with meanwhile(partial(self._targets, batch, next_drawn[:, :1], update, bonus), self.device) as aimed:
+            encoding = self.critic.encode(states)
+        goal, samples = aimed.result()
         proposals = None
         if coverage is not None and conservative:
             drawn_too, densities = (drawn[:, 1:], next_drawn[:, 1:]), (log_density[:, 1:], next_log_density[:, 1:])
@@ -225,6 +228,12 @@ class BCell(Deciding):
         metrics["alpha"] = temperature
         follow(self.target_critic, self.critic, config.tau)
         return metrics
+
+    @torch.no_grad()
+    def _next_distribution(self, batch: Batch) -> LogisticNormal:
+        """Of the policy's next actions."""
+        decision: Decision = self.policy(batch.next_states)
+        return decision.distribution
 
     def _targets(
         self, batch: Batch, next_actions: Tensor, update: int, bonus: Tensor | None = None

@@ -12,6 +12,8 @@ Kostrikov, Nair and Levine (2022), Offline Reinforcement Learning with Implicit 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Generator, Tensor
 
@@ -21,6 +23,7 @@ from finflow.agent.losses import advantage_weights, expectile_loss
 from finflow.agent.offline_learner import OfflineLearner, TargetValues
 from finflow.agent.optimisation import cosine, descend, descending, follow, set_learning_rate, step
 from finflow.agent.thrift import in_its_precision
+from finflow.cores import meanwhile
 
 # Until the critics know something, a climb teaches the policy to stand still, which is hard to unlearn: where nothing
 # is traded, the aim of trading has no gradient. So it clones first.
@@ -35,9 +38,10 @@ class IQL(OfflineLearner):
         """One update of V, the policy, the critics and their targets."""
         config = self.config
         self.schedule_critics(progress)
-        values = self.target_values(batch)
+        with meanwhile(partial(self.target_values, batch), self.device) as found:
+            value, behaviour = self.value.both(batch.states)
+        values = found.result()
         data_value, ahead = values.data, values.ahead
-        value, behaviour = self.value.both(batch.states)
         v_loss = expectile_loss(data_value, value, config.iql_expectile)
         descend(v_loss, self.value_optimiser, config.gradient_norm)
         behaviour_metrics = self.update_behaviour_value(behaviour, batch)

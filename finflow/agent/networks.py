@@ -70,7 +70,7 @@ def dropout(hidden: Tensor, rate: float, generator: Generator | None) -> Tensor:
 
 
 class EnsembleReadout(nn.Module):
-    """E linear maps to one number each, (E, ..., inputs) to (E, ...): a weighted sum is cheaper than a product here.
+    """E linear maps to one number each, (E, ..., inputs) to (E, ...).
 
     Parameters
     ----------
@@ -87,8 +87,9 @@ class EnsembleReadout(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Read (E, batch, P, inputs) out to (E, batch, P)."""
-        read: Tensor = (hidden * self.weight).sum(dim=-1) + self.bias
-        return read
+        ensemble, inputs = self.weight.shape[0], self.weight.shape[-1]
+        read = torch.bmm(hidden.flatten(1, 2), self.weight.view(ensemble, inputs, 1))
+        return read.view(hidden.shape[:3]) + self.bias
 
 
 class Encoding(NamedTuple):

@@ -88,6 +88,7 @@ class OfflineLearner:
 
     def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
         self.config = config
+        self.device = device
         self.policy = networks.policy.to(device)
         self.critic = networks.critic.to(device)
         self.value = networks.value.to(device)

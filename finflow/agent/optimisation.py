@@ -88,11 +88,7 @@ def descending(loss: Tensor, optimiser: torch.optim.Optimizer) -> Iterator[None]
     optimiser : Optimizer
     """
     optimiser.zero_grad(set_to_none=True)
-    if loss.device.type == "cpu":
-        with meanwhile(partial(_differentiate, loss)):
-            yield
-    else:
-        _differentiate(loss)
+    with meanwhile(partial(_differentiate, loss), loss.device):
         yield
 
 
