@@ -1,15 +1,20 @@
-"""Processor cores, and what may be done on a second one meanwhile.
+"""Processor cores, and what may be done on a second one meanwhile: by a thread, or by a forked process.
 
 What is done beside is computed by one thread from beginning to end, as it would be in its turn: no sum is cut
-differently, so the bits are the same with one core as with two, and timing decides nothing.
+differently, so the bits are the same with one core as with two, and timing decides nothing. Tensors' work leaves the
+interpreter free, and takes a thread; a backtest holds the interpreter, and takes a process.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -63,6 +68,51 @@ def meanwhile(part: Callable[[], R], device: torch.device) -> Iterator[Future[R]
     finally:
         wait([done])
     done.result()
+
+
+@contextmanager
+def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
+    """Do ``part`` in a forked process while the block runs, on a second core where there is one.
+
+    Parameters
+    ----------
+    part : callable
+        What it changes is changed in the other process alone.
+
+    Yields
+    ------
+    callable
+        What ``part`` returns, to be asked for after the block. Where the process failed, it is done here, and fails
+        here if it does; as it is where processes cannot be forked, or have no core to themselves.
+    """
+    can = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
+    if _shared or not can or available_cores() == 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield part
+        return
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_tell, args=(part, sender), daemon=True)
+    child.start()
+    sender.close()
+    told: list[R] = []
+    try:
+        yield lambda: told[0] if told else part()
+        with suppress(EOFError):  # it ended before its time
+            told = receiver.recv()
+    finally:
+        child.kill()
+        child.join()
+        receiver.close()
+
+
+def _tell(part: Callable[[], object], sender: Connection) -> None:
+    """Do a part and send what it returns, or nothing where it fails."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent says what is to be done
+    share_cores()
+    told: list[object] = []
+    with suppress(Exception):
+        told = [part()]
+    sender.send(told)
 
 
 class _Modes(NamedTuple):

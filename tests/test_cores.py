@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import sys
 import threading
+import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,3 +125,72 @@ def test_a_forked_process_has_a_second_thread_of_its_own(monkeypatch: pytest.Mon
             pass
         os._exit(0 if found == [1] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def _process(_: object = None) -> int:
+    return os.getpid()
+
+
+@pytest.mark.skipif(sys.platform == "darwin" or not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+class TestForked:
+    """A part in a process of its own returns what it would here, or is done here."""
+
+    @pytest.fixture(autouse=True)
+    def two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cores, "available_cores", lambda: 2)
+
+    def test_another_process_does_it(self) -> None:
+        with cores.forked(_process) as found:
+            here = os.getpid()
+        assert found() != here
+
+    def test_a_large_result_comes_whole(self) -> None:
+        """Larger than a pipe holds."""
+        with cores.forked(lambda: np.arange(1_000_000)) as found:
+            pass
+        assert np.array_equal(found(), np.arange(1_000_000))
+
+    def test_one_core_does_it_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cores, "available_cores", lambda: 1)
+        with cores.forked(_process) as found:
+            pass
+        assert found() == os.getpid()
+
+    def test_what_it_does_in_turn_forks_no_further(self) -> None:
+        def within() -> tuple[int, int]:
+            with cores.forked(_process) as found:
+                pass
+            return found(), os.getpid()
+
+        with cores.forked(within) as found:
+            pass
+        inner, outer = found()
+        assert inner == outer != os.getpid()
+
+    def test_what_fails_there_fails_here(self) -> None:
+        with cores.forked(lambda: 1 // 0) as found:
+            pass
+        with pytest.raises(ZeroDivisionError):
+            found()
+
+    def test_where_the_process_is_killed_it_is_done_here(self) -> None:
+        here = os.getpid()
+
+        def fragile() -> int:
+            if os.getpid() != here:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 7
+
+        with cores.forked(fragile) as found:
+            pass
+        assert found() == 7
+
+    def test_a_block_that_fails_leaves_no_process(self) -> None:
+        def fail() -> None:
+            with cores.forked(lambda: time.sleep(60.0)):
+                raise KeyError("of the block")
+
+        with pytest.raises(KeyError):
+            fail()
+        assert not multiprocessing.active_children()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 
 from finflow.config import Config
+from finflow.cores import forked
 from finflow.evaluation import factors, ranking, stress, sweeps, taxes
 from finflow.evaluation.field import Field
 from finflow.evaluation.sections import Section
@@ -32,10 +34,15 @@ def sections_of(field: Field, split: Split, config: Config, with_sweeps: bool) -
     bars = process.decision_bars(field.window)
     etfs = None if config.market.source == "synthetic" else factors.etf_prices()
     ends = range(bars.start + 1, bars.stop + 1)
+    swept, stressed = None, None
+    if with_sweeps:
+        with forked(partial(stress.section, field, split, settings.periods)) as found:
+            swept = sweeps.section(field)
+        stressed = found()
     made = [
         taxes.section(process, field.window, field.runs, settings.tax) if settings.tax.enabled else None,
-        sweeps.section(field) if with_sweeps else None,
-        stress.section(field, split, settings.periods) if with_sweeps else None,
+        swept,
+        stressed,
         factors.section(process.panel, ends, field.runs, etfs, by_close=config.env.fill == "close"),
         ranking.section(field.runs[0], process.growth, process.listed, bars, settings.top),
     ]

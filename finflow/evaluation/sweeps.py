@@ -8,10 +8,12 @@ others (`env.costs`) stay as configured.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from finflow.cores import forked
 from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.capacity import DEAREST_BPS, break_even_bps, capacity, mean_return
@@ -34,17 +36,17 @@ CAPACITY_TOLERANCE = 0.02  # relative
 
 
 def section(field: Field) -> Section:
-    """Run the sweeps and say what they found."""
-    costs = {f"{bps:g}": _at_cost(field, bps) for bps in COSTS}
-    lags, left_out = _over_lags(field)
-    numbers: dict[str, object] = {
-        "costs_bps": {key: _figures(runs) for key, runs in costs.items()},
-        "lags": {key: _figures(runs) for key, runs in lags.items()},
-    }
+    """Run the sweeps, that over lags in a process of its own, and say what they found."""
+    with forked(partial(_over_lags, field)) as slower:
+        costs = {f"{bps:g}": _at_cost(field, bps) for bps in COSTS}
+        numbers: dict[str, object] = {"costs_bps": {key: _figures(runs) for key, runs in costs.items()}}
+        even = _break_even(field, costs, numbers)
+    lags, left_out = slower()
+    numbers["lags"] = lags
     words: list[Sentence] = [
         "Each strategy run again under other conditions. The first column is as configured; costs are one proportional "
         "cost on every trade, in place of commission and slippage.",
-        *_break_even(field, costs, numbers),
+        *even,
         *left_out,
         *_capital(field, numbers),
     ]
@@ -63,14 +65,14 @@ def _at_cost(field: Field, bps: float) -> dict[str, Backtest]:
     return field.play(field.process.repriced(env))
 
 
-def _over_lags(field: Field) -> tuple[dict[str, dict[str, Backtest]], list[str]]:
-    """Backtests at each lag, and a sentence where one cannot be."""
-    found: dict[str, dict[str, Backtest]] = {}
+def _over_lags(field: Field) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """Figures at each lag, and a sentence where there cannot be any."""
+    found: dict[str, dict[str, object]] = {}
     for lag in LAGS:
         if lag == field.process.lag:
-            found[str(lag)] = {run.name: run for run in field.runs}
+            found[str(lag)] = _figures({run.name: run for run in field.runs})
         elif lag or field.process.env.fill != "open":
-            found[str(lag)] = field.play(field.process.delayed(lag))
+            found[str(lag)] = _figures(field.play(field.process.delayed(lag)))
     missing = len(found) < len(LAGS)
     return found, ["Fills at the open have no lag of 0: the close would be known before it."] if missing else []
 
