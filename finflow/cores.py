@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 R = TypeVar("R")
+PATIENCE = 600.0  # seconds that a forked process may take longer than what was done meanwhile
 
 _second: ThreadPoolExecutor | None = None
 _shared = False
@@ -82,10 +83,11 @@ def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
     Yields
     ------
     callable
-        What ``part`` returns, to be asked for after the block. Where the process failed, it is done here, and fails
-        here if it does; as it is where processes cannot be forked, or have no core to themselves.
+        What ``part`` returns, to be asked for after the block. Where the process failed or hangs, it is done here, and
+        fails here if it does; as it is where processes cannot be forked, or have no core to themselves.
     """
     can = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
+    can = can and torch.get_num_threads() == 1  # the threads of an operation do not live on in a fork
     if _shared or not can or available_cores() == 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         yield part
         return
@@ -98,7 +100,7 @@ def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
     try:
         yield lambda: told[0] if told else part()
         with suppress(EOFError):  # it ended before its time
-            told = receiver.recv()
+            told = receiver.recv() if receiver.poll(PATIENCE) else told
     finally:
         child.kill()
         child.join()

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -137,8 +138,12 @@ class TestForked:
     """A part in a process of its own returns what it would here, or is done here."""
 
     @pytest.fixture(autouse=True)
-    def two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def two_cores(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(cores, "available_cores", lambda: 2)
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(before)
 
     def test_another_process_does_it(self) -> None:
         with cores.forked(_process) as found:
@@ -185,6 +190,20 @@ class TestForked:
         with cores.forked(fragile) as found:
             pass
         assert found() == 7
+
+    def test_where_the_process_hangs_it_is_done_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cores, "PATIENCE", 0.2)
+        here = os.getpid()
+        with cores.forked(lambda: time.sleep(60.0) if os.getpid() != here else 7) as found:
+            pass
+        assert found() == 7
+
+    def test_where_operations_have_several_threads_it_is_done_here(self) -> None:
+        """They do not live on in a fork, and an operation would wait for them for ever."""
+        torch.set_num_threads(2)
+        with cores.forked(_process) as found:
+            pass
+        assert found() == os.getpid()
 
     def test_a_block_that_fails_leaves_no_process(self) -> None:
         def fail() -> None:

@@ -7,7 +7,7 @@ others (`env.costs`) stay as configured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -83,16 +83,12 @@ def _break_even(
     """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
-    for key, score, said in (("return", mean_return, "return"), ("sharpe", _sharpe, "Sharpe ratio")):
+    with forked(partial(_even, field, costs, mean_return)) as by_return:
+        by_sharpe = _even(field, costs, _sharpe)
+    for key, bps, said in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
         found |= {f"{key}_bps": None, f"{key}_beyond_bps": None}
-        if BASELINE not in field.names or field.judged == BASELINE:
+        if bps is None:
             continue
-        known = {float(bps): score(runs[field.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
-        if not np.isfinite(list(known.values())).all():
-            continue
-        bps = break_even_bps(
-            field.process, field.window, field.makers[field.judged], known, BREAK_EVEN_TOLERANCE, score
-        )
         if not np.isfinite(bps):
             found[f"{key}_beyond_bps"] = DEAREST_BPS
             dearest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
@@ -106,6 +102,19 @@ def _break_even(
             words.append((f"By {said}, {field.judged} breaks even with equal weight at ", even, " a trade."))
     numbers["break_even"] = found
     return words
+
+
+def _even(
+    field: Field, costs: Mapping[str, Mapping[str, Backtest]], score: Callable[[Backtest], float]
+) -> float | None:
+    """The costs at which the judged strategy scores what equal weight does; None where that cannot be asked."""
+    if BASELINE not in field.names or field.judged == BASELINE:
+        return None
+    known = {float(bps): score(runs[field.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
+    if not np.isfinite(list(known.values())).all():
+        return None
+    make = field.makers[field.judged]
+    return break_even_bps(field.process, field.window, make, known, BREAK_EVEN_TOLERANCE, score)
 
 
 def _sharpe(run: Backtest) -> float:
