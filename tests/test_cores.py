@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,21 @@ import torch
 from finflow import cores
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Of an operation, as in training."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
 
 
 @pytest.fixture(params=(1, 2))
@@ -65,27 +81,41 @@ def test_a_block_that_fails_waits_for_the_part(monkeypatch: pytest.MonkeyPatch) 
     assert done.is_set()
 
 
-def test_a_part_computes_as_the_thread_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its threads for an operation, its gradients and its precision, whenever the second thread was made."""
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+def test_a_part_computes_as_the_thread_that_asked(two_cores: None) -> None:
+    """With its gradients and its precision."""
 
     def modes() -> tuple[object, ...]:
         product = torch.ones(2, 2) @ torch.ones(2, 2, requires_grad=True)
         return torch.get_num_threads(), product.requires_grad, product.dtype
 
-    before = torch.get_num_threads()
-    try:
-        for threads, gradients, cast in ((1, True, False), (2, False, False), (1, True, True), (1, True, False)):
-            torch.set_num_threads(threads)
-            with (
-                torch.set_grad_enabled(gradients),
-                torch.autocast("cpu", torch.bfloat16, enabled=cast),
-                cores.meanwhile(modes, CPU) as found,
-            ):
-                here = modes()
-            assert found.result() == here == (threads, gradients, torch.bfloat16 if cast else torch.float32)
-    finally:
-        torch.set_num_threads(before)
+    for gradients, cast in ((True, False), (False, False), (True, True), (True, False)):
+        with (
+            torch.set_grad_enabled(gradients),
+            torch.autocast("cpu", torch.bfloat16, enabled=cast),
+            cores.meanwhile(modes, CPU) as found,
+        ):
+            here = modes()
+        assert found.result() == here == (1, gradients, torch.bfloat16 if cast else torch.float32)
+
+
+def test_operations_of_several_threads_leave_no_core(two_cores: None) -> None:
+    torch.set_num_threads(2)
+    with cores.meanwhile(threading.current_thread, CPU) as found:
+        pass
+    assert found.result() is threading.current_thread()
+
+
+def test_a_part_of_a_part_is_done_in_its_turn(two_cores: None) -> None:
+    """The second core has one thread, which would wait for itself."""
+
+    def outer() -> str:
+        with cores.meanwhile(lambda: threading.current_thread().name, CPU) as found:
+            pass
+        return found.result()
+
+    with cores.meanwhile(outer, CPU) as found:
+        pass
+    assert found.result() != threading.current_thread().name
 
 
 def test_a_part_has_no_denormal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,22 +158,23 @@ def test_a_forked_process_has_a_second_thread_of_its_own(monkeypatch: pytest.Mon
     assert os.waitpid(child, 0)[1] == 0
 
 
+def _runs(process: int) -> bool:
+    """Whether it does; one that has ended and that nobody has asked for yet does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def _process(_: object = None) -> int:
     return os.getpid()
 
 
 @pytest.mark.skipif(sys.platform == "darwin" or not hasattr(os, "fork"), reason="processes are not forked here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.usefixtures("two_cores")
 class TestForked:
     """A part in a process of its own returns what it would here, or is done here."""
-
-    @pytest.fixture(autouse=True)
-    def two_cores(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(cores, "available_cores", lambda: 2)
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        yield
-        torch.set_num_threads(before)
 
     def test_another_process_does_it(self) -> None:
         with cores.forked(_process) as found:
@@ -190,6 +221,42 @@ class TestForked:
         with cores.forked(fragile) as found:
             pass
         assert found() == 7
+
+    def test_a_daemon_does_it_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may start no other process."""
+        monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+        with cores.forked(_process) as found:
+            pass
+        assert found() == os.getpid()
+
+    def test_where_no_process_can_be_started_it_is_done_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full() -> int:
+            raise OSError("no room for another process")
+
+        monkeypatch.setattr(os, "fork", full)
+        with cores.forked(_process) as found:
+            pass
+        assert found() == os.getpid()
+
+    def test_it_ends_with_its_parent(self) -> None:
+        """Killed, the parent can tell nobody."""
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+
+        def child() -> None:
+            sender.send(os.getpid())
+            time.sleep(60.0)
+
+        parent = os.fork()
+        if parent == 0:
+            with cores.forked(child):
+                time.sleep(60.0)
+        grandchild = receiver.recv()
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        end = time.monotonic() + 30.0
+        while _runs(grandchild) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not _runs(grandchild)
 
     def test_where_the_process_hangs_it_is_done_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cores, "PATIENCE", 0.2)

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
+from finflow.agent.thrift import at_least_single, exact
 
 N_PORTFOLIO_FACTS = 5
 N_STATE_FACTS = 5  # cash and concentration held, and the state of the reward
@@ -88,7 +89,8 @@ class EnsembleReadout(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Read (E, batch, P, inputs) out to (E, batch, P)."""
         ensemble, inputs = self.weight.shape[0], self.weight.shape[-1]
-        read = torch.bmm(hidden.flatten(1, 2), self.weight.view(ensemble, inputs, 1))
+        with exact(hidden):
+            read = torch.bmm(at_least_single(hidden).flatten(1, 2), self.weight.view(ensemble, inputs, 1))
         return read.view(hidden.shape[:3]) + self.bias
 
 

@@ -1,7 +1,7 @@
 """Less work and less memory in an update: products in bfloat16, and hidden layers that are computed twice.
 
 And no numbers under 1e-38: a proposal of CQL far less likely than others has a share of the soft maximum so small that
-it is no normal number, and a processor takes many times longer over those. In an update they are zero.
+it is no normal number, and a processor takes many times longer over those. In an update of one thread they are zero.
 
 Micikevicius et al. (2018), Mixed Precision Training, for what stays in float32: parameters, optimisers, losses; here
 whatever is a portfolio, a density or a quantile too, since eight bits do not tell a weight of 0.050 from 0.0501.
@@ -34,7 +34,8 @@ def in_its_precision(
     def run(learner: Learner, batch: Batch, /, *rest: P.args, **named: P.kwargs) -> R:
         enabled = bool(learner.config.mixed_precision)
         # without a cache of casts: parameters move between one use and the next of an update
-        torch.set_flush_denormal(True)
+        alone = torch.get_num_threads() == 1  # the switch is a thread's own: others of an operation would not hear
+        torch.set_flush_denormal(alone)
         try:
             with torch.autocast(batch.rewards.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False):
                 return update(learner, batch, *rest, **named)

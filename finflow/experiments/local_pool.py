@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from finflow.cores import share_cores
+from finflow.cores import end_with_parent, share_cores
 from finflow.experiments.engine import Ledger, Where
 from finflow.experiments.worker import perform
 from finflow.training.stopping import request_stop, stopping_at_once
@@ -165,7 +165,7 @@ def _serve(connection: Connection, shared: dict[str, Any]) -> None:
     """A worker's life: one task after another, until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent says what is to be done
     signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")  # those of libraries, as in the command line
     share_cores()
     sending = threading.Lock()
@@ -185,10 +185,3 @@ def _serve(connection: Connection, shared: dict[str, Any]) -> None:
             return
         function, arguments = given
         send("reply", perform(function, {**shared, **arguments}, send))
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

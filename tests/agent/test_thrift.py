@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from finflow import cores
 from finflow.agent.batch import Batch
 from finflow.agent.bcell import BCell, CoverageProposals
 from finflow.agent.cloning import BehaviourCloning
 from finflow.agent.critic import NetworkShape
 from finflow.agent.iql import IQL
+from finflow.agent.networks import EnsembleReadout
 from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.td3bc import TD3BC
 from finflow.agent.thrift import recomputed
@@ -55,14 +57,29 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts products sees those of its own thread."""
+    monkeypatch.setattr(cores, "available_cores", lambda: 1)
+
+
+@pytest.mark.usefixtures("one_core")
 def test_products_of_an_update_are_in_bfloat16(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    """Most of them: experts' mixing, gate, quantiles and what their gradients need stay in float32."""
+    """Most of them: experts' mixing, gate, readouts, quantiles and what their gradients need stay in float32."""
     for mixed in (False, True):
         agent = make_agent(shape, mixed_precision=mixed)
         with Products() as products:
             agent.update_sac(make_batch(), coverage(), generator(3), 0)
         narrow, wide = products.count.get(torch.bfloat16, 0), products.count.get(torch.float32, 0)
         assert (narrow > wide) if mixed else (narrow == 0 and wide > 0), products.count
+
+
+def test_what_is_read_out_is_in_float32() -> None:
+    """A value of 3 in eight bits is known to 1/64, and targets, advantages and slopes are differences of values."""
+    readout, hidden = EnsembleReadout(2, 64, generator()), torch.rand(2, 16, 3, 64, generator=generator(1)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = readout(hidden)
+    torch.testing.assert_close(found, readout(hidden.float()), rtol=0.0, atol=0.0)
 
 
 def test_parameters_moments_and_decisions_stay_in_float32(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -94,6 +111,7 @@ def test_losses_in_bfloat16_stay_near(shape: NetworkShape, make_batch: MakeBatch
     assert runs[True]["q_loss"] != runs[False]["q_loss"]
 
 
+@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("method", [IQL, TD3BC, BehaviourCloning])
 def test_the_offline_methods_obey_too(method: type[OfflineLearner], shape: NetworkShape, make_batch: MakeBatch) -> None:
     found = {}

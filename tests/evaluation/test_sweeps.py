@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from finflow import cores
 from finflow.config import CostsConfig
 from finflow.env.decision import DecisionProcess
 from finflow.evaluation import metrics, sweeps
@@ -30,6 +32,13 @@ def field(process_of: Callable[..., DecisionProcess], field_of: Callable[..., Fi
 @pytest.fixture(scope="module")
 def numbers(field: Field) -> dict[str, Any]:
     return dict(sweeps.section(field).numbers)
+
+
+def test_another_core_finds_the_same(field: Field, numbers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    for count in (1, 2):
+        monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
+        assert dict(sweeps.section(field).numbers) == numbers
 
 
 def test_costs_replace_commission_and_slippage(
