@@ -141,10 +141,8 @@ def _tell(part: Callable[[], object], receiver: Connection, sender: Connection) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent says what is to be done
     threading.Thread(target=end_with_parent, daemon=True).start()
     share_cores()
-    told: list[object] = []
-    with suppress(Exception):
-        told = [part()]
-    sender.send(told)
+    with suppress(Exception):  # it will fail again where it is done again, and be heard there
+        sender.send([part()])
 
 
 def end_with_parent() -> None:

@@ -210,6 +210,11 @@ class TestForked:
         with pytest.raises(ZeroDivisionError):
             found()
 
+    def test_what_cannot_be_sent_is_done_here(self) -> None:
+        with cores.forked(lambda: lambda: 7) as found:
+            pass
+        assert found()() == 7
+
     def test_where_the_process_is_killed_it_is_done_here(self) -> None:
         here = os.getpid()
 

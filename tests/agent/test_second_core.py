@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -27,6 +27,16 @@ OPTIONS: tuple[dict[str, object], ...] = (
     {"mixed_precision": True},
     {"cql_mode": "lagrange"},
 )
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of an operation, as in training; and nothing done on a second core yet."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(cores, "_second", None)
+    yield
+    torch.set_num_threads(before)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -61,6 +71,7 @@ def test_online_updates_are_the_same_bits(
             return agent.update_sac(make_batch(seed=number), coverage(number), noise, number, actor=number > 0)
 
         found.append(learned(update, agent.policy, agent.critic, agent.target_critic))
+    assert cores._second is not None, "the second core was not used"
     assert torch.equal(*found)
 
 
@@ -85,6 +96,7 @@ def test_offline_updates_are_the_same_bits(
             return learner.update(make_batch(seed=number), 0.25 * (number + 1), noise)
 
         found.append(learned(update, learner.policy, learner.critic, learner.value, learner.target_critic))
+    assert cores._second is not None, "the second core was not used"
     assert torch.equal(*found)
 
 
