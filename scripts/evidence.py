@@ -65,7 +65,7 @@ from finflow.experiments.other_markets import (
 from finflow.experiments.planted_signals import planted_table, planted_variants
 from finflow.experiments.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from finflow.files import write_atomically
-from finflow.training.code import code_hash
+from finflow.provenance import code_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT, RUNS = ROOT / "docs" / "evidence", ROOT / "data" / "evidence"

@@ -27,6 +27,7 @@ ROOM_OF = {
     "tensor_file": "files",
     "imports": "files",
     "cores": "files",
+    "provenance": "files",
 }
 #: Below in the order, but not known to these rooms: tensors and states reach them as arguments.
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}

@@ -27,7 +27,7 @@ from finflow.experiments.study_folder import SCRATCH, STUDY, Tuning, open_study
 from finflow.experiments.trials import Arena, run_trial
 from finflow.experiments.worker import Reporter, task_folder, task_progress
 from finflow.market.panel import MarketPanel
-from finflow.training.code import code_hash
+from finflow.provenance import code_hash
 from finflow.training.progress import ProgressDisplay
 from finflow.training.stopping import stopping_at_once
 

@@ -12,7 +12,7 @@ from finflow.config import config_hash
 from finflow.experiments.durability import measure, small_config
 from finflow.experiments.fuzzing import fuzz
 from finflow.files import write_atomically
-from finflow.training.code import code_hash
+from finflow.provenance import code_hash
 
 CASES = 10_500
 HEAD = """# Evidence about durability

@@ -20,8 +20,8 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.metrics import summarise
 from finflow.experiments.offline_methods import pretrain_and_measure
 from finflow.files import write_atomically
+from finflow.provenance import code_hash
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.training.code import code_hash
 from finflow.training.logging import METRICS
 from finflow.training.materials import prepare
 from finflow.training.trainer import FinFlowTrainer

@@ -35,12 +35,12 @@ from finflow.files import append_line, write_atomically
 from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
 from finflow.market.features import compute_features
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.provenance import code_hash
 from finflow.strategies.base import Information, Strategy, with_cash
 from finflow.strategies.classical import EqualWeight, named_strategy
 from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import policy_of, read_checkpoint
-from finflow.training.code import code_hash
 from finflow.training.held_out import REPORTS
 from finflow.training.materials import prepare
 from finflow.training.trainer import FinFlowTrainer

@@ -32,12 +32,12 @@ from finflow.experiments.trainings import Cut, Training, own_settings
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import load_panel
 from finflow.market.splits import split_panel, visible
+from finflow.provenance import code_hash
 from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.strategies.patient import PatientEqualWeight
 from finflow.training.agent_strategy import AgentStrategy
 from finflow.training.checkpoints import policy_of, read_checkpoint
-from finflow.training.code import code_hash
 from finflow.training.held_out import AGENT, LIBRARIES, REPORTS, Outcome, cash_rate, execution
 from finflow.training.materials import device_here, process_on
 

@@ -18,7 +18,7 @@ from finflow.cores import share_cores
 from finflow.errors import ConfigError
 from finflow.experiments.engine import Ledger, Where
 from finflow.experiments.worker import Reply, perform
-from finflow.training.code import code_hash
+from finflow.provenance import code_hash
 from finflow.training.stopping import stopping_at_once
 
 __all__ = ["connected", "machines", "run_on_ray", "slots"]

@@ -20,7 +20,7 @@ from finflow.experiments.study import LOST, Book, reaching, shown_url
 from finflow.experiments.study_folder import SCRATCH, TRIES, open_study
 from finflow.experiments.trials import arena_of, run_trial
 from finflow.files import remove_empty
-from finflow.training.code import code_hash
+from finflow.provenance import code_hash
 
 __all__ = ["rerun"]
 

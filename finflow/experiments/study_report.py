@@ -25,7 +25,7 @@ from finflow.experiments.search_space import described, space_of
 from finflow.experiments.study import LOST
 from finflow.experiments.trials import Arena
 from finflow.files import write_together
-from finflow.training.code import code_hash
+from finflow.provenance import code_hash
 
 __all__ = ["REPORTS", "RETURNS", "report_study", "returns_of"]
 

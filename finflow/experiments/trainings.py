@@ -22,8 +22,8 @@ from finflow.experiments.worker import task_folder, task_progress
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
+from finflow.provenance import code_hash
 from finflow.training.checkpoints import CONFIG
-from finflow.training.code import code_hash
 from finflow.training.counting import ledger_of
 from finflow.training.materials import Materials, prepare_from, prepare_pieces
 from finflow.training.trainer import FinFlowTrainer

@@ -22,6 +22,7 @@ from finflow.files import write_together
 from finflow.market.panel import MarketPanel
 from finflow.offline.decisions import read_decisions
 from finflow.offline.rows import SOURCES
+from finflow.provenance import code_hash
 
 __all__ = [
     "ANEW",
@@ -29,7 +30,6 @@ __all__ = [
     "OfflineDataset",
     "bundle_size",
     "card_file",
-    "code_hash",
     "load_dataset",
     "made_by",
     "save_dataset",
@@ -112,7 +112,7 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
         "seed": str(train.seed),
         "decisions": _decisions_hash(config, panel),
         "ledger": code_hash(("ledger",)),
-        "code": code_hash(),
+        "code": code_hash(ROOMS_THAT_DECIDE),
         **({} if bundles is None else {"bundles": str(bundles)}),
     }
 
@@ -138,13 +138,6 @@ def _decisions_hash(config: Config, panel: MarketPanel) -> str:
 
 
 @cache
-def code_hash(rooms: tuple[str, ...] = ROOMS_THAT_DECIDE) -> str:
-    """Hash of the source of the rooms that decide what the data are."""
-    package = Path(__file__).resolve().parent.parent
-    paths = sorted(path for room in rooms for path in (package / room).glob("*.py"))
-    return _hash(b"".join(path.relative_to(package).as_posix().encode() + path.read_bytes() for path in paths))
-
-
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 

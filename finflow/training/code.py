@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
-from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
-
-@cache
-def code_hash() -> str:
-    """Hash of all code that decides a training's result."""
-    package = Path(__file__).resolve().parent.parent
-    paths = [path for path in sorted(package.rglob("*.py")) if path.relative_to(package).parts[0] != "cli"]
-    content = b"".join(path.relative_to(package).as_posix().encode() + path.read_bytes() for path in paths)
-    return hashlib.sha256(content).hexdigest()[:16]
+from finflow.provenance import code_hash
 
 
 def runtime(device: torch.device) -> dict[str, str]:
