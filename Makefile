@@ -33,9 +33,10 @@ lint: $(INSTALLED)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m mypy --package scripts.evidence
 
 evidence: $(INSTALLED)
-	$(PY) scripts/evidence.py $(ARGS)
+	$(PY) -m scripts.evidence $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finflow.agent.bcell import BCell
+    from finflow.agent.learners.bcell import BCell
     from finflow.config import Config, load_config
     from finflow.env.portfolio_env import PortfolioEnv
     from finflow.env.vector_env import PortfolioVectorEnv
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BCell": "finflow.agent.bcell",
+    "BCell": "finflow.agent.learners.bcell",
     "Config": "finflow.config",
     "FinFlowTrainer": "finflow.training.trainer",
     "FinflowError": "finflow.errors",

@@ -27,9 +27,9 @@ from finflow.cli.safety import run_safely
 from finflow.config import Config
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.market.features import compute_features
+from finflow.market.features.features import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.training.materials import Materials, prepare
+from finflow.training.data.materials import Materials, prepare
 
 SECONDS = 1.0  # of each contender in each round
 VECTORS = (64, 1024, 4096)

@@ -16,16 +16,16 @@ import torch
 from in_turn import SECONDS, Peer, contender, measure, print_rates, print_ratio
 
 from finflow.agent.batch import Batch
-from finflow.agent.iql import IQL
-from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.config import load_config
 from finflow.cores import share_cores
 from finflow.offline.collection import collect
-from finflow.training.materials import Materials, prepare
-from finflow.training.pretrain import Epochs
-from finflow.training.replay import MarketTensors, Transitions, make_batch
-from finflow.training.reward_units import RewardUnits
-from finflow.training.state import seeded
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.pretrain import Epochs
+from finflow.training.phases.state import seeded
 
 BATCH = 512
 N_BATCHES = 16

@@ -16,15 +16,15 @@ import torch
 from in_turn import Contender, Peer, contender, measure, print_rates, print_ratio
 
 from finflow.agent.batch import Batch
-from finflow.agent.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.config import load_config
 from finflow.cores import share_cores
 from finflow.offline.collection import collect
-from finflow.training.finetune import CoveragePool
-from finflow.training.materials import Materials, prepare
-from finflow.training.replay import MarketTensors, Transitions, make_batch
-from finflow.training.reward_units import RewardUnits
-from finflow.training.state import seeded
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.finetune import CoveragePool
+from finflow.training.phases.state import seeded
 
 BATCH = 256
 N_BATCHES = 16

@@ -12,9 +12,9 @@ import time
 import torch
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.bcell import BCell
-from finflow.agent.conservative import CoverageProposals
-from finflow.agent.critic import NetworkShape
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.losses.conservative import CoverageProposals
+from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 from finflow.cores import share_cores
 

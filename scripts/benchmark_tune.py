@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 from finflow.config import Config, TuneConfig, load_config
-from finflow.experiments.doing_trials import do_trial
-from finflow.experiments.engine import Where
-from finflow.experiments.study_folder import Tuning, begin, stored_study
-from finflow.experiments.trials import Meter
-from finflow.experiments.tuning import tune
+from finflow.experiments.tasks.engine import Where
+from finflow.experiments.tuning.doing_trials import do_trial
+from finflow.experiments.tuning.study_folder import Tuning, begin, stored_study
+from finflow.experiments.tuning.trials import Meter
+from finflow.experiments.tuning.tuning import tune
 from finflow.training.trainer import FinFlowTrainer
 
 DEMO = Path(__file__).resolve().parents[1] / "configs" / "demo.yaml"

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.file.suffix != ".npz":
         parser.error(f"{given.file} must end in .npz")
     config = resolve(given)
-    from finflow.training import datasets
+    from finflow.training.data import datasets
 
     if given.task == "show":
         lines = datasets.show(given.file)

@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 HEAD = """\
 # Configuration
 
-<!-- Made by scripts/make_docs.py from finflow/schema.py: change it there. -->
+<!-- Made by scripts/make_docs.py from finflow/config/schema.py: change it there. -->
 
 Every key of finflow. A value is taken from the first of these that names the key:
 

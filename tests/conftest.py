@@ -19,6 +19,8 @@ import hypothesis
 import jsonschema
 import pytest
 
+SCHEMAS = {"metrics": "report/metrics.schema.json", "comparison": "multi_run/comparison.schema.json"}
+
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
 hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("finflow")
@@ -121,7 +123,7 @@ def fits_schema() -> Callable[..., list[str]]:
 
     @functools.cache
     def validator(kind: str) -> jsonschema.Draft202012Validator:
-        text = (resources.files("finflow.evaluation") / f"{kind}.schema.json").read_text("utf-8")
+        text = (resources.files("finflow.evaluation") / SCHEMAS[kind]).read_text("utf-8")
         return jsonschema.Draft202012Validator(json.loads(text))
 
     def wrong(content: Any, kind: str = "metrics") -> list[str]:

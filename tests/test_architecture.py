@@ -22,8 +22,6 @@ ROOMS = (
 #: Modules at the top of the package that belong to a room of another name.
 ROOM_OF = {
     "__main__": "cli",
-    "schema": "config",
-    "yaml_text": "config",
     "tensor_file": "files",
     "imports": "files",
     "cores": "files",
@@ -210,13 +208,13 @@ def test_every_room_of_the_package_was_read() -> None:
         ("finflow.market.panel", "from ..env import decision"),
         ("finflow.market.panel", "from .. import env"),
         ("finflow.market.panel", "def f():\n    from finflow.training import trainer"),
-        ("finflow.market.panel", "import importlib\nimportlib.import_module('finflow.agent.policy')"),
+        ("finflow.market.panel", "import importlib\nimportlib.import_module('finflow.agent.networks.policy')"),
         ("finflow.market.panel", "from finflow import FinFlowTrainer"),
-        ("finflow.agent.policy", "from finflow.market.panel import MarketPanel"),
-        ("finflow.agent.policy", "from finflow.guard import rollback"),
+        ("finflow.agent.networks.policy", "from finflow.market.panel import MarketPanel"),
+        ("finflow.agent.networks.policy", "from finflow.guard import rollback"),
         ("finflow.guard.rollback", "from finflow.agent import policy"),
         ("finflow.guard.rollback", "import finflow.market.panel as panel"),
-        ("finflow.evaluation.report", "from finflow.agent.policy import Policy"),
+        ("finflow.evaluation.report.report", "from finflow.agent.networks.policy import Policy"),
         ("finflow.errors", "from finflow.config import Config"),
         ("finflow.attic.box", ""),
     ],
@@ -229,8 +227,8 @@ def test_a_planted_import_is_caught(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("finflow.training.trainer", "from finflow.agent import policy\nfrom finflow.guard.rollback import x"),
-        ("finflow.market.sources", "from .panel import MarketPanel\nfrom finflow.config import MarketConfig"),
-        ("finflow.agent.policy", "import torch\nfrom finflow.config import BCellConfig"),
+        ("finflow.market.sources.sources", "from .panel import MarketPanel\nfrom finflow.config import MarketConfig"),
+        ("finflow.agent.networks.policy", "import torch\nfrom finflow.config import BCellConfig"),
         ("finflow", "from finflow.training import FinFlowTrainer"),
     ],
 )
@@ -240,7 +238,7 @@ def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> 
 
 def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
     assert list(imported("from .panel import x", "finflow.market", is_package=True)) == ["finflow.market.panel.x"]
-    assert list(imported("from .panel import x", "finflow.market.sources")) == ["finflow.market.panel.x"]
+    assert list(imported("from .panel import x", "finflow.market.sources.sources")) == ["finflow.market.panel.x"]
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_the_page_of_keys_has_every_section() -> None:
     ],
 )
 def test_evidence_refuses_at_once_what_would_fail_after_hours(given: list[str], said: str) -> None:
-    command = [sys.executable, str(SCRIPTS / "evidence.py"), "optimality", *given]
+    command = [sys.executable, "-m", "scripts.evidence", "optimality", *given]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr.rstrip().endswith(said)

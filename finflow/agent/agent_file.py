@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from finflow.agent.critic import NetworkShape
+from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors

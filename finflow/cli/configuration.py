@@ -61,11 +61,11 @@ def checkpoint_configuration(path: Path) -> Config:
         raise CheckpointError(
             f"{path} does not exist: name a run folder such as logs/20260131_120000, or a file in its models folder"
         )
-    from finflow.experiments.job_folder import is_job, job_config
+    from finflow.experiments.jobs.job_folder import is_job, job_config
 
     if is_job(path):
         return job_config(path)
-    from finflow.training.checkpoints import configuration_of
+    from finflow.training.checkpoints.checkpoints import configuration_of
 
     return configuration_of(path)
 
@@ -100,7 +100,7 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     """
     base = checkpoint_configuration(path)
     changes = _changes(base, resolve(arguments, base))
-    from finflow.training.opened import FREE_SECTIONS
+    from finflow.training.checkpoints.opened import FREE_SECTIONS
 
     allowed = (*FREE_SECTIONS, *explicit(arguments))
     return {key: value for key, value in changes.items() if key.startswith(allowed)}
@@ -116,8 +116,8 @@ def _found(path: Path | None) -> Path | None:
 def _below(base: Config, path: Path | None) -> dict[str, object]:
     """The checkpoint's values, but for the keys that file or environment name: those levels lie above it."""
     from finflow.config import ENVIRONMENT_PREFIX
-    from finflow.training.checkpoints import flatten
-    from finflow.yaml_text import parse_file
+    from finflow.config.yaml_text import parse_file
+    from finflow.training.checkpoints.checkpoints import flatten
 
     named = set() if path is None else set(flatten(parse_file(path)[0]))
     for name, text in os.environ.items():
@@ -134,7 +134,7 @@ def _below(base: Config, path: Path | None) -> dict[str, object]:
 def _read(text: str) -> object:
     import yaml
 
-    from finflow.yaml_text import parse_scalar
+    from finflow.config.yaml_text import parse_scalar
 
     try:
         return parse_scalar(text)

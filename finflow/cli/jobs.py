@@ -20,9 +20,9 @@ from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 
 if TYPE_CHECKING:
     from finflow.config import Config
-    from finflow.experiments.engine import Where
-    from finflow.experiments.folds import Protocol
-    from finflow.experiments.jobs import Job, Judged
+    from finflow.experiments.jobs.folds import Protocol
+    from finflow.experiments.jobs.jobs import Job, Judged
+    from finflow.experiments.tasks.engine import Where
 
 Made = TypeVar("Made")
 
@@ -39,7 +39,7 @@ def train(given: argparse.Namespace) -> None:
         With the options of `add_configuration_options`, `add_scale` and `add_recollect`, ``resume`` and ``dry_run``.
     """
     read_seeds_for(given, "train")
-    from finflow.experiments.job_folder import is_job
+    from finflow.experiments.jobs.job_folder import is_job
 
     if given.resume is not None and is_job(given.resume):
         _several(given, lambda: _resumed(given), folder=given.resume)
@@ -84,19 +84,19 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
         run = run_of(checkpoint)
         parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
     if given.universe is not None:
-        from finflow.experiments import protocols
+        from finflow.experiments.jobs import protocols
 
         plans: Sequence[Judged] = _in_universes(
             given, lambda name, config: protocols.plan_of(config, protocol, parent, name), base
         )
     else:
         config = resolve(given, base)
-        from finflow.experiments import protocols
+        from finflow.experiments.jobs import protocols
 
         plans = [protocols.plan_of(config, protocol, parent)]
-    from finflow.experiments import jobs
-    from finflow.experiments.engine import ready
-    from finflow.training.stopping import request_stop
+    from finflow.experiments.jobs import jobs
+    from finflow.experiments.tasks.engine import ready
+    from finflow.training.phases.stopping import request_stop
 
     where = _where(given, plans)
     with ready(where):
@@ -111,7 +111,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     if given.universe is None:
         show_outcome(outcomes[0], where="the judged windows, in the path of median Sharpe ratio")
         return
-    from finflow.experiments.universes import report_universes
+    from finflow.experiments.jobs.universes import report_universes
 
     mark = hashlib.sha256("\n".join(str(plan.folder) for plan in plans).encode()).hexdigest()[:8]
     together = plans[0].folder.parent / f"universes-{mark}"
@@ -125,14 +125,14 @@ def read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 
 
 def _where(given: argparse.Namespace, jobs: Sequence[Judged]) -> Where:
-    from finflow.experiments.engine import Where
+    from finflow.experiments.tasks.engine import Where
 
     train = jobs[0].trainings[0].config.train
     return Where(given.workers, given.cluster, train.threads, train.device)
 
 
 def _job(config: Config, folder: Path, market: str = "") -> Job:
-    from finflow.experiments.jobs import job_of
+    from finflow.experiments.jobs.jobs import job_of
 
     return job_of(config, folder, market)
 
@@ -141,7 +141,7 @@ def _in_universes(
     given: argparse.Namespace, make: Callable[[str, Config], Made], base: Config | None = None
 ) -> list[Made]:
     """The same for each universe of the file; a mistake names the universe."""
-    from finflow.experiments.universe_file import in_universe, read_universes
+    from finflow.experiments.jobs.universe_file import in_universe, read_universes
 
     if given.tickers or given.tickers_file:
         raise ConfigError("--universe names the tickers; leave --tickers and --tickers-file out")
@@ -156,7 +156,7 @@ def _in_universes(
 
 def _resumed(given: argparse.Namespace) -> list[Job]:
     """The jobs in a folder, with as many agents as they have or more."""
-    from finflow.experiments.job_folder import job_config, universes_in
+    from finflow.experiments.jobs.job_folder import job_config, universes_in
 
     if given.universe is not None or given.recollect:
         raise ConfigError("a job that goes on keeps its universes and its data: leave --universe and --recollect out")
@@ -178,10 +178,10 @@ def _several(given: argparse.Namespace, make: Callable[[], list[Job]], folder: P
     if given.recollect:
         raise ConfigError("--recollect belongs to a single training")
     jobs: list[Job] = make()
-    from finflow.experiments.engine import ready
-    from finflow.experiments.job_folder import begin_sweep
-    from finflow.experiments.jobs import estimate_all, run_all
-    from finflow.training.stopping import request_stop
+    from finflow.experiments.jobs.job_folder import begin_sweep
+    from finflow.experiments.jobs.jobs import estimate_all, run_all
+    from finflow.experiments.tasks.engine import ready
+    from finflow.training.phases.stopping import request_stop
     from finflow.training.trainer import new_run_folder
 
     where = _where(given, jobs)
@@ -200,7 +200,7 @@ def _several(given: argparse.Namespace, make: Callable[[], list[Job]], folder: P
     if not names:
         show_outcome(outcomes[0])
         return
-    from finflow.experiments.universes import report_universes
+    from finflow.experiments.jobs.universes import report_universes
 
     print("\n".join(report_universes(names, outcomes, folder)))
 

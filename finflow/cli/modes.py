@@ -198,7 +198,7 @@ def _backtest(given: argparse.Namespace) -> None:
 
 
 def _judge(given: argparse.Namespace, with_backtest: bool) -> None:
-    from finflow.experiments.job_folder import is_job
+    from finflow.experiments.jobs.job_folder import is_job
 
     if len(given.agents) > 1 or is_job(given.resume):
         run_ensemble(given, given.agents, with_backtest)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from finflow.evaluation.audit import Finding
-    from finflow.training.held_out import Outcome
+    from finflow.evaluation.audit.audit import Finding
+    from finflow.training.judging.held_out import Outcome
 
 _COLUMNS = (
     ("return", "annual_return", "{:.1%}"),

@@ -100,7 +100,7 @@ def run_evaluation(
         Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.training.held_out import evaluate_checkpoint
+    from finflow.training.judging.held_out import evaluate_checkpoint
 
     folder = _evaluation_folder(checkpoint, overrides, elsewhere=explicit(arguments).get("output.logs_dir"))
     show_outcome(evaluate_checkpoint(checkpoint, overrides, folder, with_backtest), only)
@@ -120,8 +120,8 @@ def run_ensemble(arguments: argparse.Namespace, paths: Sequence[Path], with_back
     """
     overrides = evaluation_overrides(arguments, paths[0])
     elsewhere = explicit(arguments).get("output.logs_dir")
-    from finflow.experiments.job_folder import agents_in, is_job
-    from finflow.training.ensemble import evaluate_ensemble
+    from finflow.experiments.jobs.job_folder import agents_in, is_job
+    from finflow.training.judging.ensemble import evaluate_ensemble
 
     agents = [agent for path in paths for agent in (agents_in(path) if is_job(path) else [path])]
     if len(paths) == 1:
@@ -138,7 +138,7 @@ def run_ensemble(arguments: argparse.Namespace, paths: Sequence[Path], with_back
 def backtest_named(config: Config, names: Sequence[str]) -> None:
     """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
-    from finflow.training.held_out import backtest_strategies
+    from finflow.training.judging.held_out import backtest_strategies
 
     show_outcome(backtest_strategies(config, names))
 
@@ -152,7 +152,7 @@ def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None
         One line that names the component that looks ahead.
     """
     sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
-    from finflow.training.auditing import audit_configuration
+    from finflow.training.audit.auditing import audit_configuration
 
     outcome = audit_configuration(config, strategies, checkpoint)
     show_audit(outcome.findings)
@@ -168,7 +168,7 @@ def run_inspection(path: Path) -> None:
     CheckpointError
         One line that names those that are not whole.
     """
-    from finflow.training.inspection import inspect_checkpoints
+    from finflow.training.checkpoints.inspection import inspect_checkpoints
 
     found = inspect_checkpoints(path)
     print("\n".join(line for inspection in found for line in inspection.lines()))

@@ -20,7 +20,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
     read_seeds_for(arguments, "tune")
     if folder is None:
         return resolve(arguments)
-    from finflow.experiments.study_folder import stored_study
+    from finflow.experiments.tuning.study_folder import stored_study
 
     return resolve(arguments, stored_study(folder))
 
@@ -35,11 +35,11 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
     arguments
         With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
     """
-    from finflow.experiments.engine import Where, ready
-    from finflow.experiments.rerun import rerun
-    from finflow.experiments.search_plan import lines_of_plan
-    from finflow.experiments.tuning import tune
-    from finflow.training.stopping import request_stop
+    from finflow.experiments.tasks.engine import Where, ready
+    from finflow.experiments.tuning.rerun import rerun
+    from finflow.experiments.tuning.search_plan import lines_of_plan
+    from finflow.experiments.tuning.tuning import tune
+    from finflow.training.phases.stopping import request_stop
 
     if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
         raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")

@@ -29,9 +29,9 @@ def run_explanation(
         A file, which is replaced.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.why import as_numbers, lines
+    from finflow.evaluation.analysis.why import as_numbers, lines
     from finflow.files import write_atomically
-    from finflow.training.explanation import asked_of, explain_dates
+    from finflow.training.judging.explanation import asked_of, explain_dates
 
     found = explain_dates(checkpoint, overrides, dates, [asked_of(change) for change in changes])
     if output is not None:
@@ -55,7 +55,7 @@ def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
     output
         Folder of the report; `comparisons/` beside the first run when left out.
     """
-    from finflow.experiments.comparison import compare_runs
+    from finflow.experiments.jobs.comparison import compare_runs
 
     outcome = compare_runs(runs, output)
     print("\n".join(outcome.lines))

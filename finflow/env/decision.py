@@ -24,7 +24,7 @@ from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
 from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
-from finflow.market.features import Features
+from finflow.market.features.features import Features
 from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
 

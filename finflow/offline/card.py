@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation import metrics
+from finflow.evaluation.statistics import metrics
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.offline.rows import SOURCES, Rows
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import FinflowError
-from finflow.market import rolling
-from finflow.market.asset_features import LENSES, View
-from finflow.market.market_features import market_drawdown, mean_correlation
+from finflow.market.features import rolling
+from finflow.market.features.asset_features import LENSES, View
+from finflow.market.features.market_features import market_drawdown, mean_correlation
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 __all__ = ["FAMILIES", "SETTINGS", "Setting", "family_tables"]

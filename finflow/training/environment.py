@@ -9,9 +9,9 @@ from finflow.config import Config, load_config
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from finflow.training.materials import prepare
-from finflow.training.state import ONLINE
-from finflow.training.worlds import episode_worlds
+from finflow.training.data.materials import prepare
+from finflow.training.data.worlds import episode_worlds
+from finflow.training.phases.state import ONLINE
 
 SPLITS = ("train", "validation", "test")
 

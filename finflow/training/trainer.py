@@ -10,15 +10,15 @@ from pathlib import Path
 
 import torch
 
-from finflow.agent.bcell import BCell
-from finflow.agent.policy import ExpertPolicy
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, dump_run
 from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
 from finflow.guard.capture import restore
 from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder, numbered
 from finflow.offline.dataset import OfflineDataset, card_file
-from finflow.training.checkpoints import (
+from finflow.training.checkpoints.checkpoints import (
     CONFIG,
     Checkpoint,
     carry_over,
@@ -27,19 +27,19 @@ from finflow.training.checkpoints import (
     read_checkpoint,
     shape_of,
 )
+from finflow.training.checkpoints.manifest import MANIFEST, manifest_text
+from finflow.training.checkpoints.opened import run_folder_of
 from finflow.training.code import changed, runtime
-from finflow.training.datasets import CARD, OfflineData, offline_data
-from finflow.training.finetune import finetune
-from finflow.training.held_out import Outcome, evaluate_agent
-from finflow.training.logging import METRICS, RunLog
-from finflow.training.manifest import MANIFEST, manifest_text
-from finflow.training.materials import Materials, choose_device, prepare
-from finflow.training.opened import run_folder_of
-from finflow.training.pretrain import pretrain
-from finflow.training.progress import ProgressDisplay
-from finflow.training.run import OnValidation, TrainingRun
-from finflow.training.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
-from finflow.training.stopping import request_stop, stopping_at_once
+from finflow.training.data.datasets import CARD, OfflineData, offline_data
+from finflow.training.data.materials import Materials, choose_device, prepare
+from finflow.training.judging.held_out import Outcome, evaluate_agent
+from finflow.training.logs.logging import METRICS, RunLog
+from finflow.training.logs.progress import ProgressDisplay
+from finflow.training.phases.finetune import finetune
+from finflow.training.phases.pretrain import pretrain
+from finflow.training.phases.run import OnValidation, TrainingRun
+from finflow.training.phases.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
+from finflow.training.phases.stopping import request_stop, stopping_at_once
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
 

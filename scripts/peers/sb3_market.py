@@ -30,10 +30,10 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 from finflow.config import load_config
 from finflow.env.sb3 import SB3VecEnv
 from finflow.evaluation.backtest import run_backtests
-from finflow.experiments.optimality import judge_of, traits
 from finflow.strategies.base import Information
+from finflow.training.data.materials import prepare
 from finflow.training.environment import make_env
-from finflow.training.materials import prepare
+from scripts.evidence.optimality import judge_of, traits
 
 FloatArray = NDArray[np.floating[Any]]
 LOOKS = 20

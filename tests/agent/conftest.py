@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.critic import NetworkShape
+from finflow.agent.networks.critic import NetworkShape
 
 FEATURES, MARKET = 7, 4
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.climbing import climbing_loss, linear_in
-from finflow.agent.critic import NetworkShape
-from finflow.agent.iql import CLIMB_FROM, IQL
-from finflow.agent.offline_learner import portfolio_networks
-from finflow.agent.policy import LEAST_PULL, ExpertPolicy
+from finflow.agent.learners.iql import CLIMB_FROM, IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
+from finflow.agent.optimisation.climbing import climbing_loss, linear_in
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

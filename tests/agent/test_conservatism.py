@@ -10,16 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from finflow.agent.anchor import FROM_EQUAL, anchor_weight, gate_imbalance, kl_from_equal_weight, kl_per_dimension
-from finflow.agent.averaging import PolicyAverage
 from finflow.agent.batch import Batch, States
-from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.critic import NetworkShape
-from finflow.agent.iql import IQL
-from finflow.agent.offline_learner import portfolio_networks
-from finflow.agent.optimisation import make_optimiser
-from finflow.agent.policy import ExpertPolicy, naming_loss
-from finflow.agent.simplex import LogisticNormal
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.anchor import (
+    FROM_EQUAL,
+    anchor_weight,
+    gate_imbalance,
+    kl_from_equal_weight,
+    kl_per_dimension,
+)
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import ExpertPolicy, naming_loss
+from finflow.agent.networks.simplex import LogisticNormal
+from finflow.agent.optimisation.averaging import PolicyAverage
+from finflow.agent.optimisation.optimisation import make_optimiser
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 
 CPU = torch.device("cpu")

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.cloning import BehaviourCloning
-from finflow.agent.critic import NetworkShape
-from finflow.agent.iql import IQL
-from finflow.agent.offline_learner import portfolio_networks
-from finflow.agent.policy import FAMILY_RATE
-from finflow.agent.td3bc import TD3BC
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.cloning import BehaviourCloning
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
 
 MakeBatch = Callable[..., Batch]

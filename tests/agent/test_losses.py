@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent import losses
+from finflow.agent.losses import losses
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

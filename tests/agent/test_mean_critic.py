@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from finflow.agent.batch import Batch
-from finflow.agent.critic import CriticEnsemble, NetworkShape
-from finflow.agent.iql import IQL
-from finflow.agent.losses import bellman_target, mean_loss, pinball_loss
-from finflow.agent.offline_learner import portfolio_networks
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.losses import bellman_target, mean_loss, pinball_loss
+from finflow.agent.networks.critic import CriticEnsemble, NetworkShape
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

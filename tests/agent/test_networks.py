@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from finflow.agent.batch import States
-from finflow.agent.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.networks import EnsembleLinear
-from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
+from finflow.agent.networks.networks import EnsembleLinear
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 
 MakeStates = Callable[[int, int, int], States]
 

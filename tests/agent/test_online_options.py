@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.conservative import indifferent_penalty, lagrange_loss, lower_bound, overestimation
-from finflow.agent.critic import NetworkShape
-from finflow.agent.iql import IQL
-from finflow.agent.losses import conservative_loss
-from finflow.agent.offline_learner import portfolio_networks
-from finflow.agent.policy import naming_loss
-from finflow.agent.simplex import maximum_entropy, target_entropy
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.conservative import indifferent_penalty, lagrange_loss, lower_bound, overestimation
+from finflow.agent.losses.losses import conservative_loss
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import naming_loss
+from finflow.agent.networks.simplex import maximum_entropy, target_entropy
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 

@@ -1,7 +1,7 @@
 """Our losses against d3rlpy's, from the same weights and the same batch.
 
 The numbers are d3rlpy's own, computed in float64 (`fixtures/make_d3rlpy_fixtures.py` made them). Networks are written
-out here from the stored weights; whatever is a loss, a weight or a target goes through `finflow.agent.losses`.
+out here from the stored weights; whatever is a loss, a weight or a target goes through `finflow.agent.losses.losses`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from finflow.agent import losses
-from finflow.agent.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch
-from finflow.agent.iql import IQL
-from finflow.agent.offline_learner import Networks
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import Networks
+from finflow.agent.losses import losses
 from finflow.config import BCellConfig
+from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GAMMA, EXPECTILE, TEMPERATURE = 0.97, 0.8, 5.0

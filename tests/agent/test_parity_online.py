@@ -16,11 +16,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from finflow.agent import bcell, losses
-from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
-from finflow.agent.box_task import BoxLayers, box_batch
+from finflow.agent.learners import bcell
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.losses import losses
 from finflow.config import BCellConfig
+from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
+from scripts.evidence.box_task import BoxLayers, box_batch
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GAMMA, TEMPERATURE, TOLERANCE = 0.97, 0.3, 1e-5

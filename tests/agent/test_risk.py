@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.critic import NetworkShape, Valuation
-from finflow.agent.risk import discounted_means, measured, quantile_weights, valued
-from finflow.config import AnchorConfig, BCellConfig, ConfigError, load_config
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.losses.risk import discounted_means, measured, quantile_weights, valued
+from finflow.agent.networks.critic import NetworkShape, Valuation
+from finflow.config import AnchorConfig, BCellConfig, load_config
+from finflow.errors import ConfigError
 
 CPU = torch.device("cpu")
 

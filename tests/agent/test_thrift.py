@@ -10,14 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from finflow import cores
 from finflow.agent.batch import Batch
-from finflow.agent.bcell import BCell, CoverageProposals
-from finflow.agent.cloning import BehaviourCloning
-from finflow.agent.critic import NetworkShape
-from finflow.agent.iql import IQL
-from finflow.agent.networks import EnsembleReadout
-from finflow.agent.offline_learner import OfflineLearner, portfolio_networks
-from finflow.agent.td3bc import TD3BC
-from finflow.agent.thrift import recomputed
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.cloning import BehaviourCloning
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
+from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.networks import EnsembleReadout
+from finflow.agent.optimisation.thrift import recomputed
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.critic import NetworkShape
-from finflow.agent.iql import IQL
-from finflow.agent.offline_learner import portfolio_networks
-from finflow.agent.policy import FAMILY_RATE
+from finflow.agent.learners.iql import IQL
+from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

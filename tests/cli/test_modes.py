@@ -15,7 +15,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
-from finflow.experiments.job_folder import begin
+from finflow.experiments.jobs.job_folder import begin
 
 ROOT = Path(__file__).parents[2]
 
@@ -303,7 +303,7 @@ class Trainings:
         for name, made in fakes.items():
             monkeypatch.setitem(sys.modules, f"finflow.experiments.{name}", SimpleNamespace(**made))
             monkeypatch.setattr(f"finflow.experiments.{name}", SimpleNamespace(**made), raising=False)
-        monkeypatch.setitem(sys.modules, "finflow.training.stopping", SimpleNamespace(request_stop=lambda: None))
+        monkeypatch.setitem(sys.modules, "finflow.training.phases.stopping", SimpleNamespace(request_stop=lambda: None))
 
         sys.modules["finflow.training.trainer"].new_run_folder = self.new_folder  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.decision import RUIN, DecisionProcess, PortfolioState, equal_weight_moments
 from finflow.errors import ConfigError
-from finflow.market.features import Features
+from finflow.market.features.features import Features
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]

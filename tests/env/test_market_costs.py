@@ -17,7 +17,7 @@ from finflow.env.objective import Moments
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from finflow.market.features import Features
+from finflow.market.features.features import Features
 from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
 

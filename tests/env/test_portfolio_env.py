@@ -16,7 +16,7 @@ from finflow.env.decision import DecisionProcess
 from finflow.env.objective import COMPONENTS
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.errors import MarketError
-from finflow.evaluation.metrics import sharpe
+from finflow.evaluation.statistics.metrics import sharpe
 
 FloatArray = NDArray[np.float64]
 Prices = Callable[..., FloatArray]

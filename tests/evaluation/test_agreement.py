@@ -15,7 +15,7 @@ from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features import Features
+from finflow.market.features.features import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.base import Information, Strategy
 from finflow.strategies.classical import BuyAndHold, EqualWeight, named_strategy

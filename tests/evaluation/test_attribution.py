@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from finflow.env.decision import DecisionProcess
-from finflow.evaluation.attribution import attribute, expert_shares, section
+from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
+from finflow.evaluation.analysis.field import Field
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.field import Field
 from finflow.strategies.base import Information
 
 EXPERTS = ("one", "two")
@@ -127,7 +127,7 @@ def test_the_section_has_lines_that_sum_and_equal_weight_beside(
 def test_of_many_assets_the_ends_are_shown(
     process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("finflow.evaluation.attribution.SHOWN", 2)
+    monkeypatch.setattr("finflow.evaluation.analysis.attribution.SHOWN", 2)
     made = section(field_of(process_of(), range(300, 700), "buy-and-hold"), EXPERTS)
     assert len(made.tables[0].rows) == 4 + 3
     assert "metrics.json has all" in made.tables[0].caption

@@ -16,7 +16,7 @@ from finflow.env.decision import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
-from finflow.market.features import Features
+from finflow.market.features.features import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.base import Information
 from finflow.strategies.classical import BuyAndHold, EqualWeight, MinimumVariance, SixtyForty

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.evaluation.expert_traits import CLAIMS, TRAITS, ExpertTraits, expert_traits, section
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.analysis.expert_traits import CLAIMS, TRAITS, ExpertTraits, expert_traits, section
+from finflow.evaluation.report.sections import section_html
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from finflow.env.decision import DecisionProcess
-from finflow.evaluation import factors
-from finflow.evaluation.field import Field
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.analysis import factors
+from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.report.sections import section_html
 
 
 def test_the_etfs_are_there_without_a_network() -> None:

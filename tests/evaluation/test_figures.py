@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from finflow.evaluation import drawing, metric_tables, metrics
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.rolling_figure import DAYS, rolling, rolling_sharpe, rolling_volatility
-from finflow.evaluation.training_figure import _phases, _positions, training
+from finflow.evaluation.report import drawing, metric_tables
+from finflow.evaluation.report.rolling_figure import DAYS, rolling, rolling_sharpe, rolling_volatility
+from finflow.evaluation.report.training_figure import _phases, _positions, training
+from finflow.evaluation.statistics import metrics
 
 
 def positions(rows: list[dict[str, object]]) -> list[float]:

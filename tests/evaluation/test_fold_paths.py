@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.fold_paths import Judged, Paths, joined, section
+from finflow.evaluation.multi_run.fold_paths import Judged, Paths, joined, section
+from finflow.evaluation.statistics import metrics
 
 DAYS = 120
 

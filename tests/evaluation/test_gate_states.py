@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.evaluation.gate_states import gate_by_state, section
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.analysis.gate_states import gate_by_state, section
+from finflow.evaluation.report.sections import section_html
 
 NAMES = ("defensive", "growth")
 

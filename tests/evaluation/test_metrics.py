@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from finflow.evaluation import metrics
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics import metrics
 
 SERIES = arrays(np.float64, st.integers(2, 60), elements=st.floats(-0.5, 0.5))
 OF_RETURNS = (

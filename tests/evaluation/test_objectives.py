@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from finflow.evaluation import metrics
+from finflow.config.schema import OBJECTIVES
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.objectives import aggregated, measured
-from finflow.evaluation.sharpe_tests import track_of
-from finflow.schema import OBJECTIVES
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.objectives import aggregated, measured
+from finflow.evaluation.statistics.sharpe_tests import track_of
 
 
 def backtest(returns: np.ndarray) -> Backtest:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.policy import ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, load_config
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.optimality import (
+from finflow.evaluation.analysis.optimality import (
     Growth,
     Optimality,
     growth_of_runs,
@@ -22,12 +21,13 @@ from finflow.evaluation.optimality import (
     score,
     score_runs,
 )
-from finflow.experiments.planted_signals import OWN
+from finflow.evaluation.backtest import run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.strategies.classical import BuyAndHold, EqualWeight, InverseVolatility
-from finflow.strategies.optimal import Optimum, optimum_of, plug_in
-from finflow.training.agent_strategy import AgentStrategy
-from finflow.training.materials import Materials, prepare
+from finflow.strategies.optimal.optimal import Optimum, optimum_of, plug_in
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.judging.agent_strategy import AgentStrategy
+from scripts.evidence.planted_signals import OWN
 
 #: Samples of each market; two where one leaves the score in doubt.
 SEEDS = {

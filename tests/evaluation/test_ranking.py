@@ -10,9 +10,9 @@ from scipy.stats import spearmanr
 from sklearn.metrics import ndcg_score
 
 from finflow.env.decision import DecisionProcess
-from finflow.evaluation import ranking
-from finflow.evaluation.field import Field
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.analysis import ranking
+from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.report.sections import section_html
 
 FILLS, ASSETS = 60, 8
 

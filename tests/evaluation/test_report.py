@@ -19,15 +19,16 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.evaluation import metric_tables, metrics, page, report, tearsheet
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.page_style import STYLE
-from finflow.evaluation.readings import Tries
-from finflow.evaluation.report import ReportData, write_report
-from finflow.evaluation.results import Results, as_json, judge
-from finflow.evaluation.sharpe_tests import track_of
-from finflow.evaluation.significance import Interval, SharpeDifference
-from finflow.evaluation.verdict import Reason
+from finflow.evaluation.report import metric_tables, page, report, tearsheet
+from finflow.evaluation.report.page_style import STYLE
+from finflow.evaluation.report.report import ReportData, write_report
+from finflow.evaluation.report.results import Results, as_json, judge
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance import Interval, SharpeDifference
+from finflow.evaluation.statistics.verdict import Reason
 
 FIGURES = [
     *("equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "gate", "experts", "overfitting"),

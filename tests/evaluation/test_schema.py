@@ -15,20 +15,22 @@ import numpy as np
 import pytest
 
 from finflow.config import EvaluationConfig, TaxConfig
-from finflow.evaluation import attribution, factors, fold_paths, ranking, stress, sweeps, taxes
+from finflow.evaluation.analysis import attribution, factors, ranking, stress, sweeps, taxes
+from finflow.evaluation.analysis.field import Field
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.choice import Daily, choice_section, judge_best, judge_choice
-from finflow.evaluation.data_snooping import Resampling
-from finflow.evaluation.field import Field
-from finflow.evaluation.fold_paths import Judged, Paths
-from finflow.evaluation.results import ReportData, as_json, judge
-from finflow.evaluation.sections import Section
+from finflow.evaluation.multi_run import fold_paths
+from finflow.evaluation.multi_run.fold_paths import Judged, Paths
+from finflow.evaluation.report.results import ReportData, as_json, judge
+from finflow.evaluation.report.sections import Section
+from finflow.evaluation.statistics.choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.data_snooping import Resampling
 from finflow.market.splits import Split
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "finflow" / "evaluation"
 SCHEMA, COMPARISON = (
-    json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8")) for name in ("metrics", "comparison")
+    json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8"))
+    for name in ("report/metrics", "multi_run/comparison")
 )
 NAMES = {
     "strategies",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from arch.bootstrap import StationaryBootstrap
 
-from finflow.evaluation import metrics, paths, significance
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.significance import Interval, SharpeDifference
+from finflow.evaluation.statistics import metrics, paths, significance
+from finflow.evaluation.statistics.significance import Interval, SharpeDifference
 
 
 def test_the_same_seed_draws_the_same_days() -> None:

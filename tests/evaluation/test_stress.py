@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from finflow.env.decision import DecisionProcess
-from finflow.evaluation import stress
+from finflow.evaluation.analysis import stress
+from finflow.evaluation.analysis.field import Field
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.field import Field
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.report.sections import section_html
 from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight
 

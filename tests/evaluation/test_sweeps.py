@@ -12,11 +12,12 @@ import torch
 from finflow import cores
 from finflow.config import CostsConfig
 from finflow.env.decision import DecisionProcess
-from finflow.evaluation import metrics, sweeps
+from finflow.evaluation.analysis import sweeps
+from finflow.evaluation.analysis.capacity import break_even_bps
+from finflow.evaluation.analysis.field import Field
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.capacity import break_even_bps
-from finflow.evaluation.field import Field
-from finflow.evaluation.sections import section_html
+from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight, Momentum
 from finflow.strategies.fitted import MinimumVariance
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, ObjectivesConfig, TaxConfig
 from finflow.env.decision import DecisionProcess
 from finflow.env.objective import Moments
+from finflow.evaluation.analysis.taxes import after_tax, section
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.taxes import after_tax, section
-from finflow.market.features import Features
+from finflow.market.features.features import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.base import Information
 from finflow.strategies.classical import BuyAndHold, EqualWeight

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from finflow.evaluation import paths, significance
-from finflow.evaluation.data_snooping import Resampling
-from finflow.evaluation.readings import Tries
-from finflow.evaluation.sharpe_tests import track_of
-from finflow.evaluation.verdict import Rival, Verdict, reach_verdict
+from finflow.evaluation.statistics import paths, significance
+from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
 

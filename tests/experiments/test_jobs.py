@@ -21,16 +21,16 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
-from finflow.experiments.durability import small_config
-from finflow.experiments.engine import Where
-from finflow.experiments.job_folder import agents_in, begin
-from finflow.experiments.jobs import Job, estimate_all, job_of, run_all
-from finflow.experiments.trainings import Training, is_finished, train, train_all
+from finflow.experiments.jobs.job_folder import agents_in, begin
+from finflow.experiments.jobs.jobs import Job, estimate_all, job_of, run_all
+from finflow.experiments.jobs.trainings import Training, is_finished, train, train_all
+from finflow.experiments.tasks.engine import Where
 from finflow.files import in_use
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.base import Information
-from finflow.training.ensemble import EnsembleStrategy, evaluate_ensemble
+from finflow.training.judging.ensemble import EnsembleStrategy, evaluate_ensemble
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.durability import small_config
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 3
@@ -205,10 +205,10 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
 SCRIPT = """\
 from pathlib import Path
 
-from finflow.experiments.durability import small_config
-from finflow.experiments.engine import Where
-from finflow.experiments.jobs import job_of
-from finflow.experiments.trainings import train_all
+from scripts.evidence.durability import small_config
+from finflow.experiments.tasks.engine import Where
+from finflow.experiments.jobs.jobs import job_of
+from finflow.experiments.jobs.trainings import train_all
 
 if __name__ == "__main__":
     folder = Path({folder!r})

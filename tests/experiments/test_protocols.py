@@ -15,17 +15,17 @@ import torch
 from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import FinflowError
-from finflow.evaluation.sections import look_up
-from finflow.experiments import trainings
-from finflow.experiments.folds import Fold
-from finflow.experiments.jobs import estimate_all
-from finflow.experiments.protocols import Plan, plan_of
-from finflow.experiments.trainings import best_of, train
+from finflow.evaluation.report.sections import look_up
+from finflow.experiments.jobs import trainings
+from finflow.experiments.jobs.folds import Fold
+from finflow.experiments.jobs.jobs import estimate_all
+from finflow.experiments.jobs.protocols import Plan, plan_of
+from finflow.experiments.jobs.trainings import best_of, train
 from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
-from finflow.training.checkpoints import Checkpoint, read_checkpoint
-from finflow.training.datasets import offline_data
-from finflow.training.materials import prepare
-from finflow.training.stopping import request_stop
+from finflow.training.checkpoints.checkpoints import Checkpoint, read_checkpoint
+from finflow.training.data.datasets import offline_data
+from finflow.training.data.materials import prepare
+from finflow.training.phases.stopping import request_stop
 
 SMALL = {
     "market.source": "csv",

@@ -24,20 +24,20 @@ from optuna.trial import TrialState
 from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
-from finflow.evaluation.overfitting import overfitting
-from finflow.experiments import doing_trials, search_plan, trials, tuning
-from finflow.experiments.best import ATTRIBUTES, BEST, unpacked
-from finflow.experiments.doing_trials import take_trials, work
-from finflow.experiments.engine import Where
-from finflow.experiments.rerun import rerun
-from finflow.experiments.search_plan import lines_of_plan
-from finflow.experiments.study import Book
-from finflow.experiments.study_folder import begin, stored_study
-from finflow.experiments.study_report import REPORTS, RETURNS
-from finflow.experiments.trials import Arena, arena_of, run_trial
-from finflow.experiments.tuning import StudyOutcome, tune
-from finflow.training.run import Validation
-from finflow.training.stopping import request_stop
+from finflow.evaluation.statistics.overfitting import overfitting
+from finflow.experiments.tasks.engine import Where
+from finflow.experiments.tuning import doing_trials, search_plan, trials, tuning
+from finflow.experiments.tuning.best import ATTRIBUTES, BEST, unpacked
+from finflow.experiments.tuning.doing_trials import take_trials, work
+from finflow.experiments.tuning.rerun import rerun
+from finflow.experiments.tuning.search_plan import lines_of_plan
+from finflow.experiments.tuning.study import Book
+from finflow.experiments.tuning.study_folder import begin, stored_study
+from finflow.experiments.tuning.study_report import REPORTS, RETURNS
+from finflow.experiments.tuning.trials import Arena, arena_of, run_trial
+from finflow.experiments.tuning.tuning import StudyOutcome, tune
+from finflow.training.phases.run import Validation
+from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 SPACE = {
@@ -445,7 +445,7 @@ def test_a_storage_that_other_machines_do_not_see_is_refused(tmp_path: Path, mon
     names = ["here", "there", "there", "gone"]
     nodes = [{"NodeManagerHostname": name, "Alive": name != "gone"} for name in names]
     joined = nullcontext(SimpleNamespace(nodes=lambda: nodes))
-    monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
+    monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda where: joined)
     for storage in (None, f"sqlite:///{tmp_path / 'trials.db'}"):
         with pytest.raises(ConfigError, match="the cluster has 2 machines, and SQLite keeps trials on one"):
             tune(made(tmp_path, tune__storage=storage), None, Where(cluster="auto"))
@@ -642,7 +642,7 @@ def test_a_dry_run_counts_what_is_left_and_who_does_it(
 ) -> None:
     monkeypatch.setattr(search_plan, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
     joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
-    monkeypatch.setattr("finflow.experiments.ray_cluster.connected", lambda where: joined)
+    monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda where: joined)
     _, outcome, _ = found
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
     over = begin(stored_study(outcome.folder), outcome.folder).book.counts.finished

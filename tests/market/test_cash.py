@@ -13,8 +13,8 @@ from finflow.config import Config, MarketConfig, dump_config, load_config
 from finflow.errors import ConfigError, MarketError
 from finflow.market.cash import cash_returns, read_rates
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import load_panel
-from finflow.training.held_out import cash_rate
+from finflow.market.sources.sources import load_panel
+from finflow.training.judging.held_out import cash_rate
 
 DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=8), name="Date")
 RATES = "Date,rate\n2019-12-15,0.05\n2020-01-03,0.02\n2020-01-04,\n2020-01-05,-0.01\n2020-01-09,0.1\n"

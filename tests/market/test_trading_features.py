@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.asset_features import ASSET_FEATURES, View
-from finflow.market.features import LENSES, compute_features
+from finflow.market.features.asset_features import ASSET_FEATURES, View
+from finflow.market.features.features import LENSES, compute_features
+from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
-from finflow.market.trading_features import TRADING_FEATURES
 
 FloatArray = NDArray[np.float64]
 BARS, FIT, ASSETS = 700, 450, 5

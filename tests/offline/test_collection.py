@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.agent.policy import FAMILY_RATE
+from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import load_config
 from finflow.env import decision
 from finflow.env.coverage import SMOOTHING
 from finflow.env.decision import DecisionProcess, equal_weight_moments
-from finflow.market.features import compute_features
+from finflow.market.features.features import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import load_panel
+from finflow.market.sources.sources import load_panel
 from finflow.market.splits import split_panel
 from finflow.offline.collection import (
     COVERAGE,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from finflow.config.schema import LENSES
 from finflow.env.coverage import smooth
 from finflow.errors import ConfigError
 from finflow.market.panel import MarketPanel
@@ -16,7 +17,6 @@ from finflow.offline.card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.offline.decisions import read_decisions
 from finflow.offline.rows import DECISIONS
-from finflow.schema import LENSES
 
 K, LENGTH = 6, 25
 ASSETS = ("AAPL", "AMD", "GE", "JNJ", "WMT")

@@ -13,10 +13,10 @@ from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, settle
 from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, Summed
-from finflow.market.laws import Law
-from finflow.market.synthetic import law_of
-from finflow.strategies.optimal import Optimum, expected_growth, optimum, optimum_of
-from finflow.strategies.trading_grid import trading_cost
+from finflow.market.synthetic.laws import Law
+from finflow.market.synthetic.synthetic import law_of
+from finflow.strategies.optimal.optimal import Optimum, expected_growth, optimum, optimum_of
+from finflow.strategies.optimal.trading_grid import trading_cost
 
 FloatArray = NDArray[np.float64]
 Targets = Callable[[FloatArray, FloatArray], FloatArray]

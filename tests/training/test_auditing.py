@@ -16,18 +16,20 @@ from finflow.cli import main
 from finflow.config import Config, load_config
 from finflow.env.decision import DecisionProcess
 from finflow.errors import FinflowError, MarketError
-from finflow.evaluation.audit import UNPRIMED, Probe
-from finflow.evaluation.shocks import SHOCKS
-from finflow.market import crisis, sources
-from finflow.market.features import compute_features
+from finflow.evaluation.audit.audit import UNPRIMED, Probe
+from finflow.evaluation.audit.shocks import SHOCKS
+from finflow.market.features import crisis
+from finflow.market.features.features import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import load_panel
+from finflow.market.sources import sources
+from finflow.market.sources.sources import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED
-from finflow.training import audited, auditing, close_ups, materials
-from finflow.training.auditing import Audit, audit_configuration
-from finflow.training.materials import Materials, prepare
-from finflow.training.replay import MarketTensors
+from finflow.training.audit import audited, auditing, close_ups
+from finflow.training.audit.auditing import Audit, audit_configuration
+from finflow.training.data import materials
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.data.replay import MarketTensors
 from finflow.training.trainer import FinFlowTrainer
 
 BARS_OF, FIRST_PROBES = close_ups.bars_of, auditing.first_probes
@@ -293,14 +295,14 @@ def test_it_would_be_caught_if_there_were_anything(
 
 
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.market import features
+    from finflow.market.features import features
 
     real = features._fits
     monkeypatch.setattr(features, "_fits", lambda raw, known, first, fit: real(raw, known, first, len(known)))
 
 
 def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.market import features
+    from finflow.market.features import features
 
     real = features.turbulence
     monkeypatch.setattr(features, "turbulence", lambda view, fit: real(view, len(view.returns)))
@@ -337,7 +339,7 @@ def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     real = audited.family_tables
     moved = {"momentum": -1}
-    for module in ("finflow.training.audited", "finflow.offline.collection"):
+    for module in ("finflow.training.audit.audited", "finflow.offline.collection"):
         monkeypatch.setattr(
             f"{module}.family_tables", lambda panel, name: np.roll(real(panel, name), moved.get(name, 0), axis=1)
         )

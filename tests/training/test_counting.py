@@ -11,13 +11,13 @@ import pytest
 
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.evaluation.readings import readings_of
-from finflow.evaluation.results import ReportData
+from finflow.evaluation.report.results import ReportData
+from finflow.evaluation.statistics.readings import readings_of
 from finflow.strategies.base import Information, equal_weights
 from finflow.strategies.classical import Momentum
-from finflow.training import held_out
-from finflow.training.counting import strategy_identity
-from finflow.training.materials import prepare
+from finflow.training.data.materials import prepare
+from finflow.training.judging import held_out
+from finflow.training.judging.counting import strategy_identity
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from finflow.cli.safety import run_safely
 from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.offline.dataset import OfflineDataset
-from finflow.training import datasets
-from finflow.training.datasets import export, offline_data, show, take_in
-from finflow.training.materials import prepare
+from finflow.training.data import datasets
+from finflow.training.data.datasets import export, offline_data, show, take_in
+from finflow.training.data.materials import prepare
 
 Make = Callable[..., Config]
 SCRIPTS = Path(__file__).parents[2] / "scripts"

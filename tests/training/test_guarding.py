@@ -13,19 +13,19 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finflow.agent.batch import Batch
-from finflow.agent.bcell import BCell
-from finflow.agent.optimisation import descend, make_optimiser
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.optimisation.optimisation import descend, make_optimiser
 from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
-from finflow.experiments.guard_faults import FAULTS, Fault, injected
 from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
-from finflow.training.guarding import RunGuard
-from finflow.training.logging import RunLog
-from finflow.training.replay import Transitions
-from finflow.training.run import TrainingRun
-from finflow.training.stopping import request_stop
+from finflow.training.data.replay import Transitions
+from finflow.training.logs.logging import RunLog
+from finflow.training.phases.guarding import RunGuard
+from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.guard_faults import FAULTS, Fault, injected
 
 Make = Callable[..., Config]
 
@@ -165,7 +165,7 @@ def test_a_permanent_fault_ends_in_a_report_and_leaves_the_best_checkpoint(tiny:
 
 
 def test_the_offline_phase_is_guarded_too(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.agent.iql import IQL
+    from finflow.agent.learners.iql import IQL
 
     original, calls = IQL.update, []
 

@@ -15,12 +15,12 @@ import pytest
 from finflow.cli.output import summary_rows
 from finflow.config import Config, config_hash, load_config
 from finflow.errors import ConfigError
-from finflow.evaluation.field import Field
-from finflow.evaluation.page import build_page
-from finflow.evaluation.results import ReportData, as_json, judge
+from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.report.page import build_page
+from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.strategies.classical import COMPARED, EqualWeight
-from finflow.training import held_out
-from finflow.training.materials import prepare
+from finflow.training.data.materials import prepare
+from finflow.training.judging import held_out
 
 SYNTHETIC = {
     "market.source": "synthetic",

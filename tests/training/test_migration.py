@@ -19,9 +19,9 @@ from finflow.errors import CheckpointError
 from finflow.guard.capture import capture, restore
 from finflow.tensor_file import VERSION, read_file, read_tensors, write_tensors
 from finflow.training import code, trainer
-from finflow.training.checkpoints import configuration_of, policy_of, read_checkpoint
-from finflow.training.materials import prepare
-from finflow.training.state import TrainingState, start_offline, start_online
+from finflow.training.checkpoints.checkpoints import configuration_of, policy_of, read_checkpoint
+from finflow.training.data.materials import prepare
+from finflow.training.phases.state import TrainingState, start_offline, start_online
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from finflow.config import Config
-from finflow.training.normalization import RewardNormalizer
-from finflow.training.pretrain import fill_window
-from finflow.training.replay import make_batch
-from finflow.training.reward_units import RewardUnits
-from finflow.training.run import TrainingRun
-from finflow.training.stopping import request_stop
+from finflow.training.data.normalization import RewardNormalizer
+from finflow.training.data.replay import make_batch
+from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.pretrain import fill_window
+from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
@@ -196,7 +196,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     assert online["mean"] == pytest.approx(mean, abs=1e-5)  # the replay's are raw, float32
 
     market = trainer._begin().materials
-    from finflow.training.replay import MarketTensors
+    from finflow.training.data.replay import MarketTensors
 
     tensors = MarketTensors.of(market.process, torch.device("cpu"))
     rows = replay.rows(torch.arange(16))

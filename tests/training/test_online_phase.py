@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.risk import discounted_means, measured
+from finflow.agent.losses.risk import discounted_means, measured
 from finflow.config import Config, TrainConfig
 from finflow.evaluation.backtest import run_backtests
 from finflow.tensor_file import read_tensors
-from finflow.training.agent_strategy import AgentStrategy
-from finflow.training.finetune import calibrate, ramp_share
-from finflow.training.pretrain import reward_units
-from finflow.training.replay import MarketTensors, Transitions
-from finflow.training.run import TrainingRun
-from finflow.training.stopping import request_stop
+from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.phases.finetune import calibrate, ramp_share
+from finflow.training.phases.pretrain import reward_units
+from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import torch
 
-from finflow.agent.bcell import BCell
+from finflow.agent.learners.bcell import BCell
 from finflow.config import AveragingConfig, Config, RewardNormalizationConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints import carry_over, configuration_of, read_checkpoint
-from finflow.training.held_out import evaluate_checkpoint
+from finflow.training.checkpoints.checkpoints import carry_over, configuration_of, read_checkpoint
+from finflow.training.judging.held_out import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.agent.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import load_config
+from finflow.evaluation.analysis.optimality import Optimality, score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.optimality import Optimality, score_runs
-from finflow.experiments.planted_signals import LEARNING, OWN
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.market.synthetic import law_of
+from finflow.market.synthetic.synthetic import law_of
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal import optimum_of
-from finflow.training.agent_strategy import AgentStrategy
+from finflow.strategies.optimal.optimal import optimum_of
+from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.planted_signals import LEARNING, OWN
 
 LOG_RETURN_ALONE = {"objectives.sharpe_beta": 0.0, "objectives.lambda_turn": 0.0, "objectives.lambda_cvar": 0.0}
 SMALL = {

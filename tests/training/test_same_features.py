@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.errors import CheckpointError
-from finflow.market.features import compute_features
+from finflow.market.features.features import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import load_panel
-from finflow.training import materials
-from finflow.training.checkpoints import Checkpoint, check_same_features, feature_names
-from finflow.training.held_out import evaluate_checkpoint
+from finflow.market.sources.sources import load_panel
+from finflow.training.checkpoints.checkpoints import Checkpoint, check_same_features, feature_names
+from finflow.training.data import materials
+from finflow.training.judging.held_out import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
 FIT = 500

@@ -10,7 +10,7 @@ import pytest
 
 from finflow.config import Config, EntropyScheduleConfig, load_config
 from finflow.errors import ConfigError
-from finflow.training.schedules import EntropySchedule, scheduled
+from finflow.training.phases.schedules import EntropySchedule, scheduled
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.bcell import states_of
+from finflow.agent.learners.bcell import states_of
 from finflow.config import Config
 from finflow.env.worlds import PURPOSE, restricted
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint import read_newest
-from finflow.market.resampled import draw_days
+from finflow.market.synthetic.resampled import draw_days
 from finflow.offline.dataset import made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.training import worlds as training_worlds
-from finflow.training.checkpoints import policy_of, read_checkpoint
-from finflow.training.datasets import offline_data
-from finflow.training.finetune import calibrate, mixed_batch
-from finflow.training.materials import Materials, prepare
-from finflow.training.migration import with_prior
-from finflow.training.pretrain import Epochs, reward_units
-from finflow.training.replay import MarketTensors, Transitions, make_batch
-from finflow.training.reward_units import RewardUnits
-from finflow.training.run import TrainingRun
-from finflow.training.stopping import request_stop
+from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
+from finflow.training.checkpoints.migration import with_prior
+from finflow.training.data import worlds as training_worlds
+from finflow.training.data.datasets import offline_data
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.finetune import calibrate, mixed_batch
+from finflow.training.phases.pretrain import Epochs, reward_units
+from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.stopping import request_stop
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -1,0 +1,92 @@
+"""TD3+BC: climb the critic, and stay near the data.
+
+The deterministic action is the policy's centre. For portfolios, distances and the smoothing noise live in additive
+log ratios: squared differences of twenty small weights would be next to nothing beside the critic's term.
+
+References
+----------
+Fujimoto and Gu (2021), A Minimalist Approach to Offline Reinforcement Learning, equations 5 and 6.
+Fujimoto, van Hoof and Meger (2018), Addressing Function Approximation Error in Actor-Critic Methods, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch
+from finflow.agent.learners.offline_learner import Networks, OfflineLearner
+from finflow.agent.losses.losses import expectile_loss, td3bc_loss
+from finflow.agent.networks.simplex import standard_normal
+from finflow.agent.optimisation.climbing import linear_in
+from finflow.agent.optimisation.optimisation import cosine, descend, follow, freeze, set_learning_rate
+from finflow.agent.optimisation.thrift import in_its_precision
+from finflow.config import BCellConfig
+
+POLICY_DELAY = 2  # critic updates for one of the policy, as published
+SMOOTHING, SMOOTHING_LIMIT = 0.2, 0.5  # deviation and bound of the noise on the target policy's action
+MEAN = 0.5  # the expectile that is the mean
+
+
+class TD3BC(OfflineLearner):
+    """TD3+BC; V follows the mean of the critics for the record and the hand-over.
+
+    Attributes
+    ----------
+    updates : int
+        Done so far; the policy moves at every second one.
+    """
+
+    def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
+        super().__init__(networks, config, device)
+        self.target_policy = copy.deepcopy(self.policy)
+        freeze([self.target_policy])
+        self.updates = 0
+
+    @in_its_precision
+    def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """One update of V, the critics and, every second time, the policy and the targets."""
+        config = self.config
+        self.schedule_critics(progress)
+        data_value = self.target_values(batch).data
+        value, behaviour = self.value.both(batch.states)
+        v_loss = expectile_loss(data_value, value, MEAN)
+        descend(v_loss, self.value_optimiser, config.gradient_norm)
+        metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
+        metrics |= self.update_behaviour_value(behaviour, batch)
+        with torch.no_grad():
+            following = self._smoothed(self.target_policy.deterministic(batch.next_states), noise)
+            encoding = self.target_critic.encode(batch.next_states)
+            ahead = self.target_critic.value(encoding, batch.next_states, following.unsqueeze(1))
+            next_value = ahead.mean[..., 0].min(dim=0).values
+        metrics |= self.update_critic(batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+        self.updates += 1
+        if self.updates % POLICY_DELAY == 0:
+            metrics |= self._update_policy(batch, progress, noise)
+            follow(self.target_critic, self.critic, config.tau)
+            follow(self.target_policy, self.policy, config.tau)
+        return metrics
+
+    def _smoothed(self, action: Tensor, noise: Generator) -> Tensor:
+        """An action with clipped noise: similar actions shall have similar values."""
+        coordinates = self.target_policy.coordinates(action)
+        change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
+        return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT))
+
+    def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
+        """Climb the first critic, as published, with a pull to the data's action."""
+        alike = torch.ones_like(batch.rewards)
+        action, _, others, metrics = self.policy.climbing_step(batch, alike, self.dropout_noise(noise))
+        with torch.no_grad():
+            encoding = self.critic.encode(batch.states)
+        value = linear_in(
+            action.unsqueeze(1),
+            lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0],
+        )
+        apart = self.policy.coordinates(action) - self.policy.coordinates(batch.actions)
+        loss = td3bc_loss(value[:, 0], apart.square().mean(dim=1))
+        set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
+        descend(loss + others, self.policy_optimiser, self.config.gradient_norm)
+        return {**metrics, "policy_loss": loss.detach()}

@@ -1,0 +1,1 @@
+"""Losses and regularisers as pure functions of tensors."""

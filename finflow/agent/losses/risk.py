@@ -1,0 +1,114 @@
+"""Risk measures on the distribution of the return: what the policy climbs where the mean is not enough.
+
+All three are weighted means of the quantiles in their order, ``sum_i w_i q_(i)`` with weights that sum to one, so that
+a critic's value under a measure is its mean m plus the measure of its centred quantiles.
+
+References
+----------
+Rockafellar and Uryasev (2000), Optimization of Conditional Value-at-Risk.
+Wang (2000), A Class of Distortion Operators for Pricing Financial and Insurance Risks, equation 9.
+Dabney et al. (2018), Implicit Quantile Networks for Distributional Reinforcement Learning, section 3.1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.networks.critic import Valuation
+from finflow.config import BCellConfig
+
+FloatArray = NDArray[np.float64]
+
+
+@lru_cache(maxsize=16)
+def _weights(measure: str, level: float, strength: float, count: int) -> tuple[float, ...]:
+    edges = np.arange(count + 1) / count
+    if measure == "neutral":
+        distorted = edges
+    elif measure == "cvar":
+        distorted = np.minimum(edges / level, 1.0)
+    elif measure == "wang":
+        normal = NormalDist()
+        inner = [normal.cdf(normal.inv_cdf(float(edge)) + strength) for edge in edges[1:-1]]
+        distorted = np.array([0.0, *inner, 1.0])
+    else:
+        raise ValueError(f"there is no risk measure {measure!r}")
+    return tuple(np.diff(distorted).tolist())
+
+
+def quantile_weights(config: BCellConfig, count: int) -> FloatArray:
+    """Weights of ``count`` quantiles in rising order, (count,): increments of the distortion ``g`` of probability.
+
+    ``g(u) = u`` where neutral, ``min(u / level, 1)`` for CVaR, ``Phi(Phi^-1(u) + strength)`` for Wang.
+
+    Parameters
+    ----------
+    config : BCellConfig
+        ``risk_measure`` with its ``risk_level`` or ``risk_strength``.
+    count : int
+    """
+    return np.array(_weights(config.risk_measure, config.risk_level, config.risk_strength, count))
+
+
+def needs_quantiles(config: BCellConfig) -> bool:
+    """Whether the measure looks at more than the mean."""
+    return config.risk_measure != "neutral"
+
+
+def valued(valuation: Valuation, config: BCellConfig) -> Tensor:
+    """Values under the risk measure, (E, B, P): ``m + sum_i w_i (q_(i) - mean q)``; m itself where neutral.
+
+    Parameters
+    ----------
+    valuation : Valuation
+        With the quantiles of every portfolio, unless the measure is neutral.
+    config : BCellConfig
+    """
+    if not needs_quantiles(config):
+        return valuation.mean
+    ordered = valuation.spread.sort(dim=-1).values
+    weights = torch.as_tensor(quantile_weights(config, ordered.shape[-1]), dtype=ordered.dtype, device=ordered.device)
+    return valuation.mean + (ordered * weights).sum(dim=-1)
+
+
+def measured(samples: FloatArray, config: BCellConfig) -> float:
+    """The measure of a sample, each of its members as likely as the others.
+
+    Parameters
+    ----------
+    samples : array, (n,)
+    config : BCellConfig
+    """
+    return float(np.sort(samples) @ quantile_weights(config, len(samples)))
+
+
+def discounted_means(rewards: FloatArray, gamma: float) -> FloatArray:
+    """Means of the rewards from each day on, weighted by ``gamma ** k``: the returns of these days, in daily units.
+
+    Parameters
+    ----------
+    rewards : array, (n,)
+        Of consecutive decisions.
+    gamma : float
+
+    Returns
+    -------
+    array, (days,)
+        Of days that have a horizon, ``1 / (1 - gamma)``, ahead of them at least; of the first day alone where the
+        window is shorter.
+    """
+    sums, masses = np.empty(len(rewards)), np.empty(len(rewards))
+    total = mass = 0.0
+    for day in range(len(rewards) - 1, -1, -1):
+        total, mass = float(rewards[day]) + gamma * total, 1.0 + gamma * mass
+        sums[day], masses[day] = total, mass
+    horizon = round(1.0 / (1.0 - gamma))
+    days = max(len(rewards) - horizon, 1)
+    found: FloatArray = sums[:days] / masses[:days]
+    return found

@@ -1,0 +1,1 @@
+"""Networks: layers, the policy of five experts, critics, the action distribution."""

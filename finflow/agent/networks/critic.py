@@ -1,0 +1,167 @@
+"""What a decision is worth: an ensemble of distributional critics, and the value of a state.
+
+Each critic's distribution is ``Z = m + (q - mean q)``: ``m``, the mean, learned by squared loss as published for
+scalar critics; ``q``, the quantiles, learned by the pinball loss and giving Z its spread only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from finflow.agent.batch import States
+from finflow.agent.networks.networks import (
+    Encoding,
+    EnsembleLinear,
+    EnsembleReadout,
+    MarketEncoder,
+    PortfolioHead,
+    portfolio_width,
+)
+from finflow.agent.optimisation.thrift import at_least_single, exact, recomputed
+
+
+class NetworkShape(NamedTuple):
+    """Sizes that networks are built from; none depends on the number of assets.
+
+    Attributes
+    ----------
+    n_asset_features : int
+        F + 1, the listing flag included.
+    n_market_features : int
+    hidden : int
+    lenses : tuple of tuples of int
+        Columns of the asset features that each of the five experts reads, or the one head in their place.
+    """
+
+    n_asset_features: int
+    n_market_features: int
+    hidden: int
+    lenses: tuple[tuple[int, ...], ...]
+
+
+class Valuation(NamedTuple):
+    """Values of P portfolios in each state by E critics.
+
+    Attributes
+    ----------
+    mean : Tensor, (E, batch, P)
+    quantiles : Tensor, (E, batch, P' <= P, n_quantiles)
+        Not centred: only their spread enters the distribution.
+    """
+
+    mean: Tensor
+    quantiles: Tensor
+
+    @property
+    def spread(self) -> Tensor:
+        """Centred quantiles, ``q - mean q``."""
+        return self.quantiles - self.quantiles.mean(dim=-1, keepdim=True)
+
+
+class CriticEnsemble(nn.Module):
+    """E critics in one batched call; independent parameters throughout.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    n_critics, n_quantiles : int
+    generator : Generator
+    dropout_rate : float
+    twice : bool
+        Compute hidden layers again in the backward pass, in place of keeping them.
+    """
+
+    def __init__(
+        self,
+        shape: NetworkShape,
+        n_critics: int,
+        n_quantiles: int,
+        generator: Generator,
+        dropout_rate: float = 0.0,
+        twice: bool = False,
+    ) -> None:
+        super().__init__()
+        self.twice = twice
+        self.encoder = MarketEncoder(
+            n_critics, shape.n_asset_features, shape.n_market_features, shape.hidden, generator
+        )
+        self.head = PortfolioHead(n_critics, shape.hidden, generator, dropout_rate)
+        self.mean = EnsembleReadout(n_critics, portfolio_width(shape.hidden), generator, scale=0.1)
+        self.quantiles = EnsembleLinear(n_critics, portfolio_width(shape.hidden), n_quantiles, generator, scale=0.1)
+
+    def encode(self, states: States) -> Encoding:
+        """Encode states once, to value many portfolios in them."""
+        encoding: Encoding = recomputed(self.encoder)(states) if self.twice else self.encoder(states)
+        return encoding
+
+    def value(
+        self,
+        encoding: Encoding,
+        states: States,
+        portfolios: Tensor,
+        with_quantiles: int = 1,
+        noise: Generator | None = None,
+    ) -> Valuation:
+        """Value portfolios (batch, P, K) in encoded states; quantiles for the first ``with_quantiles`` of P only."""
+        head = recomputed(self.head, noise) if self.twice else self.head
+        hidden = head(encoding, states, portfolios, noise)
+        ensemble, batch = hidden.shape[:2]
+        if with_quantiles == 0:
+            mean = self.mean(hidden)
+            return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
+        # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
+        spread_out, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
+        mean = torch.cat([self.mean(spread_out), self.mean(rest)], dim=2)
+        with exact(hidden):
+            quantiles = self.quantiles(at_least_single(spread_out).flatten(1, 2))
+        return Valuation(mean, quantiles.view(ensemble, batch, with_quantiles, -1))
+
+
+class ValueNetwork(nn.Module):
+    """IQL's V of a state, holding its portfolio, and the behaviour's own value V_mu.
+
+    V_mu reads V's encoding without teaching it, so that V is what it would be alone.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    generator : Generator
+    """
+
+    def __init__(self, shape: NetworkShape, generator: Generator) -> None:
+        super().__init__()
+        self.encoder = MarketEncoder(1, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
+        self.own = _StateHead(shape.hidden, generator)
+        self.behaviour = _StateHead(shape.hidden, generator)
+
+    def forward(self, states: States) -> Tensor:
+        """V, (batch,)."""
+        value: Tensor = self.own(self.encoder(states), states)
+        return value
+
+    def of_behaviour(self, states: States) -> Tensor:
+        """V_mu, (batch,)."""
+        value: Tensor = self.behaviour(self.encoder(states).detach(), states)
+        return value
+
+    def both(self, states: States) -> tuple[Tensor, Tensor]:
+        """V and V_mu, each (batch,), from one encoding."""
+        encoding = self.encoder(states)
+        return self.own(encoding, states), self.behaviour(encoding.detach(), states)
+
+
+class _StateHead(nn.Module):
+    """The value of holding what is held, in an encoded market."""
+
+    def __init__(self, hidden: int, generator: Generator) -> None:
+        super().__init__()
+        self.head = PortfolioHead(1, hidden, generator)
+        self.readout = EnsembleReadout(1, portfolio_width(hidden), generator, scale=0.1)
+
+    def forward(self, encoding: Encoding, states: States) -> Tensor:
+        """The value, (batch,)."""
+        value: Tensor = self.readout(self.head(encoding, states, states.weights.unsqueeze(1)))[0, :, 0]
+        return value

@@ -1,0 +1,336 @@
+"""Five experts, a gate and a trade rate: how a decision is made, and how it can be read.
+
+Each expert reads the assets through its own lens, its own group of features, and names a portfolio. A gate that
+reads the market mixes them into an aim, and a trade rate moves part of the way from the current weights to it, as
+optimal trading under costs does. The action is logistic-normal around that centre.
+
+References
+----------
+Garleanu and Pedersen (2013), Dynamic Trading with Predictable Returns and Transaction Costs, proposition 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from finflow.agent.batch import Batch, States, spread_out
+from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
+from finflow.agent.networks.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios, target_entropy
+from finflow.agent.optimisation.climbing import Climb
+from finflow.agent.optimisation.thrift import at_least_single, exact
+
+EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
+ONE_HEAD = ("head",)  # in their place, to compare with: see ``bcell.one_head``
+INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
+INITIAL_LOG_SCALE = -1.5
+# Behaviour that holds still has a density without bound: under a free scale, likelihood is greatest for a policy that
+# never trades. With a scale of at least a tenth it is greatest for one that trades as much as the data do on average.
+LOG_SCALE_RANGE = (-2.3, -0.7)
+# Part of the way to its aim that a family goes in a decision, on average: the mean of the trade rates that behaviour
+# draws, 0.167, times the share of decisions that are due, 0.65.
+FAMILY_RATE = 0.11
+# An aim that is hardly traded hardly feels what it is worth, and while it is bad it is not worth trading: a trap. So a
+# climb lets it learn as if this much of the way to it were gone at least.
+LEAST_PULL = 0.2
+N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
+
+
+class Decision(NamedTuple):
+    """A batch of decisions and what led to them.
+
+    Attributes
+    ----------
+    experts : Tensor, (batch, 5, K)
+        The portfolio each expert names.
+    gate : Tensor, (batch, 5)
+    aim : Tensor, (batch, K)
+        The experts' portfolios, mixed by the gate.
+    trade_rate : Tensor, (batch, 1)
+        Share of the way from the current weights to the aim.
+    centre : Tensor, (batch, K)
+    log_scale : Tensor, (batch, 1)
+    """
+
+    experts: Tensor
+    gate: Tensor
+    aim: Tensor
+    trade_rate: Tensor
+    centre: Tensor
+    log_scale: Tensor
+
+    @property
+    def distribution(self) -> LogisticNormal:
+        """The distribution of the action."""
+        location = log_ratios(self.centre)
+        return LogisticNormal(location, self.log_scale.expand_as(location))
+
+    def figures(self) -> dict[str, Tensor]:
+        """What is logged of a batch of decisions."""
+        return {"trade_rate": self.trade_rate.mean().detach()}
+
+    def expert_distribution(self, expert: Tensor, held: Tensor) -> LogisticNormal:
+        """Where a family goes whose aim is what its expert names: part of the way, with the common scale.
+
+        Parameters
+        ----------
+        expert : Tensor, (batch,)
+            Index of the expert.
+        held : Tensor, (batch, K)
+            The weights that the family moves away from.
+        """
+        aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
+        location = log_ratios((1.0 - FAMILY_RATE) * held + FAMILY_RATE * aim)
+        return LogisticNormal(location, self.log_scale.detach().expand_as(location))
+
+
+class ExpertPolicy(nn.Module):
+    """The policy of the B-Cell; takes any number of assets.
+
+    Parameters
+    ----------
+    shape : NetworkShape
+    generator : Generator
+        Draws the initial weights.
+    dropout_rate : float
+        Of the gate's hidden layer.
+    trade_range : tuple of float
+        Least and greatest trade rate.
+    expert_cloning : float
+        Weight of the divergence of each expert's portfolio from what its family names.
+    """
+
+    lens: Tensor
+
+    def __init__(
+        self,
+        shape: NetworkShape,
+        generator: Generator,
+        dropout_rate: float = 0.0,
+        trade_range: tuple[float, float] = (0.0, 1.0),
+        expert_cloning: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.trade_range = trade_range
+        self.expert_cloning = expert_cloning
+        self.names = EXPERTS if len(shape.lenses) == len(EXPERTS) else ONE_HEAD
+        experts, width = len(self.names), max(shape.hidden // 16, 8)
+        self.dropout_rate = dropout_rate
+        lens = torch.zeros(experts, shape.n_asset_features, 1)
+        for expert, columns in enumerate(shape.lenses):
+            lens[expert, list(columns)] = 1.0
+        self.register_buffer("lens", lens, persistent=False)
+        self.from_asset = EnsembleLinear(experts, shape.n_asset_features, width, generator, bias=False)
+        self.from_market = EnsembleLinear(experts, shape.n_market_features, width, generator)
+        self.second = EnsembleLinear(experts, width, width, generator, bias=False)
+        self.from_mean = EnsembleLinear(experts, width, width, generator)
+        self.score = EnsembleReadout(experts, width, generator)
+        self.cash_score = EnsembleLinear(experts, width + shape.n_market_features, 1, generator)
+        gate_width = max(shape.hidden // 2, 8)
+        self.gate_hidden = _linear(experts * width + shape.n_market_features, gate_width, generator)
+        self.gate = _linear(gate_width, experts, generator, scale=0.1)
+        self.trade_hidden = _linear(gate_width + N_TRADE_FACTS, gate_width, generator)
+        self.trade = _linear(gate_width, 2, generator, scale=0.1)
+        with torch.no_grad():
+            self.trade.bias.copy_(torch.tensor([INITIAL_TRADE_RATE, INITIAL_LOG_SCALE]))
+
+    def forward(
+        self,
+        states: States,
+        noise: Generator | None = None,
+        gate_only: bool = False,
+        only: int | None = None,
+        least_pull: float = 0.0,
+    ) -> Decision:
+        """Decide for a batch of states.
+
+        Parameters
+        ----------
+        states : States
+        noise : Generator, optional
+            Switches dropout on.
+        gate_only : bool
+            The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
+        only : int, optional
+            The expert that decides alone, whatever the gate says.
+        least_pull : float
+            An aim learns as if by this much of the way at least: see ``LEAST_PULL``.
+        """
+        experts, seen = self._experts(states)
+        if gate_only:
+            seen = seen.detach()
+        with exact(seen):
+            return self._mix(states, experts, seen, noise, gate_only, only, least_pull)
+
+    def _mix(
+        self,
+        states: States,
+        experts: Tensor,
+        seen: Tensor,
+        noise: Generator | None,
+        gate_only: bool,
+        only: int | None,
+        least_pull: float,
+    ) -> Decision:
+        """Mix the experts' portfolios by the gate, and move toward that."""
+        hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
+        hidden = dropout(hidden, self.dropout_rate, noise)
+        gate = torch.softmax(self.gate(hidden), dim=-1)
+        if only is not None:
+            alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
+            gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
+        mixed = experts.detach() if gate_only else experts
+        aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
+        experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
+        return self.toward(states, experts, gate, aim, hidden, least_pull)
+
+    def imitation_loss(
+        self, batch: Batch, weights: Tensor, noise: Generator | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Weighted likelihood: of the mixture on all data, of each expert on its own family.
+
+        Parameters
+        ----------
+        batch : Batch
+        weights : Tensor, (batch,)
+            Of the transitions.
+        noise : Generator, optional
+            For dropout.
+
+        Returns
+        -------
+        loss : Tensor, ()
+        metrics : dict of Tensor, ()
+        """
+        decision = self(batch.states, noise, gate_only=True)
+        dimensions = batch.actions.shape[1] - 1
+        mixture = weighted_likelihood_loss(decision.distribution.log_density(batch.actions), weights, dimensions)
+        experts = expert_loss(decision, batch, weights)
+        metrics = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
+        found = {name: value.detach() for name, value in metrics.items()}
+        return mixture + experts + self.apart(decision, batch, found), found
+
+    def deterministic(self, states: States) -> Tensor:
+        """The centre of the policy, (batch, K)."""
+        decision: Decision = self(states)
+        return decision.distribution.centre()
+
+    def free_dimensions(self, actions: Tensor) -> int:
+        """Of portfolios (..., K): K - 1."""
+        return actions.shape[-1] - 1
+
+    def target_entropy(self, share: float, dimensions: int) -> float:
+        """Entropy that is this share of the greatest possible."""
+        return target_entropy(share, dimensions + 1)
+
+    def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
+        """The centre, with gradients for all of the policy: what climbs a critic, and what holds it to the data.
+
+        Parameters
+        ----------
+        batch : Batch
+        weights : Tensor, (batch,)
+            Of the transitions in what each expert learns from its own family.
+        noise : Generator, optional
+            For dropout.
+        """
+        decision = self(batch.states, noise, least_pull=LEAST_PULL)
+        distribution = decision.distribution
+        apart = log_ratios(batch.actions) - distribution.location
+        spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
+        scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), apart.shape[1])
+        experts = expert_loss(decision, batch, weights)
+        cloning = 0.5 * apart.square().mean()
+        metrics = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
+        found = {name: value.detach() for name, value in metrics.items()}
+        others = experts + scale + self.apart(decision, batch, found)
+        return Climb(distribution.centre(), cloning, others, found)
+
+    def apart(self, decision: Decision, batch: Batch, metrics: dict[str, Tensor]) -> Tensor | float:
+        """What keeps each expert what it is called, and so the experts apart; its size goes into ``metrics``."""
+        if self.expert_cloning == 0.0 or batch.named is None:
+            return 0.0
+        found = naming_loss(decision.experts[:: batch.states.group_size], batch.named)
+        metrics["naming_loss"] = found.detach()
+        return self.expert_cloning * found
+
+    def coordinates(self, actions: Tensor) -> Tensor:
+        """Actions where distance means something: additive log ratios, (..., K - 1)."""
+        return log_ratios(actions)
+
+    def perturbed(self, actions: Tensor, change: Tensor) -> Tensor:
+        """Portfolios moved by ``change`` (..., K - 1) in log ratios; of the same simplex."""
+        return log_portfolio(log_ratios(actions) + change).exp()
+
+    def toward(
+        self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float = 0.0
+    ) -> Decision:
+        """Move from the current weights toward an aim, which learns as if by ``least_pull`` of the way at least.
+
+        Where nothing but cash is held, nothing is there to be patient about: the first purchase goes all the way.
+        """
+        weights = states.weights
+        distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
+        facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
+        rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
+        floor, ceiling = self.trade_range
+        trade_rate = torch.sigmoid(rate_and_scale[:, :1])
+        if self.trade_range != (0.0, 1.0):
+            trade_rate = floor + (ceiling - floor) * trade_rate
+        trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
+        log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
+        taught = aim
+        if least_pull > 0.0:  # the same numbers, with a larger gradient
+            taught = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
+        centre = ((1.0 - trade_rate) * weights + trade_rate * taught).clamp(min=SMALLEST_WEIGHT)
+        return Decision(experts, gate, aim, trade_rate, centre, log_scale)
+
+    def _experts(self, states: States) -> tuple[Tensor, Tensor]:
+        """Portfolios of the five experts, (groups, 5, K), and what they saw on average, (groups, 5 * width)."""
+        first = first_layer(self.from_asset.weight * self.lens, self.from_market, states)
+        mean = pooled(first, states)
+        second = self.second(first.flatten(1, 2)).view_as(first)
+        second = (second + self.from_mean(mean).unsqueeze(2)).relu_()
+        scores = self.score(second)
+        scores = scores.masked_fill(~states.listed, float("-inf"))
+        market = states.market.expand(len(self.names), -1, -1)
+        seen = at_least_single(pooled(second, states))
+        with exact(seen):
+            cash = self.cash_score(torch.cat([seen, market], dim=-1))
+        portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
+        return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
+
+
+def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
+    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions alone; one head
+    in their place learns from those of all families."""
+    own = (batch.families < len(EXPERTS)).to(weights.dtype)
+    learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
+    distribution = decision.expert_distribution(learning, batch.states.weights)
+    return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, batch.actions.shape[1] - 1)
+
+
+def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
+    """Mean divergence ``KL(named | expert)`` of what families name from what their experts do.
+
+    Parameters
+    ----------
+    experts, named : Tensor, (groups, 5, K)
+    """
+    divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
+    return divergence.sum(dim=-1).mean()
+
+
+def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
+    """A linear layer whose initial weights come from ``generator``."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    bound = scale / inputs**0.5
+    with torch.no_grad():
+        layer.weight.copy_((torch.rand(layer.weight.shape, generator=generator) * 2.0 - 1.0) * bound)
+        layer.bias.zero_()
+    return layer

@@ -1,0 +1,1 @@
+"""Gradient steps, numerical precision and weight averaging."""

@@ -1,0 +1,1 @@
+"""Analyses of a backtest: attribution, stress, costs, taxes, factors."""

@@ -1,0 +1,177 @@
+"""Where a return came from: assets, cash and costs; and for a learned agent, the experts whose aims are held.
+
+**One day.** The ledger's net return is ``r = (1 - c) G - 1``, with c the cost, w the weights after the fill, g the
+growth of each asset and of cash, and ``G = sum_k w_k g_k``. So, exactly,
+
+    r = sum_k w_k (g_k - 1) - c G
+
+and asset k contributes ``w_k (g_k - 1)``, costs ``-c G``.
+
+**Many days.** Contributions are added up in money: those of a day times the wealth before it, of 1 invested. The sum
+is ``prod(1 + r) - 1``, the total return, with no residual (geometric linking; the GRAP scheme without a benchmark). A
+day counts by the wealth it found, so the same percentage weighs more when the account is larger.
+
+**Experts.** A weight held is part of the aims of many days, since a decision goes only part of the way. The
+shares of the experts in each weight are carried along: the decision keeps ``1 - k`` of what is held and adds ``k p_e
+x_e`` of expert e (k trade rate, p gate, x portfolio), and drift, limits and costs scale a weight and leave its shares
+as they are. What an asset contributes is then divided by the shares in it; cash and costs stay lines of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.sections import Cell, Row, Section, Table
+
+__all__ = ["Attribution", "attribute", "expert_shares", "section"]
+
+FloatArray = NDArray[np.float64]
+BASELINE = "equal-weight"
+SHOWN = 15  # assets at either end, where there are many
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Contributions to the net return of each day; they sum to it.
+
+    Attributes
+    ----------
+    assets : float64 (steps, K - 1)
+    cash, costs : float64 (steps,)
+        Costs are negative.
+    experts : float64 (steps, E + 1), or None
+        The assets' part divided by expert; last what no expert named. None for what is no agent.
+    wealth : float64 (steps,)
+        Before each day, of 1 invested.
+    """
+
+    assets: FloatArray
+    cash: FloatArray
+    costs: FloatArray
+    experts: FloatArray | None
+    wealth: FloatArray
+
+    def linked(self, contributions: FloatArray) -> FloatArray:
+        """Contributions of all days, in money, of 1 invested: (...) from (steps, ...)."""
+        return np.asarray(np.tensordot(self.wealth, contributions, axes=1))
+
+
+def attribute(run: Backtest, growth: FloatArray) -> Attribution:
+    """Divide the returns of a backtest.
+
+    Parameters
+    ----------
+    run : Backtest
+    growth : float64 (steps, K)
+        Gross growth of each asset and of cash over the same days.
+    """
+    if growth.shape != run.weights.shape:
+        raise ValueError(f"growth is {growth.shape}, the weights {run.weights.shape}")
+    earned = run.weights * (growth - 1.0)
+    gross = np.sum(run.weights * growth, axis=1)
+    wealth = np.concatenate([[1.0], np.cumprod(1.0 + run.returns)[:-1]])
+    shares = expert_shares(run)
+    experts = None if shares is None else np.einsum("tek,tk->te", shares[:, :, :-1], earned[:, :-1])
+    return Attribution(earned[:, :-1], earned[:, -1], -run.costs * gross, experts, wealth)
+
+
+def expert_shares(run: Backtest) -> FloatArray | None:
+    """Share of each expert in each weight held after a fill, (steps, E + 1, K); None for what is no agent.
+
+    The last row is what no expert named: the cash that the account began with, and trades that were refused. Shares
+    sum to one over the rows.
+    """
+    reasons = run.explanation or {}
+    if not {"gate", "experts", "trade_rate", "held"} <= set(reasons):
+        return None
+    experts, held = reasons["experts"], reasons["held"]
+    steps, count, size = experts.shape
+    shares = np.zeros((steps, count + 1, size))
+    before = np.zeros((count + 1, size))
+    before[-1] = 1.0
+    for step in range(steps):
+        rate = float(reasons["trade_rate"][step])
+        parts = (1.0 - rate) * before * held[step]
+        parts[:-1] += rate * reasons["gate"][step][:, None] * experts[step]
+        total = parts.sum(axis=0)
+        refused = run.refused is not None and bool(run.refused[step])
+        known = (total > 0.0) & (not refused)
+        shares[step] = np.where(known, parts / np.where(total > 0.0, total, 1.0), before)
+        before = shares[step]
+    return shares
+
+
+def section(field: Field, experts: Sequence[str]) -> Section:
+    """What the judged strategy, and equal weight beside it, earned from what.
+
+    Parameters
+    ----------
+    field : Field
+    experts : sequence of str
+        Names of the agent's experts, in their order; unused where the judged one is no agent.
+    """
+    bars = field.process.decision_bars(field.window)
+    growth = field.process.growth[bars.start + 1 : bars.stop + 1]
+    runs = [run for run in field.runs if run.name in (field.judged, BASELINE)]
+    numbers = {run.name: _numbers(run, attribute(run, growth), experts) for run in runs}
+    judged = numbers[field.judged]
+    tables = [_by_asset(field, list(numbers), judged)]
+    words = ["What one unit of money, invested at the start, earned from each source; the lines sum to the total."]
+    if judged["experts"] is not None:
+        words.append(
+            "An asset's part goes to the experts by their shares in what is held: a holding is built from the aims of "
+            "many days."
+        )
+        tables.append(_by_expert(field.judged, judged))
+    return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
+
+
+def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[str, object]:
+    assets = dict(zip(run.assets[:-1], found.linked(found.assets).tolist(), strict=True))
+    divided: dict[str, float] | None = None
+    if found.experts is not None:
+        divided = dict(zip((*experts, "none"), found.linked(found.experts).tolist(), strict=True))
+    return {
+        "total": float(np.prod(1.0 + run.returns) - 1.0),
+        "assets": assets,
+        "risky": float(found.linked(found.assets).sum()),
+        "experts": divided,
+        "cash": float(found.linked(found.cash)),
+        "costs": float(found.linked(found.costs)),
+    }
+
+
+def _by_asset(field: Field, names: Sequence[str], judged: dict[str, object]) -> Table:
+    assets = judged["assets"]
+    assert isinstance(assets, dict)
+    order = sorted(assets, key=lambda asset: -assets[asset])
+    caption = ""
+    if len(order) > 2 * SHOWN:
+        order = [*order[:SHOWN], *order[-SHOWN:]]
+        caption = f"The {SHOWN} assets that brought most and the {SHOWN} that brought least; metrics.json has all."
+    rows = [Row(asset, tuple(Cell((name, "assets", asset), "%", 1, plus=True) for name in names)) for asset in order]
+    for heading, key in (("cash", "cash"), ("costs", "costs"), ("total", "total")):
+        cells = tuple(Cell((name, key), "%", 1, plus=True) for name in names)
+        rows.append(Row(heading, cells, marked=key == "total"))
+    return Table("By asset", ("Source", *names), tuple(rows), caption)
+
+
+def _by_expert(name: str, judged: dict[str, object]) -> Table:
+    experts = judged["experts"]
+    assert isinstance(experts, dict)
+    rows = [
+        Row(
+            "held without an expert" if expert == "none" else expert,
+            (Cell((name, "experts", expert), "%", 1, plus=True),),
+        )
+        for expert in experts
+    ]
+    for key in ("cash", "costs", "total"):
+        rows.append(Row(key, (Cell((name, key), "%", 1, plus=True),), marked=key == "total"))
+    return Table("By expert", ("Source", name), tuple(rows))

@@ -1,0 +1,215 @@
+"""Whether experts are what they are called: traits of the portfolios that they name, by what was known at the time.
+
+Every trait of a decision is an estimate from the bars known to it, so that none of them is luck with what came after.
+Over the last year of known returns R (rows are days): volatility ``sqrt(252) sd(R w)``; diversification ratio
+``sum_k w_k sd(R_k) / sd(R w)`` (Choueifaty and Coignard 2008); momentum ``sum_k w_k ln(P[-22] / P[-253])``, the year's
+return without its last month (Jegadeesh and Titman 1993); beta ``cov(R w, R m) / var(R m)`` to the equally weighted
+market m. Expected growth a year is ``252 (w mu - var(R w) / 2)``, mu being means over three years, shrunk half-way to
+their mean over the assets.
+
+Each is taken of the risky sleeve, whose weights sum to one, and of the portfolio with its cash, which has none of
+volatility, momentum or beta, and grows by what cash earned in the last known bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.report.sections import Cell, Row, Section, Table
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+
+__all__ = ["CLAIMS", "TRAITS", "ExpertTraits", "expert_traits", "section"]
+
+FloatArray = NDArray[np.float64]
+YEAR, MONTH, LONG = 252, 21, 756
+TRAITS = ("volatility", "diversification", "momentum", "beta", "growth")
+EQUAL_WEIGHT = "equal-weight"
+LARGEST_CASH = 0.7
+#: Expert -> the trait that its name claims, and whether it is to have most of it or least.
+CLAIMS = {
+    "volatility": ("volatility", "least"),
+    "correlation": ("diversification", "most"),
+    "momentum": ("momentum", "most"),
+    "defensive": ("beta", "least"),
+    "growth": ("growth", "most"),
+}
+Means = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class ExpertTraits:
+    """Means over decisions of what portfolios were, expert by expert, equal weight beside them.
+
+    Attributes
+    ----------
+    sleeve, total : dict
+        Name -> trait -> mean; of the risky sleeve, and with cash.
+    cash : dict
+        Name -> mean share of cash.
+    days : int
+        Decisions measured.
+    """
+
+    sleeve: Means
+    total: Means
+    cash: dict[str, float]
+    days: int
+
+    def holds(self, expert: str, of: str) -> bool | None:
+        """Whether an expert is what it is called, of the ``sleeve`` or in ``total``; None where it claims nothing.
+
+        The volatility expert claims less volatility than equal weight; the others most, or least, of all experts.
+        """
+        if expert not in CLAIMS:
+            return None
+        trait, direction = CLAIMS[expert]
+        table = self.sleeve if of == "sleeve" else self.total
+        own = table[expert][trait]
+        rivals = [EQUAL_WEIGHT] if expert == "volatility" else [name for name in CLAIMS if name != expert]
+        others = [table[name][trait] for name in rivals if name in table]
+        return bool(all(own < other for other in others) if direction == "least" else all(own > o for o in others))
+
+    def invested(self, expert: str) -> bool:
+        """Whether an expert holds no more than 70 % cash on average."""
+        return self.cash[expert] <= LARGEST_CASH
+
+
+def expert_traits(
+    panel: MarketPanel, known: Sequence[int], portfolios: FloatArray, names: Sequence[str]
+) -> ExpertTraits:
+    """Measure portfolios by what was known when they were named.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    known : sequence of int, (steps,)
+        The newest bar that each decision knew; those with less than three years before them are left out.
+    portfolios : array, (steps, E, K)
+        What each of E experts named, cash last.
+    names : sequence of str, (E,)
+
+    Raises
+    ------
+    ValueError
+        If no decision has three years of prices before it.
+    """
+    returns = np.full(panel.close.shape, np.nan)
+    returns[1:] = panel.close[1:] / panel.close[:-1] - 1.0
+    rows = [(step, bar) for step, bar in enumerate(known) if bar >= LONG]
+    if not rows:
+        raise ValueError(f"no decision has {LONG} bars before it")
+    every = (*names, EQUAL_WEIGHT)
+    found = np.full((2, len(rows), len(every), len(TRAITS)), np.nan)
+    cash = np.empty((len(rows), len(every)))
+    for place, (step, bar) in enumerate(rows):
+        window = returns[bar - LONG + 1 : bar + 1]
+        usable = np.isfinite(window).all(axis=0) & panel.listed[bar]
+        if not usable.any():
+            continue
+        weights = np.vstack([portfolios[step], np.append(usable / usable.sum(), 0.0)])
+        risky = weights[:, :-1] * usable
+        invested = risky.sum(axis=1, keepdims=True)
+        sleeve = (risky / np.where(invested > 0.0, invested, np.nan))[:, usable]
+        cash[place] = weights[:, -1]
+        closes = panel.close[[bar - YEAR, bar - MONTH]][:, usable]
+        measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve)
+        found[0, place] = measured
+        found[1, place] = _with_cash(measured, invested[:, 0], float(panel.cash_returns[bar]))
+    means = np.nanmean(found, axis=1)
+    sleeve_means, total_means = (
+        {name: dict(zip(TRAITS, row.tolist(), strict=True)) for name, row in zip(every, table, strict=True)}
+        for table in means
+    )
+    shares = dict(zip(every, cash.mean(axis=0).tolist(), strict=True))
+    return ExpertTraits(sleeve_means, total_means, shares, len(rows))
+
+
+def _measure(window: FloatArray, momentum: FloatArray, sleeve: FloatArray) -> FloatArray:
+    """Traits (rows, 5) of fully invested portfolios (rows, assets), from three years of returns and their momentum."""
+    year = window[-YEAR:]
+    market = year.mean(axis=1)
+    played = year @ sleeve.T
+    variance = played.var(axis=0)
+    spread = np.sqrt(np.maximum(variance, 1e-16))
+    apart = (market - market.mean()) @ (played - played.mean(axis=0)) / len(year)
+    own = window.mean(axis=0)
+    mean = 0.5 * own + 0.5 * own.mean()
+    return np.column_stack(
+        [
+            spread * np.sqrt(BARS_PER_YEAR),
+            sleeve @ year.std(axis=0) / spread,
+            sleeve @ momentum,
+            apart / max(float(market.var()), 1e-16),
+            (sleeve @ mean - variance / 2.0) * BARS_PER_YEAR,
+        ]
+    )
+
+
+def _with_cash(measured: FloatArray, invested: FloatArray, cash_return: float) -> FloatArray:
+    """The same portfolios with the rest in cash; cash changes no diversification ratio."""
+    total = measured.copy()
+    total[:, [0, 2, 3]] *= invested[:, None]
+    variance = measured[:, 0] ** 2
+    mean = measured[:, 4] + variance / 2.0
+    total[:, 4] = invested * mean + (1.0 - invested) * cash_return * BARS_PER_YEAR - invested**2 * variance / 2.0
+    return total
+
+
+def section(found: ExpertTraits, window: str) -> Section:
+    """The experts' traits for a report: of the sleeve and in total, and whether each is what it is called.
+
+    Parameters
+    ----------
+    found : ExpertTraits
+    window : str
+        Which decisions were measured, in words.
+    """
+    experts = [name for name in found.cash if name != EQUAL_WEIGHT]
+    numbers: dict[str, object] = {
+        "days": found.days,
+        "sleeve": found.sleeve,
+        "total": found.total,
+        "cash": found.cash,
+        "as_called": {
+            name: {
+                "sleeve": found.holds(name, "sleeve"),
+                "total": found.holds(name, "total"),
+                "invested": found.invested(name),
+            }
+            for name in experts
+        },
+    }
+    told = ("Expert", "Volatility", "Diversification", "Momentum 12-1", "Beta", "Expected growth", "Cash", "As called")
+    tables = tuple(
+        _table(found, title, of, table, told)
+        for title, of, table in (("Of the risky sleeve", "sleeve", found.sleeve), ("With cash", "total", found.total))
+    )
+    words = (
+        f"Means over {window} of what each decision's portfolio was by the bars known to it: nothing here is "
+        "hindsight. Each expert has a trait that its name claims: volatility below that of equal weight, or most "
+        "(beta: least) of all experts.",
+    )
+    return Section("expert_traits", "What the experts are", numbers, tables, (), words)
+
+
+def _table(
+    found: ExpertTraits, title: str, of: str, table: Mapping[str, Mapping[str, float]], told: tuple[str, ...]
+) -> Table:
+    units = {
+        "volatility": ("%", 1),
+        "diversification": ("", 2),
+        "momentum": ("%", 1),
+        "beta": ("", 2),
+        "growth": ("%", 1),
+    }
+    rows = []
+    for name in table:
+        cells: list[Cell | str] = [Cell((of, name, trait), *units[trait]) for trait in TRAITS]
+        holds = found.holds(name, of)
+        cells += [Cell(("cash", name), "%", 0), "" if holds is None else "yes" if holds else "no"]
+        rows.append(Row(name, tuple(cells), marked=name == EQUAL_WEIGHT))
+    return Table(title, told, tuple(rows))

@@ -1,0 +1,214 @@
+"""What known factors explain of the strategies' returns.
+
+Two regressions of daily returns in excess of cash, by least squares with the standard errors of Newey and West (1987),
+which allow for changing variance and for correlation over a few days:
+
+- on factors built from the panel: *market* is the mean of the listed assets, in excess of cash, so that what the
+  choice of the assets itself brought is no one's alpha; *momentum* the best third of the assets by 12-1 return less the
+  worst third; *volatility* the most volatile third, over 252 days, less the calmest. Thirds are chosen from closes up
+  to the day before each return, hold equal weights and pay no costs.
+- on the panel's index (the same mean where it has none) in excess of cash, and five factor ETFs that skfolio ships
+  (2014 to 2022; MTUM momentum, QUAL quality, SIZE size, USMV minimum volatility, VLUE value), each less the index,
+  because all five hold mostly the same stocks.
+
+The intercept is what no factor explains, a year (times 252). Strategies pay costs and factors do not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+
+__all__ = ["etf_prices", "exposures", "panel_factors", "section"]
+
+FloatArray = NDArray[np.float64]
+
+LOOKBACK, SKIPPED = 252, 21
+FEWEST_DAYS = 126
+SINGULAR = 1e10  # condition number beyond which factors cannot be told apart
+
+
+def etf_prices() -> pd.DataFrame:
+    """Prices of the five factor ETFs, daily, 2014 to 2022; from skfolio's own files, without a network."""
+    from skfolio.datasets import load_factors_dataset
+
+    prices: pd.DataFrame = load_factors_dataset()
+    return prices
+
+
+def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
+    """Returns of market, momentum and volatility over the bars that end at each of ``bars``.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    bars : range
+        The return at bar t is from t - 1 to t.
+
+    Returns
+    -------
+    dict of float64 (bars,)
+        Not a number where fewer than three assets have the history; the market needs one day of one asset.
+    """
+    close = panel.close
+    with np.errstate(invalid="ignore"):
+        returns = close[1:] / close[:-1] - 1.0
+    found: dict[str, FloatArray] = {name: np.full(len(bars), np.nan) for name in ("market", "momentum", "volatility")}
+    for row, bar in enumerate(bars):
+        today = returns[bar - 1]
+        if np.isfinite(today).any():
+            found["market"][row] = float(np.nanmean(today)) - panel.cash_returns[bar]
+        if bar - 1 < LOOKBACK:
+            continue
+        past = close[bar - 1 - LOOKBACK : bar]  # up to the close before
+        usable = np.isfinite(past).all(axis=0) & np.isfinite(today)
+        if np.count_nonzero(usable) < 3:
+            continue
+        rose = past[-1 - SKIPPED, usable] / past[0, usable]
+        moved = returns[bar - 1 - LOOKBACK : bar - 1, usable].std(axis=0)
+        found["momentum"][row] = _spread(rose, today[usable])
+        found["volatility"][row] = _spread(moved, today[usable])
+    return found
+
+
+def _spread(score: FloatArray, returns: FloatArray) -> float:
+    """Mean return of the third with the highest score less that of the third with the lowest."""
+    order, count = np.argsort(score, kind="stable"), -(-len(score) // 3)
+    return float(returns[order[-count:]].mean() - returns[order[:count]].mean())
+
+
+def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str, object] | None:
+    """Regress returns on factors.
+
+    Parameters
+    ----------
+    excess : float64 (days,)
+        Returns in excess of cash.
+    factors : mapping of str to float64 (days,)
+        Days on which any of them is not a number are left out.
+
+    Returns
+    -------
+    dict or None
+        ``alpha`` a year and ``alpha_error``, ``beta`` and ``error`` by factor, ``r_squared``, ``days``; None for fewer
+        than `FEWEST_DAYS` days, and where the factors cannot be told apart.
+
+    References
+    ----------
+    Newey and West (1987), with floor(4 (T / 100)^(2/9)) lags, as in Newey and West (1994).
+    """
+    from statsmodels.regression.linear_model import OLS
+
+    table = np.column_stack(list(factors.values()))
+    kept = np.isfinite(table).all(axis=1) & np.isfinite(excess)
+    days = int(kept.sum())
+    if days < FEWEST_DAYS:
+        return None
+    design = np.column_stack([np.ones(days), table[kept]])
+    scale = np.sqrt((design**2).mean(axis=0))
+    if (scale <= 0.0).any() or np.linalg.cond(design / scale) > SINGULAR:
+        return None
+    lags = int(4.0 * (days / 100.0) ** (2.0 / 9.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = OLS(excess[kept], design).fit(cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": True})
+    return {
+        **plain({"alpha": fit.params[0] * BARS_PER_YEAR, "alpha_error": fit.bse[0] * BARS_PER_YEAR}),
+        "beta": plain(dict(zip(factors, fit.params[1:], strict=True))),
+        "error": plain(dict(zip(factors, fit.bse[1:], strict=True))),
+        **plain({"r_squared": fit.rsquared}),
+        "days": days,
+    }
+
+
+def section(
+    panel: MarketPanel, bars: range, runs: Sequence[Backtest], etfs: pd.DataFrame | None, by_close: bool = True
+) -> Section | None:
+    """Regress every strategy on both sets of factors.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    bars : range
+        Bars at which the holding periods of ``runs`` end.
+    runs : sequence of Backtest
+        The judged one first.
+    etfs : DataFrame or None
+        Prices by date; None in a made-up market.
+    by_close : bool
+        Whether holding periods run from close to close, as the factors do; there is no section where they do not.
+    """
+    if not by_close:
+        return None
+    own = panel_factors(panel, bars)
+    if not np.isfinite(own["momentum"]).any():
+        own = {"market": own["market"]}
+    models: dict[str, dict[str, FloatArray]] = {"panel": own}
+    if etfs is not None:
+        cash, market = panel.cash_returns[bars.start : bars.stop], own["market"]
+        if panel.benchmark is not None:
+            market = (
+                panel.benchmark[bars.start : bars.stop] / panel.benchmark[bars.start - 1 : bars.stop - 1] - 1.0 - cash
+            )
+        models["etfs"] = {"market": market} | {
+            name: found - cash - market for name, found in _etf_returns(etfs, panel.dates, bars).items()
+        }
+    numbers: dict[str, object] = {}
+    tables = []
+    for key, title in (("panel", "Factors of this market"), ("etfs", "The index, and factor ETFs less the index")):
+        found = {
+            run.name: exposures(run.returns - run.cash_returns, models[key]) if key in models else None for run in runs
+        }
+        fitted = {name: figures for name, figures in found.items() if figures is not None}
+        numbers[key] = fitted
+        if fitted:
+            tables.append(_table(title, key, tuple(models[key]), fitted, runs[0].name))
+    if not tables:
+        return None
+    words = (
+        "Regressions of daily net returns in excess of cash; ± is a standard error (Newey and West). The intercept, "
+        "alpha, is what the factors do not explain, a year. It is evidence only where it is several errors from zero.",
+        "Beside the ETFs and an index, an alpha that equal weight has as well is that of the assets in the data, which "
+        "may have been chosen with hindsight, and of dividends that the index leaves out.",
+        *(
+            ("The ETFs have prices from 2014 to 2022: no window of this market has enough days of them.",)
+            if etfs is not None and not numbers["etfs"]
+            else ()
+        ),
+    )
+    return Section("factors", "Exposure to factors", numbers, tuple(tables), words=words)
+
+
+def _etf_returns(prices: pd.DataFrame, dates: NDArray[np.datetime64], bars: range) -> dict[str, FloatArray]:
+    """Returns over the same days; not a number where either day has no price."""
+    wanted = pd.DatetimeIndex(dates[bars.start - 1 : bars.stop])
+    aligned = prices.reindex(wanted).to_numpy(dtype=np.float64)
+    returns = aligned[1:] / aligned[:-1] - 1.0
+    return {str(name): returns[:, column] for column, name in enumerate(prices.columns)}
+
+
+def _table(
+    title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, Mapping[str, object]], judged: str
+) -> Table:
+    rows = tuple(
+        Row(
+            name,
+            (
+                Cell((key, name, "alpha"), "%", 1, error=(key, name, "alpha_error")),
+                *(Cell((key, name, "beta", one), "", 2, error=(key, name, "error", one)) for one in factors),
+                Cell((key, name, "r_squared"), "%", 0),
+                Cell((key, name, "days"), "", 0),
+            ),
+            marked=name == judged,
+        )
+        for name in fitted
+    )
+    return Table(title, ("Strategy", "Alpha a year", *factors, "Explained", "Days"), rows)

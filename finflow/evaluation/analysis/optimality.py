@@ -1,0 +1,215 @@
+"""How near to a known optimum a strategy comes: (U - U0) / (U* - U0).
+
+U is the expected log growth a bar, net of costs; U* that of the optimal policy, U0 the better of equal weight and
+holding. All of them are measured on the same bars, where chance strikes them alike, and growth over a bar is replaced
+by its expectation under the law, given the weights held and what prices had said at the fill. That has the same mean
+as the growth itself without most of its noise: what luck did after the fill is no merit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.decision import DecisionProcess
+from finflow.errors import MarketError
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.strategies.base import Strategy
+from finflow.strategies.classical import BuyAndHold, EqualWeight
+from finflow.strategies.optimal.optimal import Optimum, expected_growth
+
+__all__ = [
+    "Growth",
+    "KnownOptimum",
+    "Optimality",
+    "growth_of_runs",
+    "measure_growth",
+    "optimality",
+    "score",
+    "score_runs",
+]
+
+FloatArray = NDArray[np.float64]
+
+_BATCH = 60
+"""Bars in a batch of the standard error: longer than signals last."""
+_CERTAIN = 3.0
+"""Standard errors by which the optimum must beat the baseline for there to be anything to score ..."""
+_LEAST_GAP = 2e-6
+"""... and the log growth a bar (5 basis points a year)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """Expected log growth of every bar, costs paid, on one sample of the market; each of shape (steps,)."""
+
+    strategy: FloatArray
+    optimal: FloatArray
+    equal_weight: FloatArray
+    holding: FloatArray
+
+
+@dataclass(frozen=True)
+class Optimality:
+    """The score and what it is made of; utilities in log growth a bar.
+
+    Attributes
+    ----------
+    score : float
+        1 is the optimum, 0 the baseline; NaN where the optimum is not measurably better than the baseline.
+    standard_error : float
+        Of the score, by the delta method on batches of 60 bars.
+    utility, optimum, baseline : float
+        U, U* and U0 on these bars.
+    baseline_name : str
+        Which of the two U0 is.
+    bars : int
+        Over all samples.
+    """
+
+    score: float
+    standard_error: float
+    utility: float
+    optimum: float
+    baseline: float
+    baseline_name: str
+    bars: int
+
+
+@dataclass(frozen=True, eq=False)
+class KnownOptimum:
+    """What a report says of a market whose optimum is known.
+
+    Attributes
+    ----------
+    parameters : mapping
+        Of the law, per bar.
+    method : str
+        How the optimum was found.
+    utility : float
+        Of the optimum in the long run, in log growth a bar; no price was needed for it.
+    policy : mapping
+        Belief -> target of the optimum, in words.
+    scores : mapping
+        Strategy -> its score.
+    """
+
+    parameters: Mapping[str, object]
+    method: str
+    utility: float
+    policy: Mapping[str, str]
+    scores: Mapping[str, Optimality]
+
+
+def score(utility: float, baseline: float, optimum: float) -> float:
+    """(U - U0) / (U* - U0); NaN where the optimum gains nothing over the baseline."""
+    gap = optimum - baseline
+    return (utility - baseline) / gap if gap > 0.0 else math.nan
+
+
+def measure_growth(process: DecisionProcess, window: range, strategy: Strategy, best: Optimum) -> Growth:
+    """Play a strategy beside the optimal one, equal weight and holding over a window of a synthetic market.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        Of a panel drawn from the law of ``best``, with costs at which it is the optimum.
+    window : range
+    strategy : Strategy
+    best : Optimum
+    """
+    _check_synthetic(process)
+    names = ("strategy", "optimal", "equal_weight", "holding")
+    rules: list[Strategy] = [strategy, best.policy, EqualWeight(), BuyAndHold()]
+    played = run_backtests(process, window, rules)
+    runs = [replace(run, name=name) for name, run in zip(names, played, strict=True)]
+    return Growth(**growth_of_runs(process, window, runs, best))
+
+
+def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum) -> KnownOptimum:
+    """Score backtests that were run side by side, the optimal policy, equal weight and holding among them.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        Of a panel drawn from the law of ``best``, with costs at which it is the optimum.
+    window : range
+        That of the backtests.
+    runs : sequence of Backtest
+    best : Optimum
+    """
+    _check_synthetic(process)
+    growth = growth_of_runs(process, window, runs, best)
+    references = [growth[name] for name in (best.policy.name, EqualWeight.name, BuyAndHold.name)]
+    assets = process.panel.assets
+    return KnownOptimum(
+        parameters=process.panel.provenance["parameters"],
+        method=best.method,
+        utility=best.utility,
+        policy=best.examples(assets),
+        scores={name: optimality([Growth(own, *references)]) for name, own in growth.items()},
+    )
+
+
+def optimality(samples: Sequence[Growth]) -> Optimality:
+    """The score over one or several samples, pooled.
+
+    Parameters
+    ----------
+    samples : sequence of Growth
+    """
+    strategy, optimal, equal, hold = (
+        np.concatenate([getattr(sample, name) for sample in samples])
+        for name in ("strategy", "optimal", "equal_weight", "holding")
+    )
+    name, baseline = ("equal-weight", equal) if equal.mean() >= hold.mean() else ("buy-and-hold", hold)
+    gap = optimal - baseline
+    value = score(float(strategy.mean()), float(baseline.mean()), float(optimal.mean()))
+    error = math.nan
+    if gap.mean() <= max(_CERTAIN * _standard_error(gap), _LEAST_GAP):
+        value = math.nan
+    else:
+        error = _standard_error(strategy - baseline - value * gap) / float(gap.mean())
+    return Optimality(
+        score=value,
+        standard_error=error,
+        utility=float(strategy.mean()),
+        optimum=float(optimal.mean()),
+        baseline=float(baseline.mean()),
+        baseline_name=name,
+        bars=len(strategy),
+    )
+
+
+def _check_synthetic(process: DecisionProcess) -> None:
+    if process.panel.provenance.get("source") != "synthetic":
+        raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
+
+
+def growth_of_runs(
+    process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum
+) -> dict[str, FloatArray]:
+    """Expected log growth of every bar of every run, costs paid, each (steps,).
+
+    Parameters
+    ----------
+    process, window, runs, best
+        As for ``score_runs``; no run need be there.
+    """
+    law, bars = best.policy.law, process.decision_bars(window)
+    beliefs = law.filtered(np.log(process.panel.close))[bars.start : bars.stop]
+    cash = float(np.log1p(runs[0].cash_returns[0]))
+    return {run.name: np.log1p(-run.costs) + expected_growth(law, run.weights, beliefs, cash) for run in runs}
+
+
+def _standard_error(values: FloatArray) -> float:
+    """Of the mean of a series, from means of consecutive batches."""
+    count = len(values) // _BATCH
+    if count < 2:
+        return math.inf
+    means = values[: count * _BATCH].reshape(count, _BATCH).mean(axis=1)
+    return float(means.std(ddof=1) / math.sqrt(count))

@@ -1,0 +1,208 @@
+"""The weights as a ranking of assets: do those held most rise most?
+
+At every fill the assets that can be followed to the horizon are ranked by the weight held and by the return that came
+after, from the fill on. Four figures, each a mean over the fills:
+
+- *NDCG@K* (Jarvelin and Kekalainen 2002; equal to scikit-learn's, ties averaged), with an asset's gain its place by
+  realised return, from 0 for the worst to 1 for the best.
+- *Hit@K*: how often the best asset was among the K largest weights.
+- *MRR@K*: one over the place of the best asset among the weights, 0 beyond the K-th.
+- *Rank IC*: Spearman's correlation of weights and returns; fills at which all weights are equal are left out.
+
+Where weights are equal, places are shared out: a figure is its mean over all orders of the equals. So a portfolio of
+equal weights has exactly what chance would have, which stands beside each figure. Errors of the rank IC are those of
+Newey and West with twice as many lags as returns overlap.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+
+__all__ = ["HORIZONS", "Ranking", "rank", "section"]
+
+FloatArray = NDArray[np.float64]
+
+HORIZONS = (1, 5, 21, 63)
+FEWEST_FILLS = 20
+FEWEST_ASSETS = 3
+
+
+class Ranking(NamedTuple):
+    """What a ranking was worth; chance beside it.
+
+    Attributes
+    ----------
+    ndcg, hit, mrr : float
+    ndcg_chance, hit_chance, mrr_chance : float
+    rank_ic, rank_ic_error : float
+    fills : int
+        At which there was something to rank.
+    """
+
+    ndcg: float
+    hit: float
+    mrr: float
+    ndcg_chance: float
+    hit_chance: float
+    mrr_chance: float
+    rank_ic: float
+    rank_ic_error: float
+    fills: int
+
+
+def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -> Ranking | None:
+    """Compare weights with the returns that came after.
+
+    Parameters
+    ----------
+    weights : float64 (fills, assets)
+        Without cash.
+    forward : float64 (fills, assets)
+        Returns from each fill to the horizon; NaN where an asset cannot be followed to it.
+    top : int
+        K; at most the number of assets.
+    overlap : int
+        Fills that a return overlaps with.
+
+    Returns
+    -------
+    Ranking or None
+        None for fewer than `FEWEST_FILLS` fills with `FEWEST_ASSETS` assets.
+    """
+    rows = [row for row in range(len(weights)) if np.count_nonzero(np.isfinite(forward[row])) >= FEWEST_ASSETS]
+    if len(rows) < FEWEST_FILLS:
+        return None
+    found: FloatArray = np.array([_one(weights[row], forward[row], top) for row in rows])
+    means = found[:, :6].mean(axis=0)
+    correlations = found[:, 6]
+    mean, error = _mean_and_error(correlations[np.isfinite(correlations)], overlap)
+    ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance = (float(value) for value in means)
+    return Ranking(ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance, mean, error, len(rows))
+
+
+def _one(weights: FloatArray, forward: FloatArray, top: int) -> tuple[float, ...]:
+    """NDCG, hit and reciprocal rank of one fill, each with chance, and the rank correlation."""
+    followed = np.isfinite(forward)
+    held, realised = weights[followed], forward[followed]
+    count = len(held)
+    k = min(top, count)
+    places = rankdata(realised)
+    gains = (places - 1.0) / (count - 1.0)
+    discounts = 1.0 / np.log2(np.arange(2, count + 2))
+    discounts[k:] = 0.0
+    ideal = float(np.sort(gains)[::-1] @ discounts)
+    above = np.count_nonzero(held[:, None] < held[None, :], axis=1)
+    tied = np.count_nonzero(held[:, None] == held[None, :], axis=1)
+    summed = np.concatenate([[0.0], np.cumsum(discounts)])
+    ndcg = float(gains @ ((summed[above + tied] - summed[above]) / tied)) / ideal
+    best = int(np.argmax(realised))
+    first, shared = int(above[best]), int(tied[best])
+    inverse = np.where(np.arange(count) < k, 1.0 / np.arange(1, count + 1), 0.0)
+    hit = min(max(k - first, 0) / shared, 1.0)
+    reciprocal = float(inverse[first : first + shared].mean())
+    chance = float(gains.mean() * discounts.sum()) / ideal
+    correlation = np.nan
+    ranks = rankdata(held)
+    if ranks.std() > 0.0 and places.std() > 0.0:
+        correlation = float(np.corrcoef(ranks, places)[0, 1])
+    return ndcg, hit, reciprocal, chance, k / count, float(inverse.mean()), correlation
+
+
+def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
+    """Mean of a series, and its standard error with twice as many lags as its values overlap.
+
+    Bartlett's weights fall from the first lag on: with only as many lags as there is overlap, the error would come out
+    a fifth too small.
+    """
+    from statsmodels.regression.linear_model import OLS
+
+    if len(values) < FEWEST_FILLS:
+        return float("nan"), float("nan")
+    if np.ptp(values) <= 0.0:
+        return float(values[0]), float("nan")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = OLS(values, np.ones(len(values))).fit(cov_type="HAC", cov_kwds={"maxlags": 2 * overlap})
+    return float(fit.params[0]), float(fit.bse[0])
+
+
+def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, horizon: int, stop: int) -> FloatArray:
+    """Returns from each of ``bars`` to ``horizon`` bars later, (bars, assets).
+
+    NaN beyond the bar ``stop``, and where an asset is not listed at both ends.
+    """
+    level = np.cumprod(growth[:, :-1], axis=0)
+    found: FloatArray = np.full((len(bars), level.shape[1]), np.nan)
+    for row, bar in enumerate(bars):
+        if bar + horizon <= stop:
+            both = listed[bar] & listed[bar + horizon]
+            found[row, both] = level[bar + horizon, both] / level[bar, both] - 1.0
+    return found
+
+
+def section(run: Backtest, growth: FloatArray, listed: NDArray[np.bool_], bars: range, top: int) -> Section | None:
+    """Rank the judged strategy's weights at every horizon.
+
+    Parameters
+    ----------
+    run : Backtest
+    growth : float64 (bars, K)
+        Of the decision process.
+    listed : bool (bars, assets)
+        Likewise.
+    bars : range
+        At which the decisions filled; the last return ends a bar after the last of them.
+    top : int
+        K.
+    """
+    rankings = {
+        horizon: rank(run.weights[:, :-1], forward_returns(growth, listed, bars, horizon, bars.stop), top, horizon - 1)
+        for horizon in HORIZONS
+    }
+    found = {str(horizon): ranking for horizon, ranking in rankings.items() if ranking is not None}
+    if not found:
+        return None
+    k = min(top, run.weights.shape[1] - 1)
+    numbers: dict[str, object] = {
+        "k": k,
+        "horizons": {
+            key: {
+                **plain({name: value for name, value in ranking._asdict().items() if name != "fills"}),
+                "fills": ranking.fills,
+            }
+            for key, ranking in found.items()
+        },
+    }
+    shown = (
+        *(("ndcg", "", 3), ("ndcg_chance", "", 3), ("hit", "%", 1), ("hit_chance", "%", 1)),
+        *(("mrr", "", 3), ("mrr_chance", "", 3)),
+    )
+    rows = tuple(
+        Row(
+            f"{key} day{'s' if key != '1' else ''}",
+            (
+                *(Cell(("horizons", key, name), unit, digits) for name, unit, digits in shown),
+                Cell(("horizons", key, "rank_ic"), "", 3, error=("horizons", key, "rank_ic_error"), plus=True),
+                Cell(("horizons", key, "fills"), "", 0),
+            ),
+        )
+        for key in found
+    )
+    columns = (
+        *("Horizon", f"NDCG@{k}", "by chance", f"Hit@{k}", "by chance", f"MRR@{k}", "by chance"),
+        *("Rank IC", "Fills"),
+    )
+    words = (
+        f"Whether the assets that {run.name} held most were those that rose most afterwards. Hit is how often the best "
+        "asset was among the largest weights, and MRR one over its place; a rank IC of zero is no relation at all.",
+    )
+    table = Table("The weights as a ranking of assets", columns, rows, "± is a standard error (Newey and West).")
+    return Section("ranking", "Ranking view", numbers, (table,), words=words)

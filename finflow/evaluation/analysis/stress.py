@@ -1,0 +1,169 @@
+"""How the strategies fared in bad times, and which of those times the agent had learned from.
+
+A period inside the evaluation's window is a part of its backtest. Others are run on their own: every strategy starts in
+cash `RUN_IN` bars before the first day, so that it holds what it means to hold when the period begins, and only the
+days of the period count. An agent that learned from a period's days is no evidence of how it would have fared in it:
+such a period is marked in-sample.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from finflow.config import period_of
+from finflow.env.decision import DecisionProcess
+from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.backtest import Backtest, index_backtest
+from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.statistics import metrics
+from finflow.market.splits import Split
+
+__all__ = ["PERIODS", "RUN_IN", "Period", "periods_of", "section"]
+
+PERIODS = (
+    ("2000-2002", dt.date(2000, 1, 1), dt.date(2002, 12, 31)),
+    ("2008-2009", dt.date(2008, 1, 1), dt.date(2009, 12, 31)),
+    ("February-March 2020", dt.date(2020, 2, 1), dt.date(2020, 3, 31)),
+    ("2022", dt.date(2022, 1, 1), dt.date(2022, 12, 31)),
+)
+RUN_IN = 63
+SHORTEST = 10  # days that count
+
+
+@dataclass(frozen=True)
+class Period:
+    """Days of a panel that are looked at on their own.
+
+    Attributes
+    ----------
+    name
+        What it is called.
+    days : range
+        Bars at which its holding periods end.
+    sample
+        `in-sample`, `validation`, `out-of-sample`, or several of them.
+    """
+
+    name: str
+    days: range
+    sample: str
+
+
+def periods_of(process: DecisionProcess, split: Split, own: Sequence[str] = ()) -> tuple[Period, ...]:
+    """The periods that the panel has at least `SHORTEST` days of, the user's own after the usual ones."""
+    dates = process.panel.dates
+    found = []
+    for name, first, last in (*PERIODS, *map(period_of, own)):
+        start = int(np.searchsorted(dates, np.datetime64(first, "D"), side="left"))
+        stop = int(np.searchsorted(dates, np.datetime64(last, "D"), side="right"))
+        start = max(start, process.first_bar + 1)
+        if stop - start >= SHORTEST:
+            found.append(Period(name, range(start, stop), _sample(range(start, stop), split)))
+    return tuple(found)
+
+
+def section(field: Field, split: Split, own: Sequence[str] = ()) -> Section | None:
+    """Judge every strategy in every period; None where the panel has none of them."""
+    periods = periods_of(field.process, split, own)
+    if not periods:
+        return None
+    numbers: dict[str, object] = {}
+    dates = field.process.panel.dates
+    for period in periods:
+        runs = _runs(field, period)
+        numbers[period.name] = {
+            "first": str(dates[period.days.start]),
+            "last": str(dates[period.days.stop - 1]),
+            "days": len(period.days),
+            "sample": period.sample,
+            "strategies": {run.name: _figures(run) for run in runs},
+        }
+        names = [run.name for run in runs]
+    missing = [name for name, *_ in map(period_of, own) if name not in numbers]
+    words = [
+        "In-sample means that the judged agent learned from these days, and validation that its checkpoint was chosen "
+        "by them: neither is evidence. The classical strategies are fitted on earlier days alone in every period.",
+        *(f"The data has too few days of {name}." for name in missing),
+    ]
+    head = Table(
+        "Periods",
+        ("Period", "First day", "Last day", "Days", "Sample"),
+        tuple(
+            Row(
+                period.name,
+                (
+                    str(dates[period.days.start]),
+                    str(dates[period.days.stop - 1]),
+                    Cell((period.name, "days"), "", 0),
+                    period.sample,
+                ),
+            )
+            for period in periods
+        ),
+    )
+    headings = tuple(f"{period.name}, {period.sample}" for period in periods)
+    tables = [
+        Table(
+            title,
+            ("Strategy", *headings),
+            tuple(
+                Row(
+                    name,
+                    tuple(Cell((period.name, "strategies", name, key), "%", 1) for period in periods),
+                    marked=name == field.judged,
+                )
+                for name in names
+            ),
+        )
+        for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period"))
+    ]
+    return Section("stress", "Stress periods", numbers, (head, *tables), words=tuple(words))
+
+
+def _sample(days: range, split: Split) -> str:
+    """Which of the windows the days lie in, in words."""
+    windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
+    touched = [word for word, bars in windows if days.start < bars.stop and bars.start < days.stop]
+    return " and ".join(touched)
+
+
+def _runs(field: Field, period: Period) -> list[Backtest]:
+    """What each strategy did in the period, the index last."""
+    process = field.process
+    ends = [int(bar) + 1 for bar in process.decision_bars(field.window)]
+    inside = bool(ends) and ends[0] <= period.days.start and period.days.stop - 1 <= ends[-1]
+    if inside:
+        runs, window = list(field.runs), field.window
+    else:
+        window = range(max(process.first_bar, period.days.start - 1 - RUN_IN), period.days.stop)
+        runs = list(field.play(process, window).values())
+    index = index_backtest(process, window)
+    if index is not None and index.name not in field.names:
+        runs.append(index)
+    first = process.decision_bars(window).start + 1
+    rows = slice(period.days.start - first, period.days.stop - first)
+    return [_cut(run, rows) for run in runs]
+
+
+def _cut(run: Backtest, rows: slice) -> Backtest:
+    names = ("dates", "returns", "cash_returns", "costs", "turnover", "weights")
+    return replace(
+        run, explanation=None, refused=None, rewards=None, **{name: getattr(run, name)[rows] for name in names}
+    )
+
+
+def _figures(run: Backtest) -> dict[str, object]:
+    return plain(
+        {
+            "return": float(np.prod(1.0 + run.returns) - 1.0),
+            "max_drawdown": metrics.max_drawdown(run.returns),
+            "sharpe": metrics.sharpe(run.returns, run.cash_returns),
+            "annual_volatility": metrics.annual_volatility(run.returns),
+            "worst_day": float(run.returns.min()),
+            "turnover": float(run.turnover.sum()),
+        }
+    )

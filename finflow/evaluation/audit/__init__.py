@@ -1,0 +1,1 @@
+"""Look-ahead audit of any function of a panel."""

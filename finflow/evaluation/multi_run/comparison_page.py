@@ -1,0 +1,349 @@
+"""The page, the numbers and the figure of several runs side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.report.drawing import (
+    BLACK,
+    LINE_COLOURS,
+    TIMES,
+    Rendered,
+    date_axis,
+    legend_of_figure,
+    log_axis,
+    render,
+)
+from finflow.evaluation.report.evidence_page import verdicts_of_several
+from finflow.evaluation.report.page import document
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.report.sections import DASH, Cell, Row, Section, Table, section_html
+from finflow.evaluation.statistics.seeds import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["METRICS", "Compared", "Made", "Seeds", "make"]
+
+FloatArray = NDArray[np.float64]
+
+#: Metric -> heading, unit, decimals.
+METRICS = {
+    "sharpe": ("Sharpe", "", 2),
+    "annual_return": ("Return a year", "%", 1),
+    "annual_volatility": ("Volatility", "%", 1),
+    "max_drawdown": ("Maximum drawdown", "%", 1),
+    "cvar": ("CVaR", "%", 2),
+    "annual_turnover": ("Turnover a year", TIMES, 1),
+    "annual_cost": ("Costs a year", "%", 2),
+}
+_DIFFERENCE = ("Sharpe over equal weight", "", 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One run.
+
+    Attributes
+    ----------
+    label, judged
+        Name of the run, and of the strategy that it judged.
+    seed
+        Of its training, where it has one.
+    answer
+        Of its verdict: whether it beats equal weight; None where it was not compared.
+    figures : dict
+        Of `METRICS`; None where undefined.
+    intervals : dict
+        Metric -> [low, high] or None.
+    against : dict
+        ``sharpe_difference``, ``dsr`` and ``spa_p``, against equal weight.
+    difference_interval : list or None
+    returns : float64 (days,)
+    baseline : float64 (days,), or None
+        Of equal weight in this run, at its costs.
+    """
+
+    label: str
+    judged: str
+    seed: object
+    answer: str | None
+    figures: Mapping[str, float | None]
+    intervals: Mapping[str, Sequence[float] | None]
+    against: Mapping[str, float | None]
+    difference_interval: Sequence[float] | None
+    returns: FloatArray
+    baseline: FloatArray | None
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Runs that differ by the seed alone.
+
+    Attributes
+    ----------
+    runs, seeds
+        Their labels and seeds.
+    estimates
+        Metric -> interquartile mean over the seeds.
+    improvement
+        "equal weight", or another group by its place as in "group 2" -> how likely the Sharpe ratio of a seed of this
+        one is above it.
+    """
+
+    runs: tuple[str, ...]
+    seeds: tuple[str, ...]
+    estimates: Mapping[str, Estimate]
+    improvement: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Made:
+    """Files by name, and lines for a terminal."""
+
+    files: dict[str, bytes | str]
+    lines: list[str]
+
+
+def make(
+    runs: Sequence[Compared],
+    groups: Sequence[Seeds],
+    differences: Mapping[str, Mapping[str, str]],
+    window: Mapping[str, object],
+    panel: str,
+    dates: NDArray[np.datetime64],
+    choice: Section,
+) -> Made:
+    """Make the report of a comparison.
+
+    Parameters
+    ----------
+    runs
+        Over the same days of the same panel.
+    groups
+        Of seeds.
+    differences
+        Configuration key -> run -> value as JSON.
+    window
+        As `metrics.json` of the runs has it.
+    panel
+        SHA-256 of the prices.
+    dates
+        Of the returns.
+    choice
+        What choosing the best of them is worth: `choice.choice_section`.
+    """
+    sections = [_runs(runs, differences), _groups(groups), choice, _differences(runs, differences)]
+    figure = _equity(runs, dates)
+    content: dict[str, object] = {section.key: dict(section.numbers) for section in sections}
+    content |= {"window": dict(window), "panel": panel}
+    picture = Section(figure.name, figure.title, {}, figures=(figure,))
+    parts = [sections[0], picture, *sections[1:]]
+    page = document(
+        f"{len(runs)} runs side by side",
+        f"{window['start']} to {window['end']}, {window['days']:,} trading days, all figures net of costs",
+        _verdicts(runs),
+        [(part.key, part.title) for part in parts],
+        [section_html(part) for part in parts],
+    )
+    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    pictures = {f"{one.name}.png": one.png for one in (figure, *choice.figures)}
+    return Made({**pictures, "metrics.json": text, "report.html": page}, _lines(runs, groups, choice))
+
+
+def _verdicts(runs: Sequence[Compared]) -> str:
+    warning = (
+        "Each is of its run alone. Who picks the best of these has tried them all, which its own verdict, reached "
+        "before, does not know of: see what is left of it under “Choosing the best of them”."
+    )
+    return verdicts_of_several({run.label: run.answer for run in runs}, warning)
+
+
+def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Section:
+    numbers = {
+        run.label: {
+            "judged": run.judged,
+            "seed": run.seed,
+            "beats_equal_weight": run.answer,
+            **run.figures,
+            **run.against,
+            "intervals": {
+                **{name: _ends(run.intervals.get(name)) for name in METRICS},
+                "sharpe_difference": _ends(run.difference_interval),
+            },
+        }
+        for run in runs
+    }
+    rows = []
+    for run in runs:
+        cells = [
+            Cell((run.label, name), unit, decimals, bounds=(run.label, "intervals", name))
+            for name, (_, unit, decimals) in METRICS.items()
+        ]
+        rows.append(Row(run.label, (run.judged, *cells)))
+    columns = ("Run", "judged", *(heading for heading, _, _ in METRICS.values()))
+    table = Table("Metrics", columns, tuple(rows), "Below each figure: its bootstrap interval, from the run's report.")
+    lines = tuple(
+        Row(
+            run.label,
+            (
+                run.answer or "not compared",
+                Cell((run.label, "sharpe_difference"), plus=True, bounds=(run.label, "intervals", "sharpe_difference")),
+                Cell((run.label, "dsr"), decimals=3),
+                Cell((run.label, "spa_p"), decimals=3),
+            ),
+        )
+        for run in runs
+    )
+    against = Table(
+        "Against equal weight",
+        ("Run", "beats equal weight", "Sharpe ratio over it", "DSR", "SPA, p"),
+        lines,
+        "Of each run alone, as its own report has it.",
+    )
+    dearer = sorted(key for key in differences if key.startswith(("env.", "market.")))
+    words = []
+    if dearer:
+        words.append(
+            f"Careful: these runs were not judged under the same conditions; {', '.join(dearer)} differ. Their figures "
+            "differ by that too."
+        )
+    return Section("runs", "Side by side", numbers, (table, against), words=tuple(words))
+
+
+def _groups(groups: Sequence[Seeds]) -> Section:
+    named = {f"group {position}": group for position, group in enumerate(groups, start=1)}
+    numbers: dict[str, object] = {
+        name: {
+            "runs": list(group.runs),
+            "seeds": list(group.seeds),
+            "interquartile_mean": {
+                metric: {"value": found.value, "interval": _ends((found.interval.low, found.interval.high))}
+                for metric, found in group.estimates.items()
+            },
+            "probability_of_improvement": {
+                other: {"value": found.value, "interval": _ends((found.interval.low, found.interval.high))}
+                for other, found in group.improvement.items()
+            },
+        }
+        for name, group in named.items()
+    }
+    shown = {**METRICS, "sharpe_difference": _DIFFERENCE}
+    rows = []
+    for name, group in named.items():
+        cells: list[Cell | str] = [", ".join(group.seeds)]
+        for metric, (_, unit, decimals) in shown.items():
+            place = (name, "interquartile_mean", metric)
+            known = metric in group.estimates
+            cells.append(Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if known else DASH)
+        rows.append(Row(name, tuple(cells)))
+    if groups:
+        members = (f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in named.items())
+        words = (
+            "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its "
+            "95 % bootstrap interval, which a few seeds leave too narrow.",
+            *members,
+        )
+    else:
+        words = ("No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",)
+    columns = ("Runs", "seeds", *(heading for heading, _, _ in shown.values()))
+    tables = (Table("Interquartile means", columns, tuple(rows)), _improvement(named)) if groups else ()
+    return Section("seeds", "Seeds taken together", numbers, tables, (), words)
+
+
+def _improvement(groups: Mapping[str, Seeds]) -> Table:
+    """How likely a seed of each group is ahead of equal weight, and of a seed of each other group."""
+    others = ("equal weight", *groups)
+    rows = []
+    for name, group in groups.items():
+        cells: list[Cell | str] = []
+        for other in others:
+            place = (name, "probability_of_improvement", other)
+            known = other in group.improvement
+            cells.append(Cell((*place, "value"), "%", 0, bounds=(*place, "interval")) if known else DASH)
+        rows.append(Row(name, tuple(cells)))
+    return Table(
+        "Probability of improvement",
+        ("Sharpe ratio of a seed of", *(f"above {other}" for other in others)),
+        tuple(rows),
+        "Of a seed drawn at random; of the column's too, where it has seeds. A half is no better than a coin.",
+    )
+
+
+def _differences(runs: Sequence[Compared], differences: Mapping[str, Mapping[str, str]]) -> Section:
+    rows = tuple(Row(key, tuple(values[run.label] for run in runs)) for key, values in differences.items())
+    numbers: dict[str, object] = {key: dict(values) for key, values in differences.items()}
+    if not rows:
+        words = ("The configurations are the same in everything that decides results.",)
+        return Section("differences", "Differences of configuration", numbers, words=words)
+    table = Table("Keys that differ", ("Key", *(run.label for run in runs)), rows)
+    return Section("differences", "Differences of configuration", numbers, (table,))
+
+
+def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered:
+    """Wealth of 1 invested in each run, and in equal weight as the first run has it."""
+    wealth = {run.label: np.cumprod(1.0 + run.returns) for run in runs}
+    base = None if runs[0].baseline is None else np.cumprod(1.0 + runs[0].baseline)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for position, (label, path) in enumerate(wealth.items()):
+            look: dict[str, Any] = {
+                "color": LINE_COLOURS[position % len(LINE_COLOURS)],
+                "linestyle": ("-", "-.", ":")[position // len(LINE_COLOURS) % 3],
+            }
+            shown = np.where(path > 0.0, path, np.nan)
+            axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", linewidth=1.6, **look)
+        if base is not None:
+            axes.plot(dates, base, color=BLACK, linestyle="--", label=f"{BASELINE}  {base[-1]:.2f}{TIMES}")
+        log_axis(axes, np.concatenate([*wealth.values(), *([] if base is None else [base])]))
+        axes.set_ylabel("value of 1 invested, log scale")
+        date_axis(axes, dates)
+        legend_of_figure(figure, axes, columns=3)
+
+    ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in wealth.items())
+    return Rendered(
+        "equity",
+        "Equity",
+        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it.",
+        f"Lines on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
+        render(draw, 4.2),
+    )
+
+
+def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -> list[str]:
+    def ratio(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2f}"
+
+    width = max(len(run.label) for run in runs)
+    told = [f"{'run'.ljust(width)}  Sharpe  beats equal weight"]
+    told += [
+        f"{run.label.ljust(width)}  {ratio(run.figures['sharpe']).rjust(6)}  {run.answer or 'not compared'}"
+        for run in runs
+    ]
+    for group in groups:
+        found = group.estimates.get("sharpe")
+        if found is not None:
+            low, high = found.interval.low, found.interval.high
+            told.append(
+                f"{len(group.seeds)} seeds: interquartile mean of the Sharpe ratio {found.value:.2f} "
+                f"(95%: {low:.2f} to {high:.2f})"
+            )
+    overfitted, best = choice.numbers["overfitting"], choice.numbers["best"]
+    if isinstance(overfitted, Mapping):
+        told.append(f"choosing the best of them: probability of backtest overfitting {overfitted['pbo']:.0%}")
+    if isinstance(best, Mapping):
+        told.append(f"{best['name']}, as the best of {len(runs)}, beats equal weight: {best['beats_equal_weight']}")
+    return told
+
+
+def _ends(bounds: Sequence[float] | None) -> dict[str, float | None]:
+    known = bounds is not None and all(math.isfinite(bound) for bound in bounds)
+    return {"low": float(bounds[0]), "high": float(bounds[1])} if bounds and known else {"low": None, "high": None}

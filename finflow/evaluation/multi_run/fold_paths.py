@@ -1,0 +1,269 @@
+"""What a protocol of many trainings found: windows, the paths they make, and how far these lie apart.
+
+Nothing here knows how the judged agents were trained. A window is judged by one training or by several; windows that
+follow one another make a path, one for each way through the trainings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, date_axis, legend_of_figure, log_axis, render
+from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.evidence import cscv_of
+from finflow.evaluation.statistics.seeds import (
+    improvement_estimate,
+    probability_of_improvement,
+)
+from finflow.evaluation.statistics.spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Judged", "Paths", "joined", "section"]
+
+KEY = "protocol"
+ALONE = "One path, from one seed, has no spread: --seeds 3 gives it one."
+SPREAD = (
+    "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
+    "trainings, so both are less certain than the interval takes them to be."
+)
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One training's result in one window.
+
+    Attributes
+    ----------
+    fold, seed, window, path
+        Which training, which window (from 0, in the order of time), and the path that the two belong to, from 0.
+    run
+        What the agent did there.
+    """
+
+    fold: int
+    seed: int
+    window: int
+    path: int
+    run: Backtest
+
+
+@dataclass(frozen=True)
+class Paths:
+    """All that a protocol's section is made from.
+
+    Attributes
+    ----------
+    name
+        Of the protocol.
+    judged
+        Every training in every one of its windows.
+    others
+        What the agents are compared with, equal weight first: by window, the same strategies in the same order.
+    settings
+        What to print of how the bars were cut: name -> number.
+    """
+
+    name: str
+    judged: tuple[Judged, ...]
+    others: tuple[tuple[Backtest, ...], ...]
+    settings: Mapping[str, float]
+
+    @cached_property
+    def agents(self) -> tuple[Backtest, ...]:
+        """The agent's paths, over the same days: for each seed, each way through the folds."""
+        made = []
+        for seed in sorted({one.seed for one in self.judged}):
+            for path in sorted({one.path for one in self.judged}):
+                own = sorted(
+                    (one for one in self.judged if one.seed == seed and one.path == path), key=lambda one: one.window
+                )
+                made.append(joined([one.run for one in own]))
+        return tuple(made)
+
+    @cached_property
+    def compared(self) -> tuple[Backtest, ...]:
+        """The other strategies over the days of the paths, equal weight first."""
+        return tuple(joined(runs) for runs in zip(*self.others, strict=True))
+
+    @cached_property
+    def middle(self) -> int:
+        """The path of median Sharpe ratio (the lower of two), which stands for them all."""
+        order = np.argsort([metrics.sharpe(run.returns, run.cash_returns) for run in self.agents], kind="stable")
+        return int(order[(len(order) - 1) // 2])
+
+
+def joined(runs: Sequence[Backtest]) -> Backtest:
+    """Backtests of one strategy in windows that follow one another, as one; each begins in cash."""
+    first = runs[0]
+
+    explanation = None
+    explained = [run.explanation for run in runs if run.explanation is not None]
+    if len(explained) == len(runs):
+        explanation = {name: np.concatenate([one[name] for one in explained]) for name in explained[0]}
+    refused = [np.zeros(len(run.returns), dtype=np.bool_) if run.refused is None else run.refused for run in runs]
+    return replace(
+        first,
+        dates=np.concatenate([run.dates for run in runs]),
+        explanation=explanation,
+        refused=np.concatenate(refused) if any(run.refused is not None for run in runs) else None,
+        rewards=None,
+        returns=np.concatenate([run.returns for run in runs]),
+        cash_returns=np.concatenate([run.cash_returns for run in runs]),
+        costs=np.concatenate([run.costs for run in runs]),
+        turnover=np.concatenate([run.turnover for run in runs]),
+        weights=np.concatenate([run.weights for run in runs]),
+    )
+
+
+def section(found: Paths, confidence: float, seed: int) -> Section:
+    """Windows, paths, their distribution and the fan of the paths.
+
+    Parameters
+    ----------
+    found : Paths
+    confidence, seed
+        Of the bootstrap intervals.
+    """
+    baseline = found.compared[0]
+    windows = {
+        f"fold {one.fold}, seed {one.seed}, window {one.window + 1}": _window(one, found.others[one.window][0])
+        for one in found.judged
+    }
+    paths = {
+        str(number): figures_of(run, baseline) | {"pbo": _pbo((run, *found.compared))}
+        for number, run in enumerate(found.agents, start=1)
+    }
+    words = [
+        f"{found.name}: {len({(one.fold, one.seed) for one in found.judged})} trainings, judged on days that none of "
+        f"them had seen; the test window was not read. {len(found.agents)} "
+        f"path{'s' if len(found.agents) > 1 else ''} over {len(baseline.dates):,} days. The rest of this page shows "
+        f"path {found.middle + 1}, that of median Sharpe ratio.",
+    ]
+    numbers: dict[str, object] = {
+        "name": found.name,
+        "settings": dict(found.settings),
+        "windows": windows,
+        "paths": paths,
+        "shown_path": found.middle + 1,
+        "of_windows": distribution(windows, seed, confidence, "the windows", words, ALONE),
+        "of_paths": distribution(paths, seed, confidence, "the paths", words, ALONE),
+        "improvement": _improvement(found, seed, confidence, words),
+    }
+    pbo = [float(str(one["pbo"])) for one in paths.values() if one["pbo"] is not None]
+    numbers["pbo"] = {"median": float(np.median(pbo)) if pbo else None, "strategies": 1 + len(found.compared)}
+    tables = [
+        spread_table(numbers, ("of_windows", "of_paths"), SPREAD),
+        _table("Paths", "paths", paths, pbo=True),
+        _table("Windows", "windows", windows),
+    ]
+    tables.append(_summary_table(numbers))
+    return Section(KEY, f"Trained anew: {found.name}", numbers, tuple(tables), (fan(found),), tuple(words))
+
+
+def fan(found: Paths) -> Rendered:
+    """Wealth of every path, the band of its middle half, and equal weight."""
+    wealth = np.stack([np.cumprod(1.0 + run.returns) for run in found.agents])
+    baseline = found.compared[0]
+    equal, dates = np.cumprod(1.0 + baseline.returns), baseline.dates
+    low, median, high = np.quantile(wealth, [0.25, 0.5, 0.75], axis=0)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        if len(wealth) > 1:
+            axes.fill_between(dates, low, high, color=BLUE, alpha=0.2, linewidth=0, label="middle half of the paths")
+        for number, path in enumerate(wealth):
+            axes.plot(dates, path, color=BLUE, linewidth=0.6, alpha=0.6, label="a path" if number == 0 else None)
+        axes.plot(dates, median, color=BLUE, linewidth=1.8, label="median")
+        axes.plot(dates, equal, color=BLACK, linewidth=1.2, linestyle="--", label=baseline.name)
+        log_axis(axes, np.concatenate([wealth.ravel(), equal]))
+        date_axis(axes, dates)
+        axes.set_ylabel("value of 1 invested, log scale")
+        legend_of_figure(figure, axes)
+
+    ends = f"{wealth[:, -1].min():.2f} to {wealth[:, -1].max():.2f}, {baseline.name} at {equal[-1]:.2f}"
+    return Rendered(
+        "fan",
+        "Fan of the paths",
+        "Value of 1 invested, after costs, in every path of the protocol. Each window begins in cash; bars that were "
+        "not judged are left out.",
+        f"Line chart on a log scale of {len(wealth)} paths of the value of 1 invested. They end at {ends}.",
+        render(draw, 4.0),
+    )
+
+
+def _window(one: Judged, baseline: Backtest) -> dict[str, object]:
+    days: dict[str, object] = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}
+    days |= {"start": str(one.run.dates[0]), "end": str(one.run.dates[-1]), "days": len(one.run.dates)}
+    return days | figures_of(one.run, baseline)
+
+
+def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -> dict[str, object]:
+    """How likely a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
+    windows = range(len(found.others))
+    own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]
+    runs = min(len(values) for values in own)
+    agents = np.array([values[:runs] for values in own]).T
+    equal = np.repeat([[sharpe_of(found.others[window][0]) for window in windows]], runs, axis=0)
+    told: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
+    try:
+        if runs == 1:
+            words.append(
+                "Every window was judged by one training: the probability of improvement has no interval; "
+                "--seeds 3 gives it one."
+            )
+            value, low, high = probability_of_improvement(agents, equal), math.nan, math.nan
+        else:
+            estimate = improvement_estimate(agents, equal, seed, confidence)
+            value, low, high = estimate.value, estimate.interval.low, estimate.interval.high
+    except EvidenceError as error:
+        words.append(f"There is no probability of improvement: {error}.")
+        value = low = high = math.nan
+    return told | plain({"probability": value, "interval_low": low, "interval_high": high})
+
+
+def _pbo(runs: Sequence[Backtest]) -> float | None:
+    """Probability that choosing among the agent's path and the strategies by Sharpe ratio is overfitted."""
+    found = cscv_of(runs)
+    return None if found is None else found.pbo
+
+
+def _table(title: str, key: str, rows: Mapping[str, object], pbo: bool = False) -> Table:
+    heads = ("path" if pbo else "window", *HEADS, *(("PBO",) if pbo else ()))
+    listed = [
+        Row(
+            f"path {name}" if pbo else name,
+            (*cells_of(key, name), *((Cell((key, name, "pbo"), "%", 1),) if pbo else ())),
+        )
+        for name in rows
+    ]
+    caption = "PBO is that of a choice among the path and the strategies, by Sharpe ratio." if pbo else ""
+    return Table(title, heads, tuple(listed), caption)
+
+
+def _summary_table(numbers: Mapping[str, object]) -> Table:
+    keys = ("probability", "interval_low", "interval_high")
+    cells = tuple(Cell(("improvement", key), "%", 1) for key in keys)
+    caption = (
+        "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A "
+        "half is no better than a coin."
+    )
+    return Table(
+        "Probability of improvement",
+        ("Sharpe ratio of a training", "value", "from", "to"),
+        (Row("over equal weight", cells),),
+        caption,
+    )

@@ -1,0 +1,164 @@
+"""Figures of how an agent decided: weights, gate and experts over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.drawing import (
+    AREA_COLOURS,
+    BLUE,
+    GREEN,
+    LIGHT_GREY,
+    ORANGE,
+    SKY,
+    VERMILION,
+    Dates,
+    Rendered,
+    date_axis,
+    legend_of_figure,
+    percent_axis,
+    render,
+    thinned,
+)
+from finflow.evaluation.statistics.paths import Array
+from finflow.strategies.behaviour import FAMILIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EXPERT_COLOURS = (BLUE, ORANGE, GREEN, SKY, VERMILION)
+OTHER_GREY = "#A6A6A6"
+
+
+def weights(agent: Backtest) -> Rendered:
+    """Weights held over time: the largest assets, the others together, and cash."""
+    top = _largest_assets(agent)
+    rows = thinned(len(agent.dates), 900)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        _stack_assets(axes, agent.dates[rows], agent.weights[rows], agent.assets, top)
+        axes.set_ylabel("share of wealth")
+        legend_of_figure(figure, axes, 5)
+
+    mean = agent.weights.mean(axis=0)
+    told = ", ".join(f"{agent.assets[column]} {mean[column]:.0%}" for column in top)
+    return Rendered(
+        "weights",
+        "Weights over time",
+        "What was held after each trade. Assets beyond the largest are summed as “other”.",
+        f"Stacked areas of the weights of {agent.name}. On average: {told}, cash {mean[-1]:.0%}.",
+        render(draw, 4.0),
+    )
+
+
+def gate(agent: Backtest) -> Rendered | None:
+    """How the gate mixed the experts, and how far each decision moved; None without an explanation or experts."""
+    explanation = agent.explanation or {}
+    if "gate" not in explanation or explanation["gate"].shape[1] == 1:
+        return None
+    shares, rate = explanation["gate"], explanation.get("trade_rate")
+    names = _expert_names(shares.shape[1])
+    colours = [EXPERT_COLOURS[number % len(EXPERT_COLOURS)] for number in range(len(names))]
+    rows = thinned(len(agent.dates), 900)
+
+    def draw(figure: Figure) -> None:
+        ratios = [3] if rate is None else [3, 1]
+        panels = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
+        _stack(panels[0], agent.dates[rows], shares[rows], names, colours)
+        panels[0].set_title("Share of each expert in the portfolio aimed at")
+        if rate is not None:
+            panels[1].plot(agent.dates, rate, color="#444444", linewidth=0.9)
+            panels[1].set_ylim(0.0, 1.0)
+            percent_axis(panels[1])
+            panels[1].set_title("Trade rate: how far of the way to the aim each decision moves")
+            date_axis(panels[1], agent.dates)
+        legend_of_figure(figure, panels[0], len(names))
+
+    told = ", ".join(f"{name} {share:.0%}" for name, share in zip(names, shares.mean(axis=0), strict=True))
+    moved = "" if rate is None else f" The trade rate was {float(np.mean(rate)):.0%} on average."
+    return Rendered(
+        "gate",
+        "The gate",
+        "The gate reads the market and mixes the portfolios of the experts into the portfolio aimed at.",
+        f"Stacked areas of the gate's shares. On average: {told}.{moved}",
+        render(draw, 3.6 if rate is None else 4.6),
+    )
+
+
+def experts(agent: Backtest) -> Rendered | None:
+    """The portfolio that each expert names over time; None without an explanation or experts."""
+    explanation = agent.explanation or {}
+    if "experts" not in explanation or explanation["experts"].shape[1] == 1:
+        return None
+    portfolios = explanation["experts"]
+    names = _expert_names(portfolios.shape[1])
+    top = _largest_assets(agent)
+    rows = thinned(len(agent.dates), 300)
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+        for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+            _stack_assets(axes, agent.dates[rows], portfolios[rows, number], agent.assets, top)
+            axes.set_yticks([0.0, 0.5, 1.0])
+            axes.set_title(name.capitalize())
+        legend_of_figure(figure, panels[0], 5)
+
+    mean = portfolios.mean(axis=0)
+    told = "; ".join(
+        f"{name} held most in {agent.assets[column]} ({mean[number, column]:.0%} on average)"
+        for number, (name, column) in enumerate(zip(names, mean.argmax(axis=1), strict=True))
+    )
+    return Rendered(
+        "experts",
+        "The experts",
+        "The portfolio that each expert would hold, each reading the market through its own features. Colours as in "
+        "the weights above.",
+        f"Stacked areas, one panel an expert: {told}.",
+        render(draw, 1.0 + 1.1 * len(names)),
+    )
+
+
+def _expert_names(count: int) -> list[str]:
+    return [FAMILIES[number] if number < len(FAMILIES) else f"expert {number + 1}" for number in range(count)]
+
+
+def _largest_assets(agent: Backtest) -> list[int]:
+    """Columns of the risky assets that the agent and its experts held most, as many as there are colours."""
+    score = agent.weights[:, :-1].mean(axis=0)
+    if agent.explanation and "experts" in agent.explanation:
+        score = score + agent.explanation["experts"][:, :, :-1].mean(axis=(0, 1))
+    order = np.argsort(-score, kind="stable")
+    return [int(column) for column in order[: len(AREA_COLOURS)]]
+
+
+def _stack_assets(axes: Axes, dates: Dates, held: Array, assets: Sequence[str], top: Sequence[int]) -> None:
+    """Stack weights (steps, K): the top assets each, the others together, cash last."""
+    layers = [held[:, column] for column in top]
+    labels, colours = [assets[column] for column in top], list(AREA_COLOURS[: len(top)])
+    others = [column for column in range(held.shape[1] - 1) if column not in top]
+    if others:
+        layers.append(held[:, others].sum(axis=1))
+        labels.append("other")
+        colours.append(OTHER_GREY)
+    layers.append(held[:, -1])
+    _stack(axes, dates, np.column_stack(layers), [*labels, "cash"], [*colours, LIGHT_GREY])
+
+
+def _stack(axes: Axes, dates: Dates, layers: Array, labels: Sequence[str], colours: Sequence[str]) -> None:
+    """Stack shares (steps, layers) that sum to one; a single day becomes a bar."""
+    if len(dates) == 1:
+        bottoms = np.concatenate([[0.0], np.cumsum(layers[0])[:-1]])
+        for share, bottom, label, colour in zip(layers[0], bottoms, labels, colours, strict=True):
+            axes.bar(dates, [share], bottom=[bottom], label=label, color=colour, width=0.5)
+    else:
+        axes.stackplot(dates, layers.T, labels=list(labels), colors=list(colours), linewidth=0)
+    date_axis(axes, dates)
+    axes.set_ylim(0.0, 1.0)
+    axes.grid(visible=False)
+    percent_axis(axes)

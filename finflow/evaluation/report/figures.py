@@ -1,0 +1,226 @@
+"""Figures of what the strategies earned and risked: equity, Sharpe ratios, drawdown, costs, months."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.drawing import (
+    BLACK,
+    BLUE,
+    MINUS,
+    MONTHS,
+    TIMES,
+    VERMILION,
+    Rendered,
+    date_axis,
+    legend_of_figure,
+    line_look,
+    log_axis,
+    percent_axis,
+    render,
+)
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.significance import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
+    """Wealth of 1 invested, log scale, the agent against every strategy."""
+    wealth = {run.name: np.cumprod(1.0 + run.returns) for run in (agent, *strategies)}
+    final = {name: float(path[-1]) for name, path in wealth.items()}
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        looks = _looks(agent, strategies)
+        for run in sorted((agent, *strategies), key=lambda run: -final[run.name]):
+            path = np.where(wealth[run.name] > 0.0, wealth[run.name], np.nan)
+            axes.plot(agent.dates, path, label=f"{run.name}  {final[run.name]:.2f}{TIMES}", **looks[run.name])
+        log_axis(axes, np.concatenate(list(wealth.values())))
+        date_axis(axes, agent.dates)
+        axes.set_ylabel("value of 1 invested, log scale")
+        legend_of_figure(figure, axes)
+
+    ends = ", ".join(f"{name} {value:.2f}" for name, value in sorted(final.items(), key=lambda item: -item[1]))
+    return Rendered(
+        "equity",
+        "Equity",
+        "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
+        "last value. Online selection, which loses most to costs, is in the tables alone.",
+        f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
+        render(draw, 4.4),
+    )
+
+
+def sharpe_ratios(
+    values: Mapping[str, float], intervals: Mapping[str, Interval], confidence: float, agent: str
+) -> Rendered:
+    """Sharpe ratio of each strategy with its bootstrap interval."""
+    names = sorted(values, key=lambda name: (-np.inf if np.isnan(values[name]) else values[name], name))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, name in enumerate(names):
+            colour = BLUE if name == agent else "#555555"
+            bounds = intervals[name]
+            if bounds.defined:
+                axes.plot([bounds.low, bounds.high], [row, row], color=colour, linewidth=2.4, alpha=0.55)
+            axes.plot([values[name]], [row], "o", color=colour, markersize=6)
+        axes.axvline(0.0, color="#B0B0B0", linewidth=1.0)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(-0.6, len(names) - 0.4)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(f"Sharpe ratio in excess of cash, annualised, with {confidence:.0%} interval")
+
+    told = "; ".join(f"{name} {_value_and_interval(values[name], intervals[name])}" for name in reversed(names))
+    return Rendered(
+        "sharpe",
+        "Sharpe ratios and their uncertainty",
+        "Dots are the window's Sharpe ratios, lines their bootstrap intervals. Lines that overlap widely cannot be "
+        "ranked by their dots; the paired difference at the top of the page is the sharper test.",
+        f"Dots with horizontal lines: Sharpe ratio and {confidence:.0%} interval of each strategy. {told}.",
+        render(draw, 0.9 + 0.3 * len(names)),
+    )
+
+
+def drawdown(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
+    """Loss from the highest wealth so far: the agent filled, equal weight as a line, the others in grey."""
+    falls = {run.name: metrics.drawdown_series(run.returns) for run in (agent, *strategies)}
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        others = [run.name for run in strategies if run.name != BASELINE]
+        for position, name in enumerate(others):
+            label = "other strategies" if position == 0 else None
+            axes.plot(agent.dates, falls[name], color="#BDBDBD", linewidth=0.7, label=label)
+        axes.fill_between(agent.dates, falls[agent.name], 0.0, color=BLUE, alpha=0.22, linewidth=0)
+        axes.plot(agent.dates, falls[agent.name], color=BLUE, linewidth=1.2, label=agent.name)
+        if any(run.name == BASELINE for run in strategies):
+            axes.plot(agent.dates, falls[BASELINE], color=BLACK, linewidth=1.0, linestyle="--", label=BASELINE)
+        date_axis(axes, agent.dates)
+        axes.set_ylim(top=0.0)
+        percent_axis(axes)
+        axes.set_ylabel("below the highest value so far")
+        legend_of_figure(figure, axes)
+
+    deepest = {name: float(path.min()) for name, path in falls.items()}
+    when = str(agent.dates[int(np.argmin(falls[agent.name]))])
+    told = ", ".join(f"{name} {value:.0%}" for name, value in sorted(deepest.items(), key=lambda item: item[1]))
+    return Rendered(
+        "drawdown",
+        "Drawdown",
+        "How far wealth stood below its highest value so far, day by day, after costs.",
+        f"Area chart of the drawdown. {agent.name} was lowest on {when}. Deepest falls: {told}.",
+        render(draw, 3.3),
+    )
+
+
+def costs_and_turnover(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
+    """Turnover of each month, and costs paid so far."""
+    months, first = np.unique(agent.dates.astype("datetime64[M]"), return_index=True)
+    base = next((run for run in strategies if run.name == BASELINE), None)
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, 1.1])
+        middles = months.astype("datetime64[D]") + np.timedelta64(14, "D")
+        monthly = np.add.reduceat(agent.turnover, first)
+        upper.bar(middles, monthly, width=24, color=BLUE, alpha=0.85, label=agent.name)
+        if base is not None:
+            upper.step(middles, np.add.reduceat(base.turnover, first), where="mid", color=BLACK, lw=1.0, label=BASELINE)
+        upper.set_title("Turnover a month (share of the portfolio replaced)")
+        percent_axis(upper)
+        looks = _looks(agent, strategies)
+        for run in (*strategies, agent):
+            lower.plot(agent.dates, np.cumsum(run.costs), label=run.name, **looks[run.name])
+        lower.set_title("Costs paid so far (share of wealth)")
+        lower.set_ylim(bottom=0.0)
+        percent_axis(lower)
+        date_axis(lower, agent.dates)
+        upper.set_xlim(
+            middles[0] - np.timedelta64(16, "D"), max(middles[-1], agent.dates[-1]) + np.timedelta64(14, "D")
+        )
+        legend_of_figure(figure, lower)
+
+    total = {run.name: float(run.costs.sum()) for run in (agent, *strategies)}
+    told = ", ".join(f"{name} {value:.2%}" for name, value in sorted(total.items(), key=lambda item: -item[1]))
+    return Rendered(
+        "costs",
+        "Turnover and costs",
+        "Turnover is the half-sum of absolute trades: 100 % replaces the whole portfolio once. The first purchase out "
+        "of cash is in the first month.",
+        f"Two charts: bars of the turnover of each month, and lines of the costs paid so far. Costs in all: {told}.",
+        render(draw, 5.0),
+    )
+
+
+def monthly(agent: Backtest) -> Rendered:
+    """Heat map of the agent's returns, a row a year and a column a month."""
+    table = metrics.monthly_returns(agent.dates, agent.returns)
+    cells = table.to_numpy(dtype=np.float64)
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        axes = figure.subplots()
+        colours = LinearSegmentedColormap.from_list("loss to gain", [VERMILION, "#FFFFFF", BLUE])
+        finite = np.abs(cells[:, :12][np.isfinite(cells[:, :12])])
+        bound = max(float(np.quantile(finite, 0.95)) if finite.size else 0.0, 1e-6)  # one wild month pales no other
+        shown = cells.copy()
+        shown[:, 12] = np.nan  # a year would drown the months: its number stands on white
+        axes.imshow(shown, cmap=colours, vmin=-bound, vmax=bound, aspect="auto")
+        for (row, column), value in np.ndenumerate(cells):
+            if np.isfinite(value):
+                dark = column < 12 and value > 0.8 * bound  # black reads better on every orange
+                text = f"{round(value * 100, 1) + 0.0:+.1f}".replace("-", MINUS)
+                weight = "bold" if column == 12 else "normal"
+                axes.text(
+                    column,
+                    row,
+                    text,
+                    ha="center",
+                    va="center",
+                    size=8.5,
+                    weight=weight,
+                    color="white" if dark else "#222",
+                )
+        axes.set_xticks(range(13), [*MONTHS, "Year"])
+        axes.set_yticks(range(len(table)), [str(year) for year in table.index])
+        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        axes.grid(visible=False)
+        axes.axvline(11.5, color="#999999", linewidth=1.0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+
+    years = "; ".join(f"{year} {value:+.1%}" for year, value in table["year"].items())
+    return Rendered(
+        "monthly",
+        "Monthly returns",
+        "Returns in percent, after costs: blue is a gain, orange a loss. The last column is the year, "
+        "as far as the window covers it.",
+        f"Heat map of the monthly returns of {agent.name}. Years: {years}.",
+        render(draw, 0.7 + 0.34 * len(table)),
+    )
+
+
+def _looks(agent: Backtest, strategies: Sequence[Backtest]) -> dict[str, dict[str, Any]]:
+    """Colour, dash, width and order of every line: the agent stands out, equal weight is black."""
+    looks: dict[str, dict[str, Any]] = {agent.name: {"color": BLUE, "linewidth": 2.2, "zorder": 4}}
+    others = [run.name for run in strategies if run.name != BASELINE]
+    for position, name in enumerate(others):
+        colour, dash = line_look(position)
+        looks[name] = {"color": colour, "linestyle": dash, "linewidth": 1.1, "zorder": 2}
+    if agent.name != BASELINE:
+        looks[BASELINE] = {"color": BLACK, "linestyle": "--", "linewidth": 1.4, "zorder": 3}
+    return looks
+
+
+def _value_and_interval(value: float, bounds: Interval) -> str:
+    if not np.isfinite(value):
+        return "undefined"
+    return f"{value:.2f} ({bounds.low:.2f} to {bounds.high:.2f})" if bounds.defined else f"{value:.2f}"

@@ -1,0 +1,101 @@
+"""The report of a run: one page for people, one JSON file for programs, and the figures and returns behind them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from finflow.evaluation.report import agent_figures, figures, page, tearsheet
+from finflow.evaluation.report.drawing import Rendered
+from finflow.evaluation.report.overfitting_figure import overfitting_histogram
+from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, judge
+from finflow.evaluation.report.rolling_figure import rolling
+from finflow.evaluation.report.training_figure import training
+from finflow.evaluation.statistics.significance import MINIMUM_BLOCKS
+from finflow.files import write_together
+from finflow.strategies.classical import ONLINE
+
+__all__ = ["ReportData", "write_report"]
+
+
+def write_report(folder: Path, data: ReportData) -> Path:
+    """Write a report: `report.html`, `metrics.json`, `returns.csv`, a PNG of each figure, and `tearsheet.html`.
+
+    The files take their places together, the page last, so that a page always has its numbers beside it, and a full
+    disk leaves an earlier report as it was. The tear sheet is left out, and the page says why, where quantstats cannot
+    judge the returns.
+
+    Parameters
+    ----------
+    folder
+        Where the files go; made if it is missing.
+    data
+        What the report is about.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    OutputError
+        If a file cannot be written.
+    """
+    results = judge(data)
+    limits = _limits(data)
+    obstacle = tearsheet.why_impossible(data.agent, data.baseline)
+    drawn = draw_figures(data, results)
+    files: dict[str, bytes | str] = {}
+    if data.baseline is not None and obstacle is None:
+        files["tearsheet.html"] = tearsheet.tear_sheet(data.agent, data.baseline)
+    else:
+        limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
+    files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
+    own = [figure for section in data.sections for figure in section.figures]
+    files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
+    files |= data.files
+    files["report.html"] = page.build_page(data, results, drawn, limits, list(files))
+    write_together({folder / name: content for name, content in files.items()})
+    return folder / "report.html"
+
+
+def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
+    """Draw every figure that the data has something to show for, in the order of the page."""
+    # what online selection loses to costs would set the scale of every line; the tables have it
+    agent, others = data.agent, [run for run in data.compared if run.name not in ONLINE]
+    sharpes = {name: summary["sharpe"] for name, summary in results.metrics.items()}
+    bounds = {name: table["sharpe"] for name, table in results.intervals.items()}
+    found = results.evidence.overfitting
+    drawn = [
+        figures.equity(agent, others),
+        figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
+        figures.drawdown(agent, others),
+        rolling(agent, data.baseline),
+        figures.monthly(agent),
+        figures.costs_and_turnover(agent, others),
+        agent_figures.weights(agent),
+        agent_figures.gate(agent),
+        agent_figures.experts(agent),
+        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
+        training(data.training),
+    ]
+    return [figure for figure in drawn if figure is not None]
+
+
+def _limits(data: ReportData) -> tuple[str, ...]:
+    days, needed = len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
+    if days >= needed:
+        return data.notes
+    short = f"The window has {days} days; intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+    return (*data.notes, short)
+
+
+def _returns_table(data: ReportData) -> str:
+    """Returns of everyone, of the seldom restored equal weight that the verdict asks for, and of cash."""
+    runs = (data.agent, *data.compared, *([data.patient] if data.patient is not None else []))
+    columns = {run.name: run.returns for run in runs}
+    columns.setdefault(CASH, data.agent.cash_returns)
+    table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
+    return table.to_csv(lineterminator="\n")

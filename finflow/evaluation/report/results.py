@@ -1,0 +1,243 @@
+"""What a report says in numbers: the one place that its tables, its words and `metrics.json` are made from."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from finflow.evaluation.analysis.optimality import KnownOptimum
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.sections import Section
+from finflow.evaluation.statistics import metrics, significance
+from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics.evidence import Evidence, evidence_table, gather_evidence, track_table
+from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.significance import Interval, SharpeDifference
+
+BASELINE = "equal-weight"
+CASH = "cash"
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a report is made from.
+
+    Attributes
+    ----------
+    title
+        Heading of the report.
+    agent
+        The strategy that is judged: a trained agent, or any other.
+    strategies
+        What it is compared with, over the same days; equal weight and the index among them. One with the agent's own
+        name is left out.
+    bootstrap_samples, confidence, block_length, seed
+        Settings of the bootstrap: resamples, coverage, mean block in days, and what decides the draws.
+    cvar_alpha
+        Level of the CVaR, in (0, 1].
+    training
+        Rows that training logged; may be empty. See `training_figure.training` for the columns that are drawn.
+    facts
+        Provenance and settings to print, in this order: values may be mappings and sequences.
+    notes
+        What the data cannot show, a sentence each.
+    optimum
+        In a made-up market, its best policy, and how near to it the strategies come.
+    experts
+        The agent's experts, each deciding alone; over the same days.
+    sections
+        What further concerns found: sweeps, stress, factors and so on.
+    files
+        Further files beside the page, by name.
+    tries
+        What was tried on the panel before; None where nobody counts, as for a made-up comparison.
+    patient
+        Equal weight that is seldom restored, over the same days: the verdict asks for it.
+    unjudged
+        Why there is no verdict; empty where there is one.
+    events
+        What the guard saw and did in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        nothing is known of a training.
+    """
+
+    title: str
+    agent: Backtest
+    strategies: tuple[Backtest, ...]
+    bootstrap_samples: int
+    confidence: float
+    block_length: int
+    seed: int
+    cvar_alpha: float
+    training: pd.DataFrame
+    facts: Mapping[str, object]
+    notes: tuple[str, ...] = ()
+    optimum: KnownOptimum | None = None
+    experts: tuple[Backtest, ...] = ()
+    sections: tuple[Section, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    tries: Tries | None = None
+    patient: Backtest | None = None
+    unjudged: str = ""
+    events: tuple[Mapping[str, object], ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be compared."""
+        if len(self.agent.returns) == 0:
+            raise ValueError(f"the backtest of {self.agent.name} holds no returns")
+        names = [run.name for run in self.strategies]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two strategies share a name: {', '.join(sorted(names))}")
+        for run in (*self.strategies, *([self.patient] if self.patient else [])):
+            if not np.array_equal(run.dates, self.agent.dates):
+                raise ValueError(f"{run.name} covers other days than {self.agent.name}")
+
+    @property
+    def compared(self) -> tuple[Backtest, ...]:
+        """The strategies other than the agent itself."""
+        return tuple(run for run in self.strategies if run.name != self.agent.name)
+
+    @property
+    def baseline(self) -> Backtest | None:
+        """Equal weight, unless it is missing or is itself the one that is judged."""
+        return next((run for run in self.compared if run.name == BASELINE), None)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The numbers of a report.
+
+    Attributes
+    ----------
+    metrics
+        By strategy, the agent first: `metrics.summarise`.
+    intervals
+        By strategy and metric, for what the bootstrap can resample.
+    difference
+        Sharpe ratio of the agent less that of equal weight; None without a comparison.
+    evidence
+        The verdict and the tests behind it.
+    experts
+        By expert of the agent: what it is worth alone.
+    """
+
+    metrics: dict[str, dict[str, float]]
+    intervals: dict[str, dict[str, Interval]]
+    difference: SharpeDifference | None
+    evidence: Evidence
+    experts: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def finding(self) -> str:
+        """`ahead`, `behind`, `not shown`, or `not compared`."""
+        return "not compared" if self.difference is None else self.difference.finding
+
+
+def judge(data: ReportData) -> Results:
+    """Compute every number of a report; the same data and seed give the same numbers."""
+    runs = (data.agent, *data.compared)
+    draws = significance.draw_days(len(data.agent.returns), data.bootstrap_samples, data.block_length, data.seed)
+    resampled = {run.name: significance.resample(run, draws, data.cvar_alpha) for run in runs}
+    intervals = {
+        name: {metric: significance.interval(values, data.confidence) for metric, values in table.items()}
+        for name, table in resampled.items()
+    }
+    difference = None
+    if data.baseline is not None:
+        difference = significance.sharpe_difference(
+            data.agent,
+            data.baseline,
+            resampled[data.agent.name]["sharpe"],
+            resampled[BASELINE]["sharpe"],
+            data.confidence,
+        )
+    summaries = {run.name: metrics.summarise(run, data.cvar_alpha) for run in runs}
+    experts = {run.name: metrics.summarise(run, data.cvar_alpha) for run in data.experts}
+    sharpes = {name: table["sharpe"] for name, table in resampled.items()}
+    if data.patient is not None:
+        sharpes[data.patient.name] = significance.resample(data.patient, draws, data.cvar_alpha)["sharpe"]
+    evidence = gather_evidence(
+        data.agent,
+        data.compared,
+        None if data.unjudged else data.baseline,
+        sharpes,
+        data.tries or Tries(),
+        Resampling(data.bootstrap_samples, data.block_length, data.seed),
+        data.patient,
+    )
+    return Results(summaries, intervals, difference, evidence, experts)
+
+
+def as_json(data: ReportData, results: Results) -> str:
+    """Write the numbers as JSON: sorted keys, null for what is undefined; no times of day and no paths."""
+    difference = results.difference
+    content: dict[str, object] = {
+        "agent": data.agent.name,
+        "bootstrap": {
+            "block_length": data.block_length,
+            "confidence": data.confidence,
+            "samples": data.bootstrap_samples,
+            "seed": data.seed,
+        },
+        "cvar_alpha": data.cvar_alpha,
+        "experts": results.experts,
+        "against_equal_weight": {
+            "finding": results.finding,
+            "sharpe_difference": None if difference is None else difference.value,
+            "interval": None if difference is None else _ends(difference.interval),
+            "share_ahead": None if difference is None else difference.share_ahead,
+        },
+        "strategies": {
+            name: {
+                **summary,
+                **track_table(results.evidence.tracks[name]),
+                "intervals": {key: _ends(bounds) for key, bounds in results.intervals[name].items()},
+            }
+            for name, summary in results.metrics.items()
+        },
+        "window": {
+            "start": str(data.agent.dates[0]),
+            "end": str(data.agent.dates[-1]),
+            "days": len(data.agent.dates),
+        },
+        **evidence_table(results.evidence),
+    }
+    if data.optimum is not None:
+        content["optimum"] = _nearness(data.optimum)
+    content |= {section.key: dict(section.numbers) for section in data.sections}
+    return json.dumps(_finite(content), indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _nearness(known: KnownOptimum) -> dict[str, object]:
+    """Scores against the optimum; utilities are log growth a bar."""
+    one = next(iter(known.scores.values()))
+    return {
+        "parameters": dict(known.parameters),
+        "method": known.method,
+        "policy": dict(known.policy),
+        "utility": known.utility,
+        "window": {"optimum": one.optimum, "baseline": one.baseline, "baseline_name": one.baseline_name},
+        "scores": {
+            name: {"score": each.score, "standard_error": each.standard_error, "utility": each.utility}
+            for name, each in known.scores.items()
+        },
+    }
+
+
+def _ends(bounds: Interval) -> list[float] | None:
+    return [bounds.low, bounds.high] if bounds.defined else None
+
+
+def _finite(value: object) -> object:
+    """The same structure with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

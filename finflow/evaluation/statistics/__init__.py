@@ -1,0 +1,1 @@
+"""Metrics, their uncertainty, and tests that allow for luck and for many tries."""

@@ -1,0 +1,65 @@
+"""What a search may look for in a backtest, more being better in all of it, and what several trainings count for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics.metrics import summarise
+from finflow.evaluation.statistics.sharpe_tests import track_of
+
+__all__ = ["aggregated", "measured"]
+
+
+def measured(
+    names: Sequence[str], backtest: Backtest, alpha: float, baseline: Backtest | None = None, tries: int = 1
+) -> tuple[float, ...]:
+    """Objectives of a backtest, in the order of their names; NaN where one is undefined.
+
+    Parameters
+    ----------
+    names
+        Of ``finflow.config.schema.OBJECTIVES``.
+    backtest
+    alpha
+        Share of the tail that ``cvar`` is the mean of.
+    baseline
+        Equal weight over the same days, for ``dsr``: the deflated Sharpe ratio of the return over it.
+    tries
+        That deflate it.
+    """
+    known = summarise(backtest, alpha)
+    return tuple(_dsr(backtest, baseline, tries) if name == "dsr" else known[name] for name in names)
+
+
+def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
+    """Deflated by so many tries whose Sharpe ratios lie as far apart as luck alone would have them."""
+    if baseline is None:
+        raise ValueError("the deflated Sharpe ratio is one of the return over equal weight")
+    try:
+        track = track_of(backtest.returns - baseline.returns)
+    except EvidenceError:
+        return math.nan
+    return track.dsr(tries, 1.0 / (track.days - 1))
+
+
+def aggregated(values: Sequence[float], how: str, deviations: float) -> float:
+    """What several trainings count for together; NaN where one of them is.
+
+    Parameters
+    ----------
+    values
+        One a training.
+    how
+        ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
+    deviations
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if how == "median":
+        return float(np.median(found))
+    spread = float(found.std(ddof=1)) if how == "cautious" and len(found) > 1 else 0.0
+    return float(found.mean()) - deviations * spread

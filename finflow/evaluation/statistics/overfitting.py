@@ -1,0 +1,144 @@
+"""How likely the best of several strategies is best by luck: combinatorially symmetric cross-validation (CSCV).
+
+Bailey, Borwein, Lopez de Prado and Zhu, The Probability of Backtest Overfitting, Journal of Computational Finance 20
+(2016). The days are cut into S blocks of equal length; each choice of S / 2 of them is a sample to choose on, the rest
+a sample to be judged on. Where the strategy that was best in the first comes out at or below the middle in the second,
+the choice was overfitted; the share of such choices is the probability of backtest overfitting (PBO). A choice among
+strategies without any skill has a PBO near a half.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.statistics.sharpe_tests import check_returns
+
+BLOCKS = 16  # as the paper recommends: 12 870 choices
+FEWEST_DAYS = 4  # in a block
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Overfitting:
+    """The result of CSCV.
+
+    Attributes
+    ----------
+    logits : float64 (choices,)
+        ln(w / (1 - w)), w = rank / (N + 1) of the chosen strategy out of sample; at or under 0: below the middle.
+    chosen : int64 (choices,)
+        The strategy that was best in sample.
+    inside, outside : float64 (choices,)
+        Its Sharpe ratio (a bar) in sample and out of sample.
+    blocks, days
+        How the days were cut: blocks of equal length over the last ``days`` of them.
+    """
+
+    logits: Array
+    chosen: NDArray[np.int64]
+    inside: Array
+    outside: Array
+    blocks: int
+    days: int
+
+    @property
+    def pbo(self) -> float:
+        """Probability of backtest overfitting, in [0, 1]."""
+        return float(np.mean(self.logits <= 0.0))
+
+    @property
+    def loss(self) -> float:
+        """Share of the choices whose strategy has a negative Sharpe ratio out of sample."""
+        return float(np.mean(self.outside < 0.0))
+
+    @property
+    def slope(self) -> float:
+        """Degradation: slope of the Sharpe ratio out of sample on that in sample; NaN where that does not vary."""
+        deviation = self.inside - self.inside.mean()
+        denominator = float(deviation @ deviation)
+        return float(deviation @ self.outside) / denominator if denominator > 0.0 else math.nan
+
+
+def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
+    """CSCV of a choice by Sharpe ratio.
+
+    Parameters
+    ----------
+    excess : float64 (days, strategies)
+        Returns in excess of cash, the same days for all. Where the blocks do not divide the days, the first few days
+        are left out.
+    blocks
+        S, even.
+
+    Raises
+    ------
+    EvidenceError
+        If there are gaps, fewer than two strategies, or too few days.
+    """
+    if blocks < 2 or blocks % 2:
+        raise ValueError(f"the number of blocks must be even, not {blocks}")
+    if excess.ndim != 2 or excess.shape[1] < 2:
+        raise EvidenceError("the probability of overfitting is that of a choice: it needs two strategies at least")
+    for number, column in enumerate(excess.T):
+        check_returns(column, f"candidate {number + 1}", blocks * FEWEST_DAYS)
+    length = len(excess) // blocks
+    used = excess[len(excess) - length * blocks :]
+    cut = used.reshape(blocks, length, -1)
+    centred = cut - used.mean(axis=0)  # about the mean of all: sums of squares lose no digits
+    sums, squares = centred.sum(axis=1), np.square(centred).sum(axis=1)
+    choices = np.array(list(itertools.combinations(range(blocks), blocks // 2)))
+    inside = np.zeros((len(choices), blocks))
+    inside[np.arange(len(choices))[:, None], choices] = 1.0
+    count = length * blocks // 2
+    samples = [_sharpe(share @ sums, share @ squares, used.mean(axis=0), count) for share in (inside, 1.0 - inside)]
+    chosen = np.argmax(samples[0], axis=1)
+    rows = np.arange(len(choices))
+    ranks = stats.rankdata(samples[1], axis=1)[rows, chosen] / (excess.shape[1] + 1.0)
+    return Overfitting(
+        logits=np.log(ranks / (1.0 - ranks)),
+        chosen=chosen,
+        inside=samples[0][rows, chosen],
+        outside=samples[1][rows, chosen],
+        blocks=blocks,
+        days=len(used),
+    )
+
+
+def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
+    """Shares of the choices by logit: ``edges`` (n + 1) and ``shares`` (n), zero an edge."""
+    bound = max(1, math.ceil(float(np.abs(found.logits).max())))
+    edges = np.linspace(-bound, bound, 8 * bound + 1)
+    # What is level with the middle counts as overfitted, so an edge belongs to the bin on its left.
+    counts, _ = np.histogram(-found.logits, edges)
+    return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
+
+
+def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, object]:
+    """What `metrics.json` has of it; ``among`` names the strategies that were chosen among."""
+    return {
+        "pbo": found.pbo,
+        "probability_of_loss": found.loss,
+        "slope": found.slope if math.isfinite(found.slope) else None,
+        "blocks": found.blocks,
+        "choices": len(found.logits),
+        "days": found.days,
+        "among": list(among),
+        "histogram": logit_histogram(found),
+    }
+
+
+def _sharpe(sums: Array, squares: Array, centre: Array, count: int) -> Array:
+    """Sharpe ratios (choices, strategies) from sums about a centre; 0 without risk, where there is nothing to like."""
+    variance = np.maximum(squares - np.square(sums) / count, 0.0) / (count - 1)
+    deviation = np.sqrt(variance)
+    mean = centre + sums / count
+    return np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 1e-12)

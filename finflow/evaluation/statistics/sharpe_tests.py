@@ -1,0 +1,140 @@
+"""What a Sharpe ratio is worth, given how long it was observed, how crooked the returns were, and how often one tried.
+
+All Sharpe ratios here are those of one bar (a day), not annualised, and kurtosis is 3 for a normal distribution, as
+in the papers:
+
+- Bailey and Lopez de Prado, The Sharpe Ratio Efficient Frontier, Journal of Risk 15 (2012): PSR and MinTRL;
+- Bailey and Lopez de Prado, The Deflated Sharpe Ratio, Journal of Portfolio Management 40 (2014): DSR.
+
+They take the returns of different days as independent. Where they are not,
+`finflow.evaluation.statistics.data_snooping` and the paired bootstrap, which keep blocks of days together, are the
+safer witnesses; the verdict asks all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.statistics.paths import FLAT
+
+FEWEST = 4  # returns: the fewest that have a kurtosis without bias
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Track:
+    """A track record, as the tests see it.
+
+    Attributes
+    ----------
+    sharpe
+        Mean over standard deviation (n - 1), a bar.
+    days
+        Number of returns.
+    skewness, kurtosis
+        Third and fourth standardised moments, corrected for bias as pandas does; a normal distribution has 0 and 3.
+    """
+
+    sharpe: float
+    days: int
+    skewness: float = 0.0
+    kurtosis: float = 3.0
+
+    @property
+    def spread(self) -> float:
+        """1 - skewness * SR + (kurtosis - 1) / 4 * SR^2: the variance of the estimate of SR, times n - 1."""
+        value = 1.0 - self.skewness * self.sharpe + (self.kurtosis - 1.0) / 4.0 * self.sharpe**2
+        return value if value > 0.0 else math.nan
+
+    def psr(self, benchmark: float = 0.0) -> float:
+        """Probabilistic Sharpe ratio: the confidence, in [0, 1], that the true Sharpe ratio exceeds ``benchmark``.
+
+        Phi((SR - SR*) sqrt(n - 1) / sqrt(spread)).
+        """
+        return float(stats.norm.cdf((self.sharpe - benchmark) * math.sqrt(self.days - 1) / math.sqrt(self.spread)))
+
+    def minimum_length(self, benchmark: float = 0.0, confidence: float = 0.95) -> float:
+        """Minimum track record length: the returns it takes to be that confident of exceeding ``benchmark``.
+
+        1 + spread * (Phi^-1(confidence) / (SR - SR*))^2, in bars; infinite where SR does not exceed the benchmark.
+        """
+        if not self.sharpe > benchmark:
+            return math.nan if math.isnan(self.sharpe) else math.inf
+        return 1.0 + self.spread * (float(stats.norm.ppf(confidence)) / (self.sharpe - benchmark)) ** 2
+
+    def dsr(self, tries: int, variance: float) -> float:
+        """Deflated Sharpe ratio: the PSR against the best that luck alone would show among ``tries``."""
+        return self.psr(expected_maximum(tries, variance))
+
+
+def track_of(returns: Array, name: str = "the strategy") -> Track:
+    """The track record of a series of returns.
+
+    Parameters
+    ----------
+    returns : float64 (days,)
+        In excess of whatever they are compared with: cash, or another strategy.
+    name
+        Whose they are, for the message.
+
+    Raises
+    ------
+    EvidenceError
+        If there are gaps, too few returns, or no risk.
+    """
+    check_returns(returns, name, FEWEST)
+    deviation = float(returns.std(ddof=1))
+    if not deviation > FLAT:
+        raise EvidenceError(f"the returns of {name} do not vary: there is no Sharpe ratio to test")
+    return Track(
+        sharpe=float(returns.mean()) / deviation,
+        days=len(returns),
+        skewness=float(stats.skew(returns, bias=False)),
+        kurtosis=float(stats.kurtosis(returns, bias=False)) + 3.0,
+    )
+
+
+def check_returns(returns: Array, name: str, fewest: int) -> None:
+    """Refuse what no test can judge.
+
+    Raises
+    ------
+    EvidenceError
+        If there are gaps, or too few returns.
+    """
+    if len(returns) < fewest:
+        raise EvidenceError(f"{name} has {len(returns)} returns, and the test needs {fewest}; judge a longer window")
+    gaps = np.flatnonzero(~np.isfinite(returns))
+    if gaps.size:
+        raise EvidenceError(
+            f"the returns of {name} have {'a gap' if gaps.size == 1 else f'{gaps.size} gaps'} (the first at return "
+            f"{int(gaps[0]) + 1} of {len(returns)}); no test fills gaps: judge a window without them"
+        )
+
+
+def expected_maximum(tries: int, variance: float) -> float:
+    """The greatest Sharpe ratio that ``tries`` strategies without any skill are expected to show.
+
+    sqrt(V) * ((1 - gamma) * Phi^-1(1 - 1 / N) + gamma * Phi^-1(1 - 1 / (N e))), gamma the Euler-Mascheroni constant; a
+    bar. 0 for a single try: nothing was chosen, and DSR is PSR.
+
+    Parameters
+    ----------
+    tries
+        N, independent tries; tries that resemble each other count as fewer, so to count all is the careful side.
+    variance
+        V, of the tries' Sharpe ratios (a bar).
+    """
+    if tries < 1:
+        raise ValueError(f"a strategy that is judged was tried at least once, not {tries} times")
+    if tries == 1:
+        return 0.0
+    high, higher = stats.norm.ppf([1.0 - 1.0 / tries, 1.0 - 1.0 / (tries * math.e)])
+    return math.sqrt(variance) * float((1.0 - np.euler_gamma) * high + np.euler_gamma * higher)

@@ -1,0 +1,203 @@
+"""Does it beat equal weight: yes, no, or not shown; and why.
+
+Yes takes three witnesses that agree, all on returns net of costs:
+
+1. the deflated Sharpe ratio of the active return (the strategy's less equal weight's) is at least 0.95;
+2. Hansen's SPA test finds its mean return superior, p < 0.05; where what it was chosen among is given, some of all of
+   them, and Romano and Wolf's StepM names this one;
+3. the paired bootstrap interval (95 %) of the difference of Sharpe ratios lies above zero.
+
+And all three must hold against patient equal weight too, which is restored once a month: equal weight that is restored
+every day pays for it, and whoever merely trades less beats it without any skill (measured: inverse volatility did so
+on one null market in six).
+
+The first counts the tries, the second allows for days that hang together, the third refuses a greater return that was
+only bought with greater risk. No is the reverse shown: the interval lies below zero, or the active return is negative
+with 95 % confidence and the Sharpe ratio is no better either, since a lesser return may be the price of less risk.
+Everything else is not shown. The levels are fixed here: a configuration cannot soften them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.statistics.data_snooping import Resampling, Superiority, superior_ability, superior_strategies
+from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.sharpe_tests import Track, expected_maximum, track_of
+from finflow.evaluation.statistics.significance import Interval, interval
+
+CONFIDENCE = 0.95
+SIZE = 0.05
+
+Answer = Literal["yes", "no", "not shown"]
+Array = NDArray[np.float64]
+NAN = math.nan
+NOWHERE = Interval(NAN, NAN)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One witness: what it said, and whether that is enough for a yes."""
+
+    said: str
+    enough: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer, and all that it rests on; numbers are NaN where they are undefined.
+
+    Attributes
+    ----------
+    answer
+        Whether it beats equal weight.
+    reasons
+        A witness each.
+    track
+        Of the active return; None where there is none to test.
+    tries
+        What the deflated Sharpe ratio counted.
+    variance, expected_maximum
+        Of the tries' Sharpe ratios, and the best that luck would show among them; a bar.
+    superiority
+        The SPA test; None where it could not be made.
+    difference
+        95 % interval of the paired difference of annual Sharpe ratios.
+    """
+
+    answer: Answer
+    reasons: tuple[Reason, ...]
+    track: Track | None
+    tries: Tries
+    variance: float = NAN
+    expected_maximum: float = NAN
+    superiority: Superiority | None = None
+    difference: Interval = NOWHERE
+
+    @property
+    def psr(self) -> float:
+        """Probabilistic Sharpe ratio of the active return, against zero."""
+        return NAN if self.track is None else self.track.psr()
+
+    @property
+    def dsr(self) -> float:
+        """Deflated Sharpe ratio of the active return."""
+        return NAN if self.track is None else self.track.psr(self.expected_maximum)
+
+    @property
+    def minimum_length(self) -> float:
+        """Days that it would take to be 95 % confident of a positive active return; infinite where it is negative."""
+        return NAN if self.track is None else self.track.minimum_length(0.0, CONFIDENCE)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What a strategy is held against.
+
+    Attributes
+    ----------
+    returns : float64 (days,)
+        Net of costs.
+    differences : float64 (samples,)
+        Paired resamples of the strategy's Sharpe ratio less the rival's; empty where the window is too short.
+    """
+
+    returns: Array
+    differences: Array
+
+
+def reach_verdict(
+    judged: Array,
+    baseline: Array,
+    differences: Array,
+    tries: Tries,
+    resampling: Resampling,
+    candidates: Mapping[str, Array] | None = None,
+    patient: Rival | None = None,
+) -> Verdict:
+    """Ask the three witnesses.
+
+    Parameters
+    ----------
+    judged, baseline : float64 (days,)
+        Returns net of costs, of the strategy and of equal weight.
+    differences : float64 (samples,)
+        Paired resamples of the difference of their Sharpe ratios; empty where the window is too short.
+    tries
+        What was tried on the panel.
+    resampling
+        Of the SPA test.
+    candidates
+        Name -> returns of what the strategy was chosen among, beside it.
+    patient
+        Equal weight that is seldom restored; a yes must hold against it as well. None where it was not played.
+    """
+    verdict = _ask(judged, Rival(baseline, differences), tries, resampling, candidates)
+    if verdict.answer != "yes" or patient is None:
+        return verdict
+    again = _ask(judged, patient, tries, resampling, candidates)
+    failed = [reason.said for reason in again.reasons if not reason.enough]
+    said = "Against equal weight that is restored once a month, too: "
+    reason = Reason(said + (" ".join(failed) if failed else "all three hold."), not failed)
+    return replace(verdict, answer="not shown" if failed else "yes", reasons=(*verdict.reasons, reason))
+
+
+def _ask(
+    judged: Array, rival: Rival, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
+) -> Verdict:
+    """The three witnesses against one rival."""
+    baseline, differences = rival.returns, rival.differences
+    active = judged - baseline
+    try:
+        track = track_of(active, "the active return")
+        superiority = superior_ability(baseline, {"judged": judged, **(candidates or {})}, resampling)
+    except EvidenceError as error:
+        return Verdict("not shown", (Reason(f"Nothing can be shown here: {error}.", False),), None, tries)
+    named = not candidates or "judged" in superior_strategies(
+        baseline, {"judged": judged, **candidates}, resampling, SIZE
+    )
+    variance = tries.variance(track.sharpe, track.days)
+    luck = expected_maximum(tries.total, variance)
+    bounds = interval(differences, CONFIDENCE)
+    reasons = (
+        _deflated(track, luck, tries),
+        Reason(
+            f"Superior predictive ability (SPA): p = {superiority.consistent:.3f}; yes needs less than {SIZE:g}"
+            + ("." if named else ", and StepM does not name this one among the superior."),
+            superiority.consistent < SIZE and named,
+        ),
+        _paired(bounds),
+    )
+    less = track.psr() <= 1.0 - CONFIDENCE and not (bounds.defined and np.median(differences) > 0.0)
+    answer: Answer = "not shown"
+    if all(reason.enough for reason in reasons):
+        answer = "yes"
+    elif (bounds.defined and bounds.high < 0.0) or less:
+        answer = "no"
+    return Verdict(answer, reasons, track, tries, variance, luck, superiority, bounds)
+
+
+def _deflated(track: Track, luck: float, tries: Tries) -> Reason:
+    value = track.psr(luck)
+    counted = "a single try" if tries.total == 1 else f"{tries.total} tries"
+    return Reason(
+        f"Deflated Sharpe ratio of the return over equal weight, for {counted}: {value:.3f}; yes needs {CONFIDENCE:g}.",
+        bool(value >= CONFIDENCE),
+    )
+
+
+def _paired(bounds: Interval) -> Reason:
+    if not bounds.defined:
+        return Reason("The difference of Sharpe ratios has no interval; yes needs one above zero.", False)
+    return Reason(
+        f"The difference of Sharpe ratios lies between {bounds.low:+.2f} and {bounds.high:+.2f} (95 %, paired); yes "
+        "needs all of it above zero.",
+        bounds.low > 0.0,
+    )

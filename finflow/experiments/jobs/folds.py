@@ -1,0 +1,167 @@
+"""How a protocol cuts the bars: what each fold may see, what it learns from, and what it is judged on.
+
+The cuts are skfolio's (`WalkForward`, `CombinatorialPurgedCV`), of the bars before the test window. A fold's training
+has only the pieces of the market that lie outside its judged windows and the embargo after them. Beside a judged
+window, `purge` bars are not learned from: those before it are not seen at all, those after it only begin the history
+of later features, which therefore hold no price of the judged window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import ProtocolConfig
+from finflow.errors import MarketError
+from finflow.market.features.features import LONGEST_LOOKBACK
+
+__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "last_fold", "purge_of"]
+
+Protocol = Literal["walk-forward", "cpcv"]
+PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
+HISTORY = LONGEST_LOOKBACK - 1
+"""Bars that the longest feature looks back on: the purge that is taken when none is configured."""
+FEWEST = 3
+"""Bars of a window that can be judged: two decisions, and a bar of growth after them."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One training of a protocol, and what it is judged on; bars are those of the panel before the test window.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    pieces : tuple of range
+        What its training may see.
+    validation : int
+        How many of the last bars of the pieces are for choosing a checkpoint.
+    tests : tuple of range
+        Windows that it is judged on.
+    paths : tuple of int
+        For each of them, the path that it belongs to.
+    """
+
+    number: int
+    pieces: tuple[range, ...]
+    validation: int
+    tests: tuple[range, ...]
+    paths: tuple[int, ...]
+
+
+def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig) -> tuple[Fold, ...]:
+    """The folds of a protocol over so many bars.
+
+    Raises
+    ------
+    MarketError
+        If the bars are too few for the folds; the line says how many there are.
+    """
+    purge = purge_of(settings)
+    cuts = _walk_forward(bars, settings, purge) if protocol == "walk-forward" else _combinatorial(bars, settings, purge)
+    folds = []
+    for number, (learned, tests, paths) in enumerate(cuts, start=1):
+        pieces = tuple(_seen(_stretches(learned), tests, settings.embargo))
+        validation = _validation(pieces, settings.validation_share)
+        if validation < FEWEST or any(len(test) < FEWEST for test in tests):
+            raise MarketError(
+                f"fold {number} of the {protocol} protocol has too few bars to learn in and to be judged on: there are "
+                f"{bars} before the test window; use more data, fewer folds or groups, or a smaller "
+                "evaluation.protocol.purge"
+            )
+        folds.append(Fold(number, pieces, validation, tests, paths))
+    return tuple(folds)
+
+
+def last_fold(first: int, bars: int, settings: ProtocolConfig) -> Fold:
+    """The one fold that is judged on the bars from ``first`` on, and learns from those ``purge`` bars before them.
+
+    Raises
+    ------
+    MarketError
+        If there are too few bars.
+    """
+    pieces = (range(max(first - purge_of(settings), 0)),)
+    validation = _validation(pieces, settings.validation_share)
+    if validation < FEWEST or bars - first < FEWEST:
+        raise MarketError(
+            f"the {first} bars before the validation window, or its own {bars - first}, are too few to learn in and to "
+            "be judged on; use more data or a smaller evaluation.protocol.purge"
+        )
+    return Fold(1, pieces, validation, (range(first, bars),), (0,))
+
+
+def purge_of(settings: ProtocolConfig) -> int:
+    """Bars beside a judged window that are not learned from."""
+    return HISTORY if settings.purge is None else settings.purge
+
+
+Cut = tuple[NDArray[np.int64], tuple[range, ...], tuple[int, ...]]
+
+
+def _walk_forward(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[Cut]:
+    """Windows that follow one another to the last bar; each fold learns from all that lies ``purge`` bars before."""
+    from skfolio.model_selection import WalkForward
+
+    judged = bars - int(settings.first_share * bars) - purge
+    size = judged // settings.folds
+    if size < FEWEST:
+        raise MarketError(
+            f"{bars} bars before the test window are too few for {settings.folds} folds: after the first "
+            f"{settings.first_share:.0%} and a purge of {purge} bars, {max(judged, 0)} are left to be judged on; use "
+            "fewer evaluation.protocol.folds, a smaller first_share or purge, or more data"
+        )
+    first = bars - purge - size * settings.folds
+    cuts = WalkForward(test_size=size, train_size=first, expand_train=True, purged_size=purge)
+    for learned, test in cuts.split(np.zeros((bars, 1))):
+        yield learned, (range(int(test[0]), int(test[-1]) + 1),), (0,)
+
+
+def _combinatorial(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[Cut]:
+    """Every choice of the groups to be judged on; together they make several paths over all bars."""
+    from skfolio.model_selection import CombinatorialPurgedCV
+
+    size = bars // settings.groups
+    if purge + settings.embargo >= size - 1:
+        raise MarketError(
+            f"{settings.groups} groups of the {bars} bars before the test window have {size} bars each, no more than "
+            f"the purge of {purge} and the embargo of {settings.embargo} beside a judged one; use fewer "
+            "evaluation.protocol.groups, a smaller purge, or more data"
+        )
+    cuts = CombinatorialPurgedCV(
+        settings.groups, settings.test_groups, purged_size=purge, embargo_size=settings.embargo
+    )
+    paths = cuts.get_path_ids()
+    for number, (learned, tests) in enumerate(cuts.split(np.zeros((bars, 1)))):
+        windows = tuple(range(int(test[0]), int(test[-1]) + 1) for test in tests)
+        yield learned, windows, tuple(int(path) for path in paths[number])
+
+
+def _stretches(bars: NDArray[np.int64]) -> list[range]:
+    """Bars in ascending order as ranges without a gap."""
+    parts = np.split(bars, np.flatnonzero(np.diff(bars) > 1) + 1)
+    return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
+
+
+def _seen(learned: list[range], tests: tuple[range, ...], embargo: int) -> Iterator[range]:
+    """The stretches to learn from, each after a judged window with the bars before it that its features look back on.
+
+    Of those bars none lies in the window or its embargo.
+    """
+    for stretch in learned:
+        ended = [test.stop for test in tests if test.stop <= stretch.start]
+        held_out = max(ended) + embargo if ended else 0
+        yield range(max(held_out, stretch.start - HISTORY), stretch.stop)
+
+
+def _validation(pieces: tuple[range, ...], share: float) -> int:
+    """Bars to choose by: a share of all of them, and no more than half of what the last piece has after its history."""
+    if not pieces:
+        return 0
+    usable = max(len(pieces[-1]) - HISTORY, 0)
+    return min(int(share * sum(len(piece) for piece in pieces)), usable // 2)

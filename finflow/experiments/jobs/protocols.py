@@ -1,0 +1,269 @@
+"""Walk-forward and combinatorial purged evaluation: a training for every fold, judged on bars that it never saw.
+
+Everything lies within training and validation windows: the panel is cut before the test window at the door. The
+trainings are made by `trainings`, here or elsewhere, each in a folder of its own under the protocol's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from finflow.config import Config, EvaluationConfig, config_hash
+from finflow.errors import ConfigError, MarketError
+from finflow.evaluation.analysis.field import Make, sharing_fits
+from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
+from finflow.evaluation.multi_run import fold_paths
+from finflow.evaluation.multi_run.fold_paths import Judged, Paths
+from finflow.evaluation.report.report import write_report
+from finflow.evaluation.report.results import BASELINE, ReportData
+from finflow.evaluation.statistics.metrics import summarise
+from finflow.evaluation.statistics.readings import Tries
+from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, purge_of
+from finflow.experiments.jobs.trainings import Cut, Training, own_settings
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.sources import load_panel
+from finflow.market.splits import split_panel, visible
+from finflow.provenance import code_hash
+from finflow.strategies.base import Strategy
+from finflow.strategies.classical import COMPARED, named_strategy
+from finflow.strategies.patient import PatientEqualWeight
+from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
+from finflow.training.data.materials import device_here, process_on
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.held_out import AGENT, LIBRARIES, REPORTS, Outcome, cash_rate, execution
+
+__all__ = ["Plan", "plan_of"]
+
+PATHS = "paths.csv"
+NOBODYS_PATH = (
+    "There is no verdict on a combinatorial path: its folds also learned from days after those they are judged on, and "
+    "nobody could have traded it. Walk-forward has one."
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a protocol is going to do.
+
+    Attributes
+    ----------
+    protocol : str
+    config : Config
+    panel : MarketPanel
+        Cut before the test window.
+    folds : tuple of Fold
+    folder : Path
+        Of the runs and the report.
+    market : str
+        Which of several markets this is.
+    """
+
+    protocol: Protocol
+    config: Config
+    panel: MarketPanel
+    folds: tuple[Fold, ...]
+    folder: Path
+    market: str = ""
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of the trainings of each fold."""
+        first = self.config.train.seed
+        return range(first, first + self.config.evaluation.protocol.seeds)
+
+    @property
+    def parts(self) -> list[tuple[Fold, int]]:
+        """Fold and seed of each training, in the order that they are made in."""
+        return [(fold, seed) for seed in self.seeds for fold in self.folds]
+
+    @property
+    def trainings(self) -> list[Training]:
+        """The trainings, in the same order."""
+        return [self.training(fold, seed) for fold, seed in self.parts]
+
+    def training(self, fold: Fold, seed: int) -> Training:
+        """One of them; its market lacks what it will be judged on."""
+        place = self.folder / f"fold-{fold.number:02d}-seed-{seed}"
+        name = (
+            f"fold {fold.number}, seed {seed}" if not self.market else f"{self.market}, fold {fold.number}, seed {seed}"
+        )
+        return Training(
+            name, place, own_settings(self.config, place, seed), self.market, Cut(fold.pieces, fold.validation)
+        )
+
+    @property
+    def windows(self) -> list[range]:
+        """The judged windows, in the order of time."""
+        return sorted({test for fold in self.folds for test in fold.tests}, key=lambda test: test.start)
+
+    def begin(self) -> list[str]:
+        """Nothing to write; what each fold is judged on."""
+        of = f"{self.market}, " if self.market else ""
+        return [
+            f"{of}fold {fold.number} is judged on {', '.join(self.span(test) for test in fold.tests)}"
+            for fold in self.folds
+        ]
+
+    def judge(self, checkpoints: Sequence[Path]) -> Outcome:
+        """Play every training on its windows, and the classical strategies beside them, and write the report.
+
+        Parameters
+        ----------
+        checkpoints : sequence of Path
+            The best of each training, in the order of `trainings`.
+        """
+        return _judge(self, checkpoints)
+
+    def span(self, bars: range) -> str:
+        """A window in dates."""
+        return f"{self.panel.dates[bars.start]} to {self.panel.dates[bars.stop - 1]}"
+
+
+def plan_of(config: Config, protocol: Protocol, parent: Path | None = None, market: str = "") -> Plan:
+    """Load the prices, cut them, and see that every fold can be trained and judged.
+
+    Parameters
+    ----------
+    config : Config
+    protocol : str
+    parent : Path, optional
+        The protocol's folder goes here; into ``protocols`` under ``output.logs_dir`` when left out.
+    market : str
+        Which of several markets the configuration is of.
+
+    Raises
+    ------
+    FinflowError
+        If there is too little to learn from or to be judged on, or a setting cannot be had.
+    """
+    if config.offline.decisions:
+        raise ConfigError(
+            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
+            "day know its prices; leave offline.decisions out"
+        )
+    panel = load_panel(config.market)
+    panel = visible(panel, split_panel(panel, config.market))
+    settings = config.evaluation.protocol
+    folds = folds_of(protocol, panel.n_bars, settings)
+    learning = config_hash(config.model_copy(update={"evaluation": EvaluationConfig()}))
+    cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
+    name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
+    plan = Plan(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
+    for fold in folds:  # before the first of them takes hours
+        process = plan.training(fold, config.train.seed).materials(panel).process
+        for test in fold.tests:
+            if len(range(max(test.start, process.first_bar), test.stop - 1)) < 2:
+                raise MarketError(
+                    f"fold {fold.number} of {len(folds)} cannot be judged from {plan.span(test)}: too few bars after "
+                    "the longest feature; use fewer folds or groups, or more data"
+                )
+    return plan
+
+
+def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
+    device = device_here(plan.config.train.device)
+    config, windows = plan.config, plan.windows
+    makers: dict[str, Make] = {name: _maker(name, config) for name in (BASELINE, *COMPARED)}
+    playing = sharing_fits(makers)
+    judged: list[Judged] = []
+    others: dict[int, tuple[Backtest, ...]] = {}
+    seldom: dict[int, Backtest] = {}
+    for (fold, seed), path in zip(plan.parts, checkpoints, strict=True):
+        process = process_on(plan.training(fold, seed).materials(plan.panel), plan.panel)
+        policy = policy_of(read_checkpoint(path), device)
+        for test, way in zip(fold.tests, fold.paths, strict=True):
+            window = windows.index(test)
+            (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT)])
+            judged.append(Judged(fold.number, seed, window, way, run))
+            if window not in others:
+                patient: Strategy = PatientEqualWeight()
+                *played, seldom[window] = run_backtests(
+                    process, test, [*(make() for make in playing.values()), patient]
+                )
+                index = index_backtest(process, test)
+                others[window] = (*played, *([index] if index is not None else []))
+    protocol = config.evaluation.protocol
+    settings = {**protocol.model_dump(), "purge": purge_of(protocol)}
+    found = Paths(plan.protocol, tuple(judged), tuple(others[window] for window in range(len(windows))), settings)
+    agent = found.agents[found.middle]
+    strategies = found.compared
+    data = ReportData(
+        title=f"{AGENT}, {plan.protocol}: {len(plan.parts)} trainings",
+        agent=agent,
+        strategies=strategies,
+        bootstrap_samples=config.evaluation.bootstrap_samples,
+        confidence=config.evaluation.confidence,
+        block_length=config.evaluation.block_length,
+        seed=config.train.seed,
+        cvar_alpha=config.objectives.cvar_alpha,
+        training=pd.DataFrame(),
+        facts=_facts(plan),
+        notes=_limits(plan, len(found.agents)),
+        sections=(fold_paths.section(found, config.evaluation.confidence, config.train.seed),),
+        files={PATHS: _paths_table(found)},
+        tries=Tries(config.evaluation.configurations_tried),
+        patient=fold_paths.joined([seldom[window] for window in range(len(windows))]),
+        unjudged=NOBODYS_PATH if plan.protocol == "cpcv" else "",
+    )
+    report = write_report(plan.folder / REPORTS, data)
+    summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in (agent, *strategies)}
+    return Outcome(plan.folder, report, summary)
+
+
+def _maker(name: str, config: Config) -> Make:
+    return lambda: named_strategy(name, config.evaluation)
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    """Provenance for the report."""
+    config, panel = plan.config, plan.panel
+    return {
+        "data": panel.describe(),
+        "protocol": {
+            "name": plan.protocol,
+            "bars": f"{panel.n_bars:,} before the test window, {plan.span(range(panel.n_bars))}",
+            **config.evaluation.protocol.model_dump(),
+            "purge": purge_of(config.evaluation.protocol),
+        },
+        "judged windows": [plan.span(window) for window in plan.windows],
+        "execution": execution(config.env) | {"cash rate": cash_rate(panel)},
+        "seeds": list(plan.seeds),
+        "configuration": config_hash(config)[:16],
+        "code": code_hash(),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("finflow", *LIBRARIES)}},
+    }
+
+
+def _limits(plan: Plan, paths: int) -> tuple[str, ...]:
+    """What the protocol cannot show."""
+    survivorship = plan.panel.provenance.get("survivorship")
+    notes = [str(survivorship)] if survivorship else []
+    notes.append(
+        "The days judged here lie before the test window. Whoever chose the configuration may have seen them: this "
+        "says how far results depend on the period and the seed, and is no substitute for the test window."
+    )
+    if plan.protocol == "cpcv":
+        notes.append(
+            "A combinatorial fold also learns from days after those it is judged on. Nobody could have traded its "
+            "paths; they show how results scatter, not what would have been earned."
+        )
+    if paths == 1:
+        notes.append("There is one path from one seed: nothing here tells the luck of the seed (--seeds N).")
+    return tuple(notes)
+
+
+def _paths_table(found: Paths) -> bytes:
+    """Daily returns of every path, and of what they are compared with."""
+    columns = {f"path {number}": run.returns for number, run in enumerate(found.agents, start=1)}
+    columns |= {run.name: run.returns for run in found.compared}
+    table = pd.DataFrame(columns, index=pd.Index(found.compared[0].dates.astype(str), name="date"))
+    return table.to_csv(lineterminator="\n").encode()

@@ -1,0 +1,1 @@
+"""Independent tasks in this process, in local processes, or on a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Causal features of assets and of the market."""

@@ -1,0 +1,158 @@
+"""What the day's range, its open and its volume say of an asset, where a panel has them.
+
+Like those of `asset_features`, a feature is a function of a `View` that returns (bars, assets); row t is made from bars
+<= t, horizons are in bars, NaN means not enough history. They are there only when the panel has the fields that a
+feature needs, so the number of features differs with the source.
+
+In the formulas O, H, L, C and V are the day's open, high, low, close and volume in shares, r the log return of one bar
+and s(n) its standard deviation over n bars. Prices are expected to be adjusted alike. Ratios of volume are cut at a
+hundredth and at 100 and are 1 where nothing was traded, so that a day without trades is small and not infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.market.features import rolling
+from finflow.market.features.asset_features import AssetFeature, View
+from finflow.market.panel import BARS_PER_YEAR
+
+__all__ = ["TRADING_FEATURES"]
+
+FloatArray = NDArray[np.float64]
+
+_FLOOR = 1e-4
+_MOST = 100.0
+"""Largest ratio of volumes, and one over the smallest."""
+_UNTRADED = 1e300
+"""Price move per money traded of an asset that was not traded: more than any that was."""
+
+TRADING_FEATURES: list[AssetFeature] = []
+
+
+def _feature(
+    *lenses: str, needs: tuple[str, ...], ranked: bool = False
+) -> Callable[[Callable[[View], FloatArray]], Callable[[View], FloatArray]]:
+    def register(compute: Callable[[View], FloatArray]) -> Callable[[View], FloatArray]:
+        TRADING_FEATURES.append(AssetFeature(compute.__name__, lenses, compute, ranked, needs))
+        return compute
+
+    return register
+
+
+def _annual(variance: FloatArray) -> FloatArray:
+    """Log of the annual deviation of a mean daily variance."""
+    daily = np.maximum(np.sqrt(np.maximum(variance, 0.0)), _FLOOR)
+    return np.log(daily * math.sqrt(BARS_PER_YEAR))
+
+
+def _log_ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:
+    """Log of a ratio of amounts, cut at both ends; 0 where one of them is unknown for want of trades."""
+    ratio = np.full(top.shape, 1.0)
+    np.divide(top, bottom, out=ratio, where=bottom > 0.0)
+    logs = np.log(np.clip(ratio, 1.0 / _MOST, _MOST))
+    return np.where(np.isnan(top) | np.isnan(bottom), np.nan, logs)
+
+
+def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
+    """Signed share of volume, -1 to 1; 0 where nothing was traded."""
+    share = np.where(np.isnan(part) | np.isnan(whole), np.nan, 0.0)
+    np.divide(part, whole, out=share, where=whole > 0.0)
+    return np.clip(share, -1.0, 1.0)
+
+
+def _location(view: View) -> FloatArray:
+    """(2 C - H - L) / (H - L), -1 at the day's low and 1 at its high; 0 where the day has no range."""
+    high, low = view.field("high"), view.field("low")
+    location = np.where(view.listed, 0.0, np.nan)
+    np.divide(2.0 * view.close - high - low, high - low, out=location, where=high > low)
+    return np.clip(location, -1.0, 1.0)
+
+
+def _illiquidity(view: View, window: int) -> FloatArray:
+    """Mean of |r| / (C V) over the traded days of a window (Amihud 2002), per unit of money; 0 where there are none."""
+    traded = view.field("volume") > 0.0
+    known = np.isfinite(view.returns)
+    daily = np.where(known, 0.0, np.nan)
+    np.divide(np.abs(view.returns), view.close * view.field("volume"), out=daily, where=traded & known)
+    days = rolling.total(np.where(known, traded.astype(np.float64), np.nan), window)
+    return np.maximum(rolling.total(daily, window), 0.0) / np.maximum(days, 1.0)
+
+
+@_feature("volatility", "defensive", needs=("high", "low"))
+def parkinson_21(view: View) -> FloatArray:
+    """ln(sqrt(mean of ln(H/L)^2 / (4 ln 2)) sqrt 252) over 21 bars: log annual volatility (Parkinson 1980)."""
+    square = np.log(view.field("high") / view.field("low")) ** 2
+    return _annual(rolling.mean(square, 21) / (4.0 * math.log(2.0)))
+
+
+@_feature("volatility", needs=("open", "high", "low"))
+def garman_klass_5(view: View) -> FloatArray:
+    """ln(sqrt(mean of ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2) sqrt 252) over 5 bars: log annual volatility of the
+    week's trading hours (Garman and Klass 1980)."""
+    ranged = np.log(view.field("high") / view.field("low")) ** 2
+    moved = np.log(view.close / view.field("open")) ** 2
+    return _annual(rolling.mean(0.5 * ranged - (2.0 * math.log(2.0) - 1.0) * moved, 5))
+
+
+@_feature("momentum", "defensive", needs=("high", "low"))
+def close_location_10(view: View) -> FloatArray:
+    """Mean of (2 C - H - L) / (H - L) over 10 bars, -1 to 1: whether days end at their highs (Williams 1972)."""
+    return rolling.mean(_location(view), 10)
+
+
+@_feature("momentum", "growth", needs=("open",))
+def overnight_21(view: View) -> FloatArray:
+    """Sum of ln(O / last C) over 21 bars / (s(63) sqrt 21): the month's nights in deviations (Lou et al. 2019)."""
+    return rolling.total(view.overnight, 21) / (view.spread(63) * math.sqrt(21.0))
+
+
+@_feature("defensive", "correlation", needs=("open",))
+def overnight_risk_63(view: View) -> FloatArray:
+    """Share of sum ln(O / last C)^2 in it and sum ln(C/O)^2 over 63 bars, 0 to 1: gaps (French and Roll 1986)."""
+    night = np.maximum(rolling.total(view.overnight**2, 63), 0.0)
+    day = np.maximum(rolling.total((view.returns - view.overnight) ** 2, 63), 0.0)
+    share: FloatArray = night / np.maximum(night + day, 63.0 * _FLOOR**2)
+    return share
+
+
+@_feature("momentum", needs=("volume",))
+def abnormal_volume_63(view: View) -> FloatArray:
+    """ln(V / mean V over 63 bars), -4.6 to 4.6: attention; the high-volume premium (Gervais et al. 2001)."""
+    return _log_ratio(view.field("volume"), view.volume.mean(63))
+
+
+@_feature("growth", "volatility", needs=("volume",))
+def volume_trend(view: View) -> FloatArray:
+    """ln(mean V over 21 bars / mean V over 252 bars), -4.6 to 4.6: interest in the asset (Lee and Swaminathan 2000)."""
+    return _log_ratio(view.volume.mean(21), view.volume.mean(252))
+
+
+@_feature("defensive", "correlation", ranked=True, needs=("volume",))
+def illiquidity_rank(view: View) -> FloatArray:
+    """Rank of mean |r| / (C V) over the traded of 63 bars among the assets, -1 to 1: illiquidity (Amihud 2002)."""
+    illiquidity = _illiquidity(view, 63)
+    untraded = view.volume.total(63) <= 0.0
+    return np.where(untraded, _UNTRADED, illiquidity)
+
+
+@_feature("volatility", "correlation", needs=("volume",))
+def illiquidity_change(view: View) -> FloatArray:
+    """ln of mean |r| / (C V) over 21 bars / over 252 bars, -4.6 to 4.6: liquidity drying up (Amihud 2002)."""
+    return _log_ratio(_illiquidity(view, 21), _illiquidity(view, 252))
+
+
+@_feature("momentum", "growth", needs=("high", "low", "volume"))
+def money_flow_21(view: View) -> FloatArray:
+    """Sum of V (2 C - H - L) / (H - L) / sum of V over 21 bars, -1 to 1: buying pressure (Chaikin; Williams 1972)."""
+    return _share(rolling.total(_location(view) * view.field("volume"), 21), view.volume.total(21))
+
+
+@_feature("growth", "momentum", needs=("volume",))
+def balance_volume_63(view: View) -> FloatArray:
+    """Sum of sign(r) V / sum of V over 63 bars, -1 to 1: on-balance volume as a share (Granville 1963)."""
+    return _share(rolling.total(np.sign(view.returns) * view.field("volume"), 63), view.volume.total(63))

@@ -1,0 +1,1 @@
+"""Sources of prices: embedded data, files, Yahoo Finance."""

@@ -1,0 +1,1 @@
+"""Synthetic and resampled markets."""

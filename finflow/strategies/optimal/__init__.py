@@ -1,0 +1,1 @@
+"""Optimal policies of markets whose price process is known."""

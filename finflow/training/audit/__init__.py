@@ -1,0 +1,1 @@
+"""Look-ahead audit of a whole configuration."""

@@ -1,0 +1,1 @@
+"""Checkpoints: reading, migration, inspection, provenance."""

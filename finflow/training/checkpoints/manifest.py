@@ -1,0 +1,52 @@
+"""What made a folder: versions, data, configuration, seed, machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from finflow.config import config_hash, dump_run
+from finflow.files import write_together
+from finflow.training.checkpoints.checkpoints import CONFIG
+from finflow.training.data.materials import Materials
+
+MANIFEST = "manifest.json"
+LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")
+
+
+def manifest_text(materials: Materials, device: torch.device, **facts: object) -> str:
+    """The manifest as JSON; ``facts`` are added to it."""
+    config = materials.config
+    content = {
+        "data": materials.panel.describe(),
+        "data_sha256": materials.panel.sha256,
+        "configuration_sha256": config_hash(config),
+        "seed": config.train.seed,
+        "device": str(device),
+        "threads": config.train.threads,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        "versions": {name: version(name) for name in LIBRARIES},
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        **facts,
+    }
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def write_manifest(folder: Path, materials: Materials, device: torch.device, **facts: object) -> None:
+    """Write the manifest and the configuration of a folder that is no run's.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    write_together(
+        {folder / CONFIG: dump_run(materials.config), folder / MANIFEST: manifest_text(materials, device, **facts)}
+    )

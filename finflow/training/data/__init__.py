@@ -1,0 +1,1 @@
+"""Data of one training: prices, features, behaviour data, replay, reward units."""

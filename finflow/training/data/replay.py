@@ -1,0 +1,327 @@
+"""Transitions and the market they happened in: a batch is a gather.
+
+No action of ours moves the features, so a transition holds the bar and the portfolio, and the features of its two
+states are looked up in the market's own tensors.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch, States
+from finflow.env.decision import DecisionProcess, PortfolioState, WorldState
+from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.strategies.behaviour import FAMILIES, family_tables
+from finflow.training.data.reward_units import RewardUnits
+
+ONLINE = len(SOURCES)  # the family of the agent's own transitions
+SMALLEST_TOTAL = 1e-12  # of what is scaled to a whole
+
+
+class MarketTensors(NamedTuple):
+    """The market's features on the learner's device.
+
+    Attributes
+    ----------
+    assets : Tensor, (bars, assets, F + 1)
+    market : Tensor, (bars, M)
+    lag : int
+    complete : bool
+        Whether every asset is listed at every bar.
+    members : Tensor or None, (pool, n)
+        Assets of each sub-universe: states are then narrowed to these.
+    named : Tensor, (bars, 5, K), optional
+        What the rules of the five families name at every bar, on average over each family's variants.
+    """
+
+    assets: Tensor
+    market: Tensor
+    lag: int
+    complete: bool
+    members: Tensor | None = None
+    named: Tensor | None = None
+
+    @classmethod
+    def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
+        """The features of a decision process, and what the families name in it if that is wanted."""
+        assets = torch.from_numpy(process.asset_features).to(device)
+        market = torch.from_numpy(process.market_features.copy()).to(device)
+        named = None
+        if with_families:
+            tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
+            named = torch.from_numpy(np.stack([table.mean(axis=0) for table in tables], axis=1)).float().to(device)
+        members = None if process.members is None else torch.from_numpy(process.members).to(device)
+        complete = bool((process.asset_features[:, :, -1] > 0.0).all())
+        return cls(assets, market, process.lag, complete, members, named)
+
+    @property
+    def n_weights(self) -> int:
+        """Weights of a state: the assets that an episode has, and cash."""
+        return 1 + (self.assets.shape[1] if self.members is None else self.members.shape[1])
+
+    def states(
+        self,
+        bars: Tensor,
+        portfolio: Tensor,
+        noise: Generator | None = None,
+        scale: float = 0.0,
+        universe: Tensor | None = None,
+    ) -> States:
+        """States at decision bars, with Gaussian noise on the features if asked for.
+
+        Parameters
+        ----------
+        bars : int Tensor, (groups,)
+        portfolio : Tensor, (batch, K + 3)
+            In groups of one size, one for each bar.
+        noise : Generator, optional
+        scale : float
+            Deviation of the noise; the features' own is one.
+        universe : int Tensor, (groups,), optional
+            Sub-universes, where the market has any; all of the assets when left out.
+        """
+        rows = bars - self.lag
+        market = self.market[rows]
+        if self.members is None or universe is None:
+            assets = self.assets[rows]
+        else:
+            inside = self.members[universe]
+            assets = self.assets[rows.unsqueeze(1), inside]
+            portfolio = self.narrowed(portfolio, universe.repeat_interleave(len(portfolio) // len(universe)))
+        if scale > 0.0 and noise is not None:
+            market = market + scale * torch.randn(market.shape, generator=noise, device=market.device)
+            drawn = torch.randn(assets.shape, generator=noise, device=assets.device)
+            drawn[..., -1] = 0.0  # the last column says whether an asset is listed
+            assets = assets + scale * drawn
+        return States(assets, market, portfolio, self.complete)
+
+    def families(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
+        """What the families' rules name for decisions at ``bars`` (groups,), as `env.worlds.restricted` narrows it.
+
+        Returns
+        -------
+        Tensor, (groups, 5, K), or None where it is not wanted
+        """
+        if self.named is None:
+            return None
+        named = self.named[bars - self.lag]
+        if self.members is None or universe is None:
+            return named
+        inside = self.members[universe].unsqueeze(1).expand(-1, named.shape[1], -1)
+        risky, cash = named.gather(2, inside), named[..., -1:]
+        total = risky.sum(dim=-1, keepdim=True)
+        equal = torch.full_like(risky, 1.0 / risky.shape[-1])
+        shares = torch.where(total > SMALLEST_TOTAL, risky / total.clamp(min=SMALLEST_TOTAL), equal)
+        return torch.cat([(1.0 - cash) * shares, cash], dim=-1)
+
+    def narrowed(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
+        """Of each of ``portfolios`` (batch, K + ...) the columns of its own assets, of cash, and what follows."""
+        if self.members is None or universe is None:
+            return portfolios
+        n_assets = self.assets.shape[1]
+        rest = torch.arange(n_assets, portfolios.shape[1], device=portfolios.device).expand(len(portfolios), -1)
+        return portfolios.gather(1, torch.cat([self.members[universe], rest], dim=1))
+
+    def widened(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
+        """Portfolios of sub-universes (batch, n + 1) among all weights, with nothing outside."""
+        if self.members is None or universe is None:
+            return portfolios
+        n_assets = self.assets.shape[1]
+        cash = torch.full((len(portfolios), 1), n_assets, dtype=torch.int64, device=portfolios.device)
+        wide = portfolios.new_zeros(len(portfolios), n_assets + 1)
+        return wide.scatter(1, torch.cat([self.members[universe], cash], dim=1), portfolios)
+
+
+class Transitions:
+    """A fixed store of transitions, a ring once it is full.
+
+    Parameters
+    ----------
+    capacity : int
+    n_weights : int
+        K.
+    portfolio_size : int
+        K + 3.
+    device : torch.device
+    slack : int
+        Older transitions kept beside, which are not drawn: ``forget_after`` can go back so far and lose nothing.
+    universes : bool
+        Whether a transition remembers the sub-universe of its episode.
+
+    Attributes
+    ----------
+    columns : dict of Tensor
+        Everything stored; rewards are raw.
+    written : int
+        Transitions ever written, less those forgotten.
+    first : int
+        The oldest that is still there, counted as ``written`` is.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        n_weights: int,
+        portfolio_size: int,
+        device: torch.device,
+        slack: int = 0,
+        universes: bool = False,
+    ) -> None:
+        widths = {
+            "portfolio": portfolio_size,
+            "next_portfolio": portfolio_size,
+            "action": n_weights,
+            "next_action": n_weights,
+        }
+        self.places = places = capacity + slack
+        self.columns = {name: torch.zeros(places, width, device=device) for name, width in widths.items()}
+        for name in ("reward", "terminated", "calibration", "behaviour_return"):
+            self.columns[name] = torch.zeros(places, device=device)
+        for name in ("bar", "family"):
+            self.columns[name] = torch.zeros(places, dtype=torch.int64, device=device)
+        if universes:
+            self.columns["universe"] = torch.zeros(places, dtype=torch.int64, device=device)
+        self.capacity = capacity
+        self.written = self.first = 0
+
+    def __len__(self) -> int:
+        return min(self.written - self.first, self.capacity)
+
+    @property
+    def occupied(self) -> int:
+        """Places that hold something, drawn from or not."""
+        return self.places if self.first > 0 else self.written
+
+    @property
+    def device(self) -> torch.device:
+        """Where the columns are."""
+        return self.columns["bar"].device
+
+    @classmethod
+    def of(cls, dataset: OfflineDataset, device: torch.device, universes: bool = False) -> Transitions:
+        """All transitions of an offline dataset."""
+        n_weights, size = dataset.action.shape[1], dataset.portfolio.shape[1]
+        store = cls(len(dataset), n_weights, size, device, universes=universes)
+        stored = dataset.arrays()
+        store.add(**{name: stored[name] for name in store.columns if name in stored})
+        return store
+
+    def add(self, **rows: NDArray[Any]) -> None:
+        """Append rows, (n, ...) each; the oldest go when the store is full. Columns left out are zero."""
+        count = len(rows["bar"])
+        places = (self.written + torch.arange(count)) % self.places
+        for name, column in self.columns.items():
+            if name in rows:
+                column[places] = torch.as_tensor(np.ascontiguousarray(rows[name])).to(column.device, column.dtype)
+            else:
+                column[places] = 0
+        self.written += count
+        self.first = max(self.first, self.written - self.places)
+
+    def forget_after(self, written: int) -> int:
+        """Take the newest transitions back, down to so many written; returns how many there were."""
+        count = self.written - max(written, self.first)
+        self.written -= count
+        return count
+
+    def add_steps(
+        self,
+        before: NDArray[np.float64],
+        state: PortfolioState,
+        action: NDArray[np.float32],
+        reward: NDArray[np.float64],
+        after: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        calibration: NDArray[np.float32],
+        kept: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Append one vector step of the agent's own.
+
+        Parameters
+        ----------
+        before, after : array, (N, K + 3)
+            Observed portfolios.
+        state : PortfolioState
+            Before the step.
+        action : array, (N, K)
+        reward, terminated, calibration : array, (N,)
+        kept : array, (N,), optional
+            Which of them to append; all when left out.
+        """
+        rows = {
+            "bar": state.bar,
+            "portfolio": before,
+            "action": action,
+            "reward": reward,
+            "next_portfolio": after,
+            "terminated": terminated,
+            "family": np.full(len(reward), ONLINE),
+            "calibration": calibration,
+            **({"universe": state.universe} if isinstance(state, WorldState) else {}),
+        }
+        self.add(**(rows if kept is None else {name: values[kept] for name, values in rows.items()}))
+
+    def draw(self, count: int, generator: Generator) -> dict[str, Tensor]:
+        """Rows drawn uniformly with replacement."""
+        device = self.columns["bar"].device
+        oldest = self.written - len(self)
+        drawn = torch.randint(len(self), (count,), generator=generator, device=device)
+        return self.rows((drawn + oldest) % self.places)
+
+    def rows(self, places: Tensor) -> dict[str, Tensor]:
+        """Rows at given places."""
+        return {name: column[places] for name, column in self.columns.items()}
+
+
+def make_batch(
+    rows: dict[str, Tensor],
+    market: MarketTensors,
+    units: RewardUnits,
+    noise: Generator | None = None,
+    noise_scale: float = 0.0,
+    group_size: int = 1,
+) -> Batch:
+    """Look up the features of both states and put the rewards into the learners' units.
+
+    Parameters
+    ----------
+    rows : dict of Tensor
+        From one store, or from several joined.
+    market : MarketTensors
+    units : RewardUnits
+        Of the rewards, which the store keeps raw.
+    noise : Generator, optional
+    noise_scale : float
+        Of the observation noise.
+    group_size : int
+        Every so many rows are of one bar, and share its market.
+    """
+    bars, universe = rows["bar"][::group_size], rows.get("universe")
+    shared = None if universe is None else universe[::group_size]
+    named = market.families(bars, shared)
+    bars = torch.cat([bars, bars + 1])
+    shared = None if shared is None else shared.repeat(2)
+    portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
+    return Batch(
+        both=market.states(bars, portfolios, noise, noise_scale, shared),
+        actions=market.narrowed(rows["action"], universe),
+        rewards=units.scaled(rows["reward"], rows["bar"], universe),
+        terminated=rows["terminated"],
+        next_actions=market.narrowed(rows["next_action"], universe),
+        families=rows["family"],
+        calibrations=rows["calibration"],
+        behaviour_returns=rows["behaviour_return"],
+        references=units.references(rows["bar"], universe),
+        named=named,
+    )
+
+
+def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Rows of several stores, one after the other."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,1 @@
+"""Logs, progress display and profiles of a run."""

@@ -1,0 +1,1 @@
+"""The offline and the online phase, and the state that both advance."""

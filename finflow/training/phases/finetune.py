@@ -1,0 +1,235 @@
+"""The online phase: the B-Cell acts, remembers, and learns from what it did and from what was done before."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from finflow.agent.batch import Batch
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.config import Config, TrainConfig
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision import PortfolioState, WorldState
+from finflow.offline.dataset import OfflineDataset
+from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.training.data.replay import MarketTensors, Transitions, joined, make_batch
+from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
+from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.schedules import between
+from finflow.training.phases.state import ONLINE, OnlineWorld
+
+COVERAGE_POOL = 65_536
+CALIBRATION_ROWS = 4096  # states valued at once
+
+
+def vector_steps(config: Config, episodes: int) -> int:
+    """Vector steps in which ``episodes`` episodes are played, whole ones where the portfolios divide them."""
+    return math.ceil(episodes * config.env.episode_length / config.train.n_envs)
+
+
+def ramp_share(train: TrainConfig, done: int) -> float:
+    """Share of the policy's learning rate in the update after ``done``: a line up from where the policy may move.
+
+    Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
+    """
+    return min(max(done - train.critic_only_updates + 1, 0) / train.actor_ramp_updates, 1.0)
+
+
+class CoveragePool:
+    """Portfolios that cover the simplex, drawn once, for CQL's proposals.
+
+    Parameters
+    ----------
+    seed : int
+    n_weights : int
+    device : torch.device
+    """
+
+    def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
+        rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
+        portfolios, log_density = draw_coverage(rng, COVERAGE_POOL, n_weights)
+        self.portfolios = torch.from_numpy(portfolios).float().to(device)
+        self.log_density = torch.from_numpy(log_density).float().to(device)
+
+    def draw(self, batch: int, proposals: int, generator: Generator) -> CoverageProposals:
+        """Proposals for a batch of states."""
+        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=self.portfolios.device)
+        return CoverageProposals(self.portfolios[places], self.log_density[places])
+
+
+@torch.no_grad()
+def calibrate(
+    store: Transitions, bcell: BCell, market: MarketTensors, units: RewardUnits, dataset: OfflineDataset
+) -> None:
+    """Write what Cal-QL does not push values under at every stored state, as ``bcell.calibration`` says.
+
+    The raw returns-to-go are discounted rewards to the end of each episode, and the fitted value of where it was cut:
+    that is our doing, not the market's.
+    """
+    raw = bcell.config.calibration == "returns"
+    bars, portfolios, universe = store.columns["bar"], store.columns["portfolio"], store.columns.get("universe")
+    if raw:
+        bars, portfolios = bars + 1, store.columns["next_portfolio"]
+    fitted = torch.empty_like(store.columns["calibration"])
+    for start in range(0, len(store), CALIBRATION_ROWS):
+        rows = slice(start, min(start + CALIBRATION_ROWS, len(store)))
+        drawn = None if universe is None else universe[rows]
+        states = market.states(bars[rows], portfolios[rows], universe=drawn)
+        fitted[rows] = bcell.behaviour_value.of_behaviour(states)
+    if raw:
+        returns = lambda_returns(
+            units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
+            fitted.double().cpu().numpy(),
+            dataset.terminated,
+            episode_ends(dataset.episode, dataset.terminated),
+            bcell.config.gamma,
+            1.0,
+        )
+        fitted.copy_(torch.from_numpy(returns))
+    store.columns["calibration"].copy_(fitted)
+
+
+def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int64] | None:
+    """Sub-universes of N portfolios, (N,), in a market that has any."""
+    if market.members is None or not isinstance(state, WorldState):
+        return None
+    drawn: NDArray[np.int64] = state.universe
+    return drawn
+
+
+def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
+    """Every portfolio takes one decision drawn from the policy, and remembers it."""
+    env, process = world.env, run.materials.learning.process
+    state, before = env.state, process.observed_portfolio(env.state)
+    bars = torch.as_tensor(state.bar, device=run.device)
+    drawn = universe_of(state, market)
+    universe = None if drawn is None else torch.as_tensor(drawn, device=run.device)
+    states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device), universe=universe)
+    action = market.widened(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
+    with torch.no_grad():
+        calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
+    _, reward, terminated, _, info = env.step(action)
+    after = process.observed_portfolio(info.get("final_state", env.state))
+    kept = run.guard.learnable(reward)
+    world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
+    chosen = slice(None) if kept is None else kept
+    units.remember(reward[chosen], state.bar[chosen], None if drawn is None else drawn[chosen])
+    run.state.counters.vector_step += 1
+
+
+def mixed_batch(
+    run: TrainingRun,
+    offline: Transitions,
+    online: Transitions,
+    market: MarketTensors,
+    units: RewardUnits,
+    progress: float,
+) -> Batch:
+    """Offline and online transitions in one batch, the offline share annealed."""
+    train, noise = run.config.train, run.state.noise
+    share = between(train.offline_share_start, train.offline_share_end, progress)
+    n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
+    parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
+    rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
+    return make_batch(joined(rows), market, units, noise, train.observation_noise)
+
+
+def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+    """Fine-tune the B-Cell to the end of the online phase, from wherever the state stands.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Its state's ``bcell`` and ``world`` are used.
+    dataset : OfflineDataset
+
+    Returns
+    -------
+    dict
+        The last update's losses and validation metrics.
+    """
+    config, train, counters = run.config, run.config.train, run.state.counters
+    bcell, world = run.state.bcell, run.state.world
+    if bcell is None or world is None:
+        raise ValueError("the online phase has not begun")
+    market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    units = reward_units(run, dataset)
+    fill_window(units, dataset)
+    offline = Transitions.of(dataset, run.device, market.members is not None)
+    calibrate(offline, bcell, market, behaviour_units(units, dataset, train.reward_normalization), dataset)
+    run.probe = probe_states(run, offline, market)
+    run.guard.begin(bcell, bcell.policy, run.probe, dataset.reward_scale)
+    pool = CoveragePool(train.seed, market.n_weights, run.device)
+    warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
+    total = steps * train.updates_per_vector_step
+    run.progress.start_phase(f"{ONLINE} (B-Cell)", total, done=counters.phase_update)
+    if counters.vector_step == 0:
+        run.validate(bcell.deployed, {"episode": 0.0})
+    result: dict[str, float] = {}
+    metrics: dict[str, Tensor] = {}
+    while counters.vector_step < warmup + steps:
+        step_world(run, bcell, world, market, units)
+        if counters.vector_step <= warmup:
+            run.stop_if_asked()
+            continue
+        episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
+        rewound = False
+        for _ in range(train.updates_per_vector_step):
+            done = counters.phase_update
+            if done == train.critic_only_updates:
+                run.guard.settle()
+            batch = mixed_batch(run, offline, world.replay, market, units, done / total)
+            coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
+            found: dict[str, Tensor] = {}
+            if run.guard.accepts(batch):
+                bcell.follow_schedule(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
+                found = bcell.update_sac(
+                    batch,
+                    coverage,
+                    run.state.noise,
+                    done,
+                    actor=done >= train.critic_only_updates,
+                    alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
+                    target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
+                )
+                bcell.follow_average((done + 1) / total)
+            run.state.entropy_schedule.step()
+            run.state.target_entropy_schedule.step()
+            metrics = found or metrics
+            rewound = run.count_update(found, {"episode": episode})
+            if rewound:
+                break
+        if rewound:
+            run.stop_if_asked()
+            continue
+        result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
+        run.stop_if_asked()
+    run.progress.end_phase()
+    return result
+
+
+def _between_updates(
+    run: TrainingRun, bcell: BCell, metrics: dict[str, Tensor], episode: float, last: bool
+) -> dict[str, float]:
+    """Validate and write checkpoints where they are due; the counters decide, never the clock."""
+    train, updates = run.config.train, run.state.counters.phase_update
+    step = train.updates_per_vector_step
+    result: dict[str, float] = {}
+    if last or _crossed(updates, step, train.validation_updates):
+        found = run.validate(bcell.deployed, {"episode": episode})
+        result = {**{name: float(value) for name, value in metrics.items()}, **found}
+    per_step = train.n_envs / run.config.env.episode_length
+    due = math.floor(episode / train.checkpoint_interval) > math.floor((episode - per_step) / train.checkpoint_interval)
+    if last or due or _crossed(updates, step, train.checkpoint_updates):
+        run.checkpoint()
+    return result
+
+
+def _crossed(count: int, step: int, interval: int) -> bool:
+    """Whether the last ``step`` counts reached a multiple of ``interval``."""
+    return count // interval > (count - step) // interval

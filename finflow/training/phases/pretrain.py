@@ -1,0 +1,206 @@
+"""The offline phase: passes of the configured method over the behaviour's transitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.batch import States
+from finflow.agent.learners.offline_learner import OfflineLearner
+from finflow.agent.losses.risk import needs_quantiles
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config, RewardNormalizationConfig
+from finflow.offline.dataset import OfflineDataset
+from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.training.data.normalization import RewardNormalizer
+from finflow.training.data.ordering import epoch_order, group_size, markets_of, n_groups
+from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.off_policy import fitted_q_value
+from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.state import OFFLINE, seeded
+
+ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
+RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew
+VALUE_ROWS = 4096  # states valued at once
+
+
+class Epochs:
+    """How the offline phase walks over the data.
+
+    Parameters
+    ----------
+    config : Config
+    dataset : OfflineDataset
+
+    Attributes
+    ----------
+    group_size : int
+        Transitions of one bar that share a row of the market.
+    groups : int
+        Of a batch.
+    updates : int
+        Of an epoch: whole batches; one where the data are fewer.
+    """
+
+    def __init__(self, config: Config, dataset: OfflineDataset) -> None:
+        self.seed = config.train.seed
+        self.bars = markets_of(
+            torch.from_numpy(dataset.bar.astype(np.int64)), torch.from_numpy(dataset.universe.astype(np.int64))
+        )
+        self.group_size = group_size(self.bars, config.offline.group_size, config.train.offline_batch_size)
+        available = n_groups(self.bars, self.group_size)
+        self.groups = min(config.train.offline_batch_size // self.group_size, available)
+        self.updates = max(available // self.groups, 1)
+        self.total = config.train.offline_training_epochs * self.updates
+        self._order: tuple[tuple[int, int], Tensor] | None = None
+
+    def rows(self, update: int, rollbacks: int = 0) -> Tensor:
+        """Rows of the batch of an update, (groups * group_size,); in another order after each rollback."""
+        epoch, place = divmod(update, self.updates)
+        key = epoch, rollbacks
+        if self._order is None or self._order[0] != key:
+            generator = order_generator(self.seed, epoch, rollbacks)
+            self._order = key, epoch_order(self.bars, self.group_size, generator)
+        return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
+
+    def returns_due(self, update: int) -> bool:
+        """Whether the behaviour's returns are to be computed anew before an update."""
+        epoch, place = divmod(update, self.updates)
+        interval = max(self.total // self.updates // RETURN_REFRESHES, 1)
+        return place == 0 and epoch % interval == 0
+
+
+def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
+    """Draws the order of an epoch: another one for each epoch, and for the same epoch after each rollback."""
+    if rollbacks == 0:
+        return seeded(seed, ORDER_PURPOSE + epoch)
+    words = np.random.SeedSequence([seed, ORDER_PURPOSE, rollbacks, epoch])
+    return Generator().manual_seed(int(words.generate_state(1, np.uint64)[0]))
+
+
+def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+    """Train to the end of the offline phase, from wherever the state stands.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Its state's ``learner`` is trained.
+    dataset : OfflineDataset
+
+    Returns
+    -------
+    dict
+        The last update's losses (``v_loss``, ``q_loss``, ``policy_loss`` among others) and validation metrics.
+    """
+    config, state = run.config, run.state
+    train, counters, learner = config.train, state.counters, state.learner
+    if learner is None or state.behaviour_returns is None:
+        raise ValueError("the offline phase is over")
+    policy = learner.policy
+    if not isinstance(policy, ExpertPolicy):
+        raise TypeError("the offline phase of a market trains an ExpertPolicy")
+    market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    store = Transitions.of(dataset, run.device, market.members is not None)
+    store.columns["behaviour_return"] = state.behaviour_returns
+    units = reward_units(run, dataset)
+    fill_window(units, dataset)
+    epochs = Epochs(config, dataset)
+    run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
+    run.probe = probe_states(run, store, market)
+    run.guard.begin(learner, policy, run.probe, dataset.reward_scale)
+    metrics: dict[str, Tensor] = {}
+    result: dict[str, float] = {}
+    while counters.phase_update < epochs.total:
+        done = counters.phase_update
+        run.guard.travel(learner.travels(done / epochs.total), begins=not learner.travels((done - 1) / epochs.total))
+        if epochs.returns_due(done):
+            refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
+        rows = store.rows(epochs.rows(done, run.guard.rollbacks).to(run.device))
+        batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
+        found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
+        metrics |= found
+        if run.count_update(found, {"epoch": float(done // epochs.updates)}):
+            metrics = {}
+            run.stop_if_asked()
+            continue
+        last = counters.phase_update == epochs.total
+        if last or counters.phase_update % train.validation_updates == 0:
+            facts = {}
+            if last and config.offline.evaluation_updates:
+                facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
+            validated = run.validate(policy, facts)
+            result = {**{name: float(value) for name, value in metrics.items()}, **facts, **validated}
+        if last or counters.phase_update % train.checkpoint_updates == 0:
+            run.checkpoint()
+        run.stop_if_asked()
+    run.progress.end_phase()
+    return result
+
+
+def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
+    """The units of a run, in both phases."""
+    reference = run.config.train.reward_reference
+    units = RewardUnits.of(run.materials.learning.process, dataset.reward_scale, reference, run.device)
+    return units._replace(normalizer=run.state.reward_normalizer, whole_spread=needs_quantiles(run.config.bcell))
+
+
+def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
+    """Begin the window of reward normalisation with the behaviour's rewards, which the online ones then push out.
+
+    So both phases learn in the same units. The behaviour's are taken evenly from the whole of the data.
+    """
+    if units.normalizer is None or units.normalizer.get_statistics()["count"]:
+        return
+    places = np.linspace(0, len(dataset) - 1, min(units.normalizer.window_size, len(dataset))).astype(np.int64)
+    units.remember(dataset.reward[places].astype(np.float64), dataset.bar[places], dataset.universe[places])
+
+
+def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNormalizationConfig) -> RewardUnits:
+    """The units that the online phase begins with: those of a window that holds the behaviour's rewards alone.
+
+    They are the same whenever they are asked for, however far the window of the training has moved.
+    """
+    if units.normalizer is None:
+        return units
+    beginning = units._replace(normalizer=RewardNormalizer.of(keys))
+    fill_window(beginning, dataset)
+    return beginning
+
+
+def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
+    """Recorded states, evenly apart in the data, on which the guard looks at the policy."""
+    count = min(run.config.guard.stability.probe_states, len(store))
+    places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
+    rows = store.rows(places)
+    return market.states(rows["bar"], rows["portfolio"], universe=rows.get("universe"))
+
+
+@torch.no_grad()
+def refresh_returns(
+    returns: Tensor,
+    learner: OfflineLearner,
+    store: Transitions,
+    market: MarketTensors,
+    units: RewardUnits,
+    dataset: OfflineDataset,
+    config: Config,
+) -> None:
+    """Write the behaviour's lambda-returns, in scaled rewards, bootstrapped from V_mu as it stands."""
+    values = np.empty(len(dataset))
+    universe = store.columns.get("universe")
+    for start in range(0, len(dataset), VALUE_ROWS):
+        rows = slice(start, min(start + VALUE_ROWS, len(dataset)))
+        drawn = None if universe is None else universe[rows]
+        states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows], universe=drawn)
+        values[rows] = learner.value.of_behaviour(states).cpu().numpy()
+    found = lambda_returns(
+        units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
+        values,
+        dataset.terminated,
+        episode_ends(dataset.episode, dataset.terminated),
+        config.bcell.gamma,
+        config.offline.td_lambda,
+    )
+    returns.copy_(torch.from_numpy(found))

@@ -1,0 +1,1 @@
+"""Evidence about finflow that takes long to make: `make evidence`."""

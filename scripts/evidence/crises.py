@@ -1,0 +1,64 @@
+"""Evidence about what a trained gate does in crises on the embedded market, in training and validation windows.
+
+Trainings are of the defaults, in the reduced size of docs/generalisation.md. The gate is looked at where
+the policy ended, by the crisis score that the agent was told (`finflow.evaluation.analysis.gate_states`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finflow.agent.networks.policy import EXPERTS
+from finflow.config import Config
+from finflow.errors import EvidenceError
+from finflow.evaluation.analysis.gate_states import STATES
+from finflow.training.judging.expert_portfolios import gate_on
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.generalisation import REDUCED
+from scripts.evidence.offline_methods import half_width
+from scripts.evidence.variants import Variant
+
+__all__ = ["crises_table", "crises_variants", "train_and_look"]
+
+
+def crises_variants(seeds: int, size: Mapping[str, object] = REDUCED) -> list[Variant]:
+    """The defaults in the reduced size, a training a seed."""
+    return [Variant("crises", tuple(range(seeds)), dict(size), measure=train_and_look)]
+
+
+def train_and_look(config: Config) -> dict[str, Any]:
+    """Train, and read the gate off by state of the market: on the training window, and on validation."""
+    began = time.process_time()
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    trainer.finetune()
+    materials = trainer.materials
+    windows = {"training": materials.split.train, "validation": materials.split.validation}
+    fitted = materials.features.fitted
+    if fitted is None:
+        raise EvidenceError("nothing was fitted on this market, and so it has no crisis score")
+    found = {name: gate_on(trainer.policy, materials.process, one, fitted.crisis) for name, one in windows.items()}
+    return {"gate": found, "seconds": {"processor": round(time.process_time() - began, 1)}}
+
+
+def crises_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: a row for each window and state; mean share in percent over seeds, with half its 95 % interval."""
+    lines = [f"| window | the market | decisions | {' | '.join(EXPERTS)} | cash in the aim |"]
+    lines.append(f"|---|---|---|{'---|' * (len(EXPERTS) + 1)}")
+    for window in results[0]["gate"]:
+        for state in STATES:
+            own = [found["gate"][window][state] for found in results if state in found["gate"][window]]
+            if not own:
+                continue
+            shares = [[one["gate"][name] for one in own] for name in EXPERTS] + [[one["cash"] for one in own]]
+            lines.append(f"| {window} | {state} | {own[0]['decisions']:,} | {' | '.join(map(_percent, shares))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(values: Sequence[float]) -> str:
+    known = 100.0 * np.array(values)
+    return f"{known.mean():.1f}" + (f" ± {half_width(known):.1f}" if len(known) > 1 else "")

@@ -1,0 +1,409 @@
+"""What each device against memorising is worth, by walk-forward: trainings judged on years that they never saw.
+
+Everything that chooses lies within training and validation windows. Each configuration is trained for every fold and
+seed, in a reduced size that is the same for all; they are ranked by the mean of what a training earns over equal weight
+less a multiple of its standard error. What is chosen then meets other markets: `other_markets`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.metrics import sharpe, summarise
+from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.experiments.jobs.protocols import plan_of
+from finflow.experiments.jobs.trainings import train_all
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.strategies.classical import COMPARED, named_strategy
+from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
+from finflow.training.checkpoints.opened import run_folder_of
+from finflow.training.data.materials import choose_device, process_on
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.logs.logging import METRICS
+from finflow.training.phases.generalisation import PREFIX
+from scripts.evidence.variants import Variant
+
+FloatArray = NDArray[np.float64]
+Result = Mapping[str, Any]
+
+FOLDS = 3
+MULTIPLE = 1.0  # standard errors that are taken off a mean before it ranks
+#: What makes a training about a tenth of the default one: the same for every configuration.
+REDUCED: dict[str, object] = {
+    "bcell.hidden_dim": 64,
+    "train.offline_episodes": 160,
+    "train.offline_training_epochs": 15,
+    "train.online_episodes": 80,
+    "train.validation_updates": 500,
+    "train.checkpoint_updates": 2000,
+    "train.critic_only_updates": 200,
+    "offline.evaluation_updates": 0,
+    "evaluation.protocol.folds": FOLDS,
+}
+#: What a training without any device has in place of the defaults, which were chosen among those below.
+BARE: dict[str, object] = {"bcell.anchor.weight": 0.0, "bcell.anchor.to": "pretrained", "bcell.gate_balance": 0.0}
+UNIVERSES: dict[str, object] = {"worlds.assets": 10}
+BOOTSTRAPS: dict[str, object] = {"worlds.bootstraps": 2}
+COSTS: dict[str, object] = {"worlds.cost_low": 0.5, "worlds.cost_high": 3.0}
+ANCHOR: dict[str, object] = {"bcell.anchor.weight": 1.0, "bcell.anchor.to": "pretrained"}
+DECAY: dict[str, object] = {
+    "bcell.actor_weight_decay": 1.0,
+    "bcell.critic_weight_decay": 1.0,
+    "bcell.dropout": 0.1,
+}
+AVERAGE: dict[str, object] = {"bcell.averaging.kind": "swa"}
+NOISE: dict[str, object] = {"train.observation_noise": 0.1}
+FLOOR: dict[str, object] = {"bcell.trade_rate_floor": 0.05}
+SPREAD: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-weight"}
+OPEN: dict[str, object] = {"bcell.gate_balance": 0.3}
+SLEEVE: dict[str, object] = {**ANCHOR, "bcell.anchor.to": "equal-sleeve"}
+CONFIGURATIONS: dict[str, dict[str, object]] = {
+    name: {**BARE, **devices}
+    for name, devices in {
+        "no-device": {},
+        "sub-universes": UNIVERSES,
+        "bootstrap": BOOTSTRAPS,
+        "random-costs": COSTS,
+        "anchor": ANCHOR,
+        "decay-and-dropout": DECAY,
+        "averaging": AVERAGE,
+        "noise": NOISE,
+        "rate-floor": FLOOR,
+        "anchor-to-equal-weight": SPREAD,
+        "anchor-to-equal-weight-and-open-gate": {**SPREAD, **OPEN},
+        "anchor-to-equal-sleeve-and-open-gate": {**SLEEVE, **OPEN},
+        "worlds-and-anchor": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **AVERAGE, **FLOOR},
+        "all": {**UNIVERSES, **BOOTSTRAPS, **COSTS, **ANCHOR, **DECAY, **AVERAGE, **NOISE, **FLOOR},
+    }.items()
+}
+"""What is compared, by the keys that decide it. Every one that was ever tried belongs here: they are counted."""
+#: Name -> seeds after which it was given up: the last four by the rule after three seeds.
+GIVEN_UP = {"noise": 3, "random-costs": 3, "rate-floor": 3, "averaging": 3}
+CLASSICAL = "classical"
+#: What is off unless somebody turns it on, as users were promised: a default may not have it.
+PROMISED_OFF = (*DECAY, *NOISE)
+
+
+def walk_forward_variants(
+    seeds: int,
+    configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS,
+    size: Mapping[str, object] = REDUCED,
+) -> list[Variant]:
+    """A variant for each configuration and fold, and the classical strategies on the same windows.
+
+    Parameters
+    ----------
+    seeds : int
+        Of each configuration and fold, but for those that were given up before.
+    configurations : mapping
+        Name -> keys that differ from the defaults.
+    size : mapping
+        What all have in common, ``evaluation.protocol.folds`` among it.
+    """
+    folds = range(1, int(str(size["evaluation.protocol.folds"])) + 1)
+    variants = [
+        Variant(
+            f"generalisation-{name}-fold-{fold}",
+            tuple(range(min(seeds, GIVEN_UP.get(name, seeds)))),
+            {**size, **overrides},
+            measure=partial(train_and_judge, name=name, fold=fold),
+        )
+        for name, overrides in configurations.items()
+        for fold in folds
+    ]
+    rules = [
+        Variant(f"generalisation-{CLASSICAL}-fold-{fold}", (0,), dict(size), measure=partial(judge_rules, fold=fold))
+        for fold in folds
+    ]
+    return [*rules, *variants]
+
+
+def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
+    """Train one fold, and judge its best checkpoint, beside equal weight, on the fold's own window."""
+    began = time.process_time()
+    plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
+    cut, seed = plan.folds[fold - 1], config.train.seed
+    training = plan.training(cut, seed)
+    (path,) = train_all([training], {training.market: plan.panel})
+    checkpoint = read_checkpoint(path)
+    seconds = round(time.process_time() - began, 1)
+    device = choose_device(config.train.device)
+    process = process_on(training.materials(plan.panel), plan.panel)
+    policy = policy_of(checkpoint, device)
+    strategies = [AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)]
+    agent, equal = run_backtests(process, cut.tests[0], strategies)
+    rows = pd.read_json(run_folder_of(path) / METRICS, lines=True)
+    measured = rows[rows["update"] <= checkpoint.counters["update"]] if PREFIX + "train_sharpe" in rows else rows
+    return {
+        "configuration_name": name,
+        "fold": fold,
+        "window": [str(agent.dates[0]), str(agent.dates[-1])],
+        "seconds": {"processor": seconds},
+        "training": _last_measured(measured),
+        "judged": _figures(agent, config),
+        "equal_weight": _figures(equal, config),
+        "active": _rounded(agent.returns - equal.returns),
+    }
+
+
+def judge_rules(config: Config, fold: int) -> dict[str, Any]:
+    """The classical strategies on a fold's window."""
+    began = time.process_time()
+    plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
+    cut = plan.folds[fold - 1]
+    process = process_on(plan.training(cut, config.train.seed).materials(plan.panel), plan.panel)
+    names = dict.fromkeys((BASELINE, *COMPARED))
+    played = run_backtests(process, cut.tests[0], [named_strategy(name, config.evaluation) for name in names])
+    return {
+        "configuration_name": CLASSICAL,
+        "fold": fold,
+        "seconds": {"processor": round(time.process_time() - began, 1)},
+        "strategies": {run.name: _figures(run, config) for run in played},
+        "equal_weight_returns": _rounded(played[0].returns),
+    }
+
+
+def _rounded(returns: FloatArray) -> list[float]:
+    return [round(float(one), 8) for one in returns]
+
+
+def _figures(run: Backtest, config: Config) -> dict[str, float]:
+    found = summarise(run, config.objectives.cvar_alpha)
+    value = math.nan if run.rewards is None else float(run.rewards.mean())
+    return {name: float(number) for name, number in {**found, "value": value}.items()}
+
+
+def _last_measured(rows: pd.DataFrame) -> dict[str, float]:
+    """The figures of generalisation at the checkpoint that is judged."""
+    columns = [name for name in rows.columns if str(name).startswith(PREFIX)]
+    found: dict[str, float] = {}
+    for name in columns:
+        known = rows[name].dropna()
+        if len(known):
+            found[str(name).removeprefix(PREFIX)] = float(known.iloc[-1])
+    return found
+
+
+class Ranked(NamedTuple):
+    """A configuration among others.
+
+    Attributes
+    ----------
+    name : str
+    trainings : int
+    mean : float
+        Of the Sharpe ratio over that of equal weight on the same window, net, over folds and seeds.
+    error : float
+        Standard error of the mean: of folds as wholes, or of single trainings, whichever is larger.
+    score : float
+        Mean less a multiple of it.
+    """
+
+    name: str
+    trainings: int
+    mean: float
+    error: float
+    score: float
+
+
+def ranked(results: Sequence[Result], multiple: float = MULTIPLE) -> list[Ranked]:
+    """Configurations by their scores, the best first.
+
+    Seeds of a fold share its window, and are no evidence apart of each other about other windows. So the error is that
+    of the folds' means, where it is larger than the one of all trainings taken as independent. What was given up after
+    its first seeds stands behind what was not, whatever its score.
+
+    Raises
+    ------
+    EvidenceError
+        If a configuration lacks a fold of a seed that it has, or has other seeds than the first.
+    """
+    own = _trainings(results)
+    pairs = sorted({(one["fold"], one["seed"]) for found in own.values() for one in found})
+    table = []
+    for name, found in own.items():
+        seeds = sorted({one["seed"] for one in found})
+        first = [(fold, seed) for fold, seed in pairs if seed <= seeds[-1]]
+        if sorted((one["fold"], one["seed"]) for one in found) != first:
+            raise EvidenceError(f"{name} cannot be ranked: it has not the same folds and seeds as the others")
+        values = np.array([_over(one) for one in found])
+        folds = np.array([one["fold"] for one in found])
+        mean, error = float(values.mean()), standard_error(values, folds)
+        table.append(Ranked(name, len(values), mean, error, mean - multiple * error))
+    return sorted(table, key=lambda one: (one.trainings, _known(one.score)), reverse=True)
+
+
+def _known(score: float) -> float:
+    return score if math.isfinite(score) else -math.inf
+
+
+def standard_error(values: FloatArray, groups: NDArray[np.int64]) -> float:
+    """Standard error of a mean whose values come in groups; not a number for a single value."""
+    if len(values) < 2:
+        return math.nan
+    single = float(values.std(ddof=1)) / math.sqrt(len(values))
+    means = np.array([values[groups == group].mean() for group in np.unique(groups)])
+    together = float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    return max(single, together)
+
+
+def tried(results: Sequence[Result]) -> int:
+    """Configurations that were chosen among: what ``evaluation.configurations_tried`` has to be for the chosen one."""
+    return len(_trainings(results))
+
+
+def deflated(results: Sequence[Result], name: str) -> float:
+    """Deflated Sharpe ratio of a configuration's return over equal weight in all windows, for all that were tried.
+
+    Seeds are averaged day by day, and are no tries; the windows follow one another.
+    """
+    joined = {each: _joined(found) for each, found in _trainings(results).items()}
+    sharpes = np.array([track_of(returns, each).sharpe for each, returns in joined.items()])
+    track = track_of(joined[name], name)
+    observed = float(sharpes.var(ddof=1)) if len(sharpes) > 1 else 0.0
+    return track.dsr(len(joined), max(observed, 1.0 / (len(joined[name]) - 1)))
+
+
+def together(results: Sequence[Result], name: str) -> float:
+    """Sharpe ratio over equal weight's of an ensemble, the mean over folds: capital shared among the seeds, every day.
+
+    Raises
+    ------
+    EvidenceError
+        If the returns of equal weight are not among the results.
+    """
+    equal = {one["fold"]: np.array(one["equal_weight_returns"]) for one in results if "equal_weight_returns" in one}
+    by_fold = _by_fold(_trainings(results)[name])
+    if missing := sorted(by_fold.keys() - equal.keys()):
+        raise EvidenceError(f"no returns of equal weight for fold {missing[0]}: an ensemble cannot be judged there")
+    return float(np.mean([sharpe(active + equal[fold]) - sharpe(equal[fold]) for fold, active in by_fold.items()]))
+
+
+def _joined(found: Sequence[Result]) -> FloatArray:
+    """Mean active return over seeds, a day, window after window."""
+    joined: FloatArray = np.concatenate(list(_by_fold(found).values()))
+    return joined
+
+
+def _by_fold(found: Sequence[Result]) -> dict[int, FloatArray]:
+    """Mean active return over seeds, a day, for each fold in turn."""
+    folds = sorted({one["fold"] for one in found})
+    return {fold: np.mean([one["active"] for one in found if one["fold"] == fold], axis=0) for fold in folds}
+
+
+def _trainings(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Results of each configuration; those of the classical strategies left out."""
+    own: dict[str, list[Result]] = {}
+    for one in results:
+        if one["configuration_name"] != CLASSICAL:
+            own.setdefault(one["configuration_name"], []).append(one)
+    return own
+
+
+def _over(one: Result) -> float:
+    return float(one["judged"]["sharpe"]) - float(one["equal_weight"]["sharpe"])
+
+
+def chosen_overrides(
+    results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS
+) -> dict[str, object]:
+    """Keys of the configuration that is chosen, with the count of everything that it was chosen among."""
+    return {**configurations[chosen(results, configurations)], "evaluation.configurations_tried": tried(results)}
+
+
+def chosen(results: Sequence[Result], configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS) -> str:
+    """The first by the rule of those that may be a default.
+
+    Raises
+    ------
+    EvidenceError
+        If none may.
+    """
+    for one in ranked(results):
+        if not set(PROMISED_OFF) & set(configurations.get(one.name, {})):
+            return one.name
+    raise EvidenceError(f"every configuration has one of {', '.join(PROMISED_OFF)}, which are off by default")
+
+
+def ranking_table(results: Sequence[Result]) -> str:
+    """Markdown: a row a configuration, the best first; then the classical strategies on the same windows."""
+    heads = (
+        "Sharpe, training",
+        "Sharpe, judged",
+        "over equal weight",
+        "standard error",
+        "score",
+        "ensemble of seeds over equal weight",
+        "drawdown",
+        "turnover a year",
+        "KL",
+        "DSR",
+    )
+    lines = [f"| | trainings | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    own = _trainings(results)
+    for one in ranked(results):
+        found = own[one.name]
+        cells = [
+            shown_mean([each["training"].get("train_sharpe", math.nan) for each in found]),
+            shown_mean([each["judged"]["sharpe"] for each in found]),
+            f"{one.mean:+.2f}",
+            f"{one.error:.2f}",
+            f"{one.score:+.2f}",
+            f"{together(results, one.name):+.2f}",
+            shown_mean([100.0 * each["judged"]["max_drawdown"] for each in found], 1) + " %",
+            shown_mean([each["judged"]["annual_turnover"] for each in found], 1),
+            shown_mean([each["training"].get("kl", math.nan) for each in found]),
+            f"{deflated(results, one.name):.2f}",
+        ]
+        lines.append(f"| {one.name} | {one.trainings} | {' | '.join(cells)} |")
+    rules = [one for one in results if one["configuration_name"] == CLASSICAL]
+    for name in rules[0]["strategies"] if rules else ():
+        found = [one["strategies"][name] for one in rules]
+        over = [one["strategies"][name]["sharpe"] - one["strategies"][BASELINE]["sharpe"] for one in rules]
+        cells = [
+            "",
+            shown_mean([each["sharpe"] for each in found]),
+            f"{np.mean(over):+.2f}",
+            "",
+            "",
+            "",
+            shown_mean([100.0 * each["max_drawdown"] for each in found], 1) + " %",
+            shown_mean([each["annual_turnover"] for each in found], 1),
+            "",
+            "",
+        ]
+        lines.append(f"| {name} | | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown_mean(values: Sequence[float], decimals: int = 2) -> str:
+    """The mean of what is known, for a table."""
+    known = [value for value in values if math.isfinite(value)]
+    return f"{np.mean(known):.{decimals}f}" if known else "-"
+
+
+def account(results: Sequence[Result]) -> str:
+    """How many things were tried, and what the windows were, in words."""
+    own = _trainings(results)
+    first = next(iter(own.values()))
+    windows = sorted({" to ".join(one["window"]) for one in first})
+    years = sum(len(one["active"]) for one in first if one["seed"] == first[0]["seed"]) / BARS_PER_YEAR
+    best, default = ranked(results)[0].name, chosen(results)
+    return (
+        f"Configurations tried: {tried(results)}; trainings: {sum(map(len, own.values()))}. Judged windows: "
+        f"{', '.join(windows)} ({years:.1f} years in all). First by the rule: **{best}**; "
+        f"first of those that leave off what is promised to be off by default "
+        f"({', '.join(f'`{key}`' for key in PROMISED_OFF)}): **{default}**.\n"
+    )

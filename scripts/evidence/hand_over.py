@@ -1,0 +1,163 @@
+"""Evidence about the hand-over from the offline to the online phase: does the policy dip, and where does it end?
+
+Each seed is pretrained once. From that checkpoint it is fine-tuned in full, and again for the first fifth alone with
+one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone), the
+offline transitions in every batch, or the anchor to the pretrained policy with the slow rise of the policy's rate. On
+made-up markets a policy is judged by its score (docs/synthetic.md), each seed on a sample of its own; on the embedded
+one by its Sharpe ratio. All on the validation window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finflow.config import Config, changed_config
+from finflow.evaluation.statistics.metrics import sharpe
+from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.phases.run import Validation
+from finflow.training.phases.state import ONLINE
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.generalisation import REDUCED
+from scripts.evidence.offline_methods import half_width
+from scripts.evidence.optimality import FIRST_SAMPLE, ONLINE_LEARNING, SHOWN, Judge, judge_of
+from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.variants import Variant
+
+__all__ = ["DEVICES", "FIRST", "LOOKS", "MARKETS", "hand_over_table", "hand_over_variants", "pretrain_and_branch"]
+
+FIRST = 0.2  # share of the fine-tuning that is looked at closely
+LOOKS = 21  # evaluations in it
+DEVICES: dict[str, dict[str, object]] = {
+    "all devices": {},
+    "without calibration": {"bcell.calibration": "none"},
+    "without warm-up": {"train.warmup_episodes": 0, "train.critic_only_updates": 0},
+    "without mixing": {"train.offline_share_start": 0.0, "train.offline_share_end": 0.0},
+    "without anchor": {"bcell.anchor.weight": 0.0, "bcell.anchor.final": None, "train.actor_ramp_updates": 0},
+}
+EMBEDDED: dict[str, object] = {**REDUCED, "train.online_episodes": 100, "train.validation_updates": 15}
+MARKETS: dict[str, dict[str, object]] = {
+    "embedded": EMBEDDED,
+    **{
+        kind: {
+            **LEARNING,
+            **OWN.get(kind, {}),
+            **ONLINE_LEARNING,
+            **SHOWN,
+            "market.source": "synthetic",
+            "market.synthetic.kind": kind,
+        }
+        for kind in ("lognormal", "regime")
+    },
+}
+
+
+def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> list[Variant]:
+    """Each market with each seed; a made-up market has another sample for each."""
+    return [
+        Variant(
+            f"hand-over-{market}",
+            seeds=(seed,),
+            overrides={
+                **MARKETS[market],
+                **({} if market == "embedded" else {"market.synthetic.seed": FIRST_SAMPLE + seed}),
+            },
+            measure=pretrain_and_branch,
+        )
+        for market in markets
+        for seed in range(seeds)
+    ]
+
+
+def pretrain_and_branch(config: Config) -> dict[str, Any]:
+    """Pretrain, and fine-tune from there in every way of `DEVICES`; what the policy was worth at each look."""
+    began = time.process_time()
+    materials = prepare(config)
+    judge, unit = _judge(materials)
+    trainer = FinFlowTrainer(config, materials=materials)
+    trainer.train_iql()
+    start = CheckpointFolder(trainer.run_folder / MODELS).path(LATEST)
+    curves: dict[str, list[list[float]]] = {}
+    for name, overrides in DEVICES.items():
+        curves[name] = _fine_tuned(changed_config(config, overrides), start, materials, judge, whole=not overrides)
+    return {
+        "market": config.market.source if config.market.source == "embedded" else config.market.synthetic.kind,
+        "unit": unit,
+        "seconds": {"processor": round(time.process_time() - began, 1)},
+        "curves": curves,
+    }
+
+
+class _Enough(Exception):
+    """The first part of a fine-tuning is over."""
+
+
+def _fine_tuned(config: Config, start: Path, materials: Materials, judge: Judge, whole: bool) -> list[list[float]]:
+    """Updates and worth at each look of a fine-tuning from a pretrained checkpoint."""
+    train = config.train
+    total = train.online_episodes * config.env.episode_length // train.n_envs * train.updates_per_vector_step
+    curve: list[list[float]] = []
+
+    def look(found: Validation) -> None:
+        if found.phase != ONLINE:
+            return
+        first = found.phase_update <= FIRST * total
+        if first or not curve or found.phase_update - curve[-1][0] >= 0.05 * total or found.phase_update == total:
+            curve.append([found.phase_update, round(judge(found.backtest), 5)])
+        if not first and not whole:
+            raise _Enough
+
+    trainer = FinFlowTrainer(config, pretrained=start, materials=materials, on_validation=look)
+    try:
+        trainer.finetune()
+    except _Enough:
+        return curve[: 1 + sum(update <= FIRST * total for update, _ in curve[1:])]
+    return curve
+
+
+def _judge(materials: Materials) -> tuple[Judge, str]:
+    """What a backtest of the validation window is worth, and what that is called."""
+    if materials.config.market.source == "embedded":
+        return lambda run: sharpe(run.returns, run.cash_returns), "Sharpe ratio"
+    return judge_of(materials), "score"
+
+
+def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:
+    """How far worth falls under where it began, at most, up to an update; zero or more."""
+    first = curve[0][1]
+    return max(0.0, *(first - worth for update, worth in curve if update <= last))
+
+
+def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: a row for each market and device, over seeds."""
+    heads = ("pretrained", "deepest fall in the first fifth", "within the limit", "to the end", "end", "gap closed")
+    lines = [f"| market | fine-tuning | unit | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
+    for market in dict.fromkeys(found["market"] for found in results):
+        own = [found for found in results if found["market"] == market]
+        whole = own[0]["curves"]["all devices"][-1][0]
+        for name in own[0]["curves"]:
+            curves = [found["curves"][name] for found in own]
+            begun = np.array([curve[0][1] for curve in curves])
+            falls = np.array([deepest_fall(curve, FIRST * whole) for curve in curves])
+            limits = np.full(len(own), 0.1) if own[0]["unit"] == "Sharpe ratio" else 0.1 * np.abs(1.0 - begun)
+            cells = [_interval(begun), f"{falls.mean():.3f} (at most {falls.max():.3f})"]
+            cells.append(f"{int((falls <= limits).sum())} of {len(own)}")
+            ends = np.array([curve[-1][1] for curve in curves])
+            ended = name == "all devices"
+            later = np.array([deepest_fall(curve, whole) for curve in curves])
+            cells.append(f"{later.mean():.3f} (at most {later.max():.3f})" if ended else "")
+            cells.append(_interval(ends) if ended else "")
+            closed = (ends - begun) / np.where(begun < 1.0, 1.0 - begun, np.nan)
+            cells.append(_interval(closed) if ended and own[0]["unit"] == "score" else "")
+            lines.append(f"| {market} | {name} | {own[0]['unit']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    spread = f" ± {half_width(values):.2f}" if len(values) > 1 else ""
+    return f"{values.mean():.2f}{spread}"

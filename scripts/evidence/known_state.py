@@ -1,0 +1,44 @@
+"""The state of a made-up market, shown to whoever learns there: what its law expects of each asset, given the past.
+
+The optimum of such a market is a function of the law's belief (`finflow.market.synthetic.laws`) and the portfolio.
+The features that finflow has let through only a part of that belief, so that a learner that reads them can be as good
+as that part allows, and no better. With this one beside them what is measured is the learner. It is causal, and knows
+the law's numbers, which no feature of a real market can.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config.schema import SyntheticConfig
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
+from finflow.market.synthetic.synthetic import law_of
+
+__all__ = ["EXPECTED_RETURNS", "expected_returns"]
+
+EXPECTED_RETURNS = "scripts.evidence.known_state:expected_returns"  # as ``features.extra`` names it
+
+
+def expected_returns(panel: MarketPanel) -> NDArray[np.float64]:
+    """Expected return of each asset over the next bar, given prices up to a bar, (bars, assets).
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Of a made-up market.
+
+    Raises
+    ------
+    MarketError
+        If the market is not a made-up one.
+    """
+    facts = panel.provenance
+    if facts.get("source") != "synthetic":
+        raise MarketError("only a made-up market (market.source = synthetic) has a law that expects something")
+    law = law_of(SyntheticConfig(kind=facts["kind"], assets=panel.n_assets, **facts["parameters"]))
+    nodes = [law.scenarios(belief) for belief in law.beliefs]
+    expected = np.stack([node.probability @ np.expm1(node.returns) for node in nodes])  # (beliefs, assets)
+    beliefs = law.filtered(np.log(panel.close))
+    return np.stack([np.interp(beliefs, law.beliefs, of_asset) for of_asset in expected.T], axis=1)

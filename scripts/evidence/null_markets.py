@@ -1,0 +1,332 @@
+"""How often the verdict says yes where nothing can be won, and how often where something can.
+
+The null: the labels of the assets are permuted independently at each date, so that all assets are exchangeable and no
+rule can beat equal weight but by luck, while what the market does as a whole, and how far its assets lie apart on any
+day, stay as they were. (Shuffling dates would be no null: a tilt to calm assets survives it.) The planted edge: in such
+a market the first half of the assets earns more every day, the others less, by an amount stated as the annual Sharpe
+ratio of the first half's return over equal weight.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config, config_hash, load_config
+from finflow.env.decision import DecisionProcess, equal_weight_moments
+from finflow.errors import MarketError
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.statistics import paths, significance
+from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
+from finflow.files import append_line, write_atomically
+from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.market.features.features import compute_features
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.provenance import code_hash
+from finflow.strategies.base import Information, Strategy, with_cash
+from finflow.strategies.classical import EqualWeight, named_strategy
+from finflow.strategies.patient import PatientEqualWeight
+from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
+from finflow.training.data.materials import prepare
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.held_out import REPORTS
+from finflow.training.trainer import FinFlowTrainer
+
+FloatArray = NDArray[np.float64]
+
+WARM_UP = 600  # bars before the judged window, for features and fits
+RULES = ("buy-and-hold", "inverse-volatility", "minimum-variance", "momentum")
+EVERY = 63  # decisions between refits: a solver's time times 200 markets
+ALLOWED = 0.02  # share of null markets that may end in a yes: 4 of 200
+TILT = "first half"
+
+
+class FirstHalf:
+    """The first half of the assets in equal weights: the rule that knows where an edge was planted."""
+
+    name = TILT
+
+    def decide(self, information: Information) -> FloatArray:
+        """Equal weights in the first half, (K,)."""
+        count = len(information.listed)
+        half = count // 2
+        return with_cash(np.where(np.arange(count) < half, 1.0 / half, 0.0))
+
+
+@dataclass(frozen=True)
+class NullStudy:
+    """What a calibration is made of.
+
+    Attributes
+    ----------
+    markets
+        Null markets, one a seed.
+    planted
+        Markets for each size of edge.
+    sizes
+        Annual Sharpe ratios of the first half's return over equal weight.
+    samples
+        Resamples of the bootstrap in each verdict.
+    """
+
+    markets: int = 200
+    planted: int = 25
+    sizes: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
+    samples: int = 500
+
+
+def permuted_panel(panel: MarketPanel, bars: range, seed: int, edge: float = 0.0) -> MarketPanel:
+    """Prices whose returns at each date are those of the panel in another order, apart for each date.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    bars : range
+        Of the panel; every asset must be listed at all of them.
+    seed : int
+    edge : float
+        Annual Sharpe ratio of the first half's return over equal weight, planted over all bars; 0 plants nothing.
+
+    Raises
+    ------
+    MarketError
+        If an asset is missing at one of the bars: then labels do not exchange.
+    """
+    close = panel.close[bars.start : bars.stop]
+    missing = ~np.isfinite(close).all(axis=0)
+    if missing.any():
+        name = panel.assets[int(np.flatnonzero(missing)[0])]
+        raise MarketError(f"{name} is not listed over all of the window; labels exchange only where all assets are")
+    returns = close[1:] / close[:-1] - 1.0
+    returns = np.random.default_rng(seed).permuted(returns, axis=1)
+    if edge:
+        half = returns.shape[1] // 2
+        active = returns[:, :half].mean(axis=1) - returns.mean(axis=1)
+        active_mean = edge * float(active.std(ddof=1)) / math.sqrt(BARS_PER_YEAR)
+        share = half / returns.shape[1]
+        returns[:, :half] += active_mean
+        returns[:, half:] -= active_mean * share / (1.0 - share)
+    prices = 100.0 * np.vstack([np.ones(returns.shape[1]), np.cumprod(1.0 + returns, axis=0)])
+    return MarketPanel(dates=panel.dates[bars.start : bars.stop], assets=panel.assets, close=prices)
+
+
+def judge_market(
+    panel: MarketPanel, strategies: Sequence[Strategy], config: Config, samples: int
+) -> dict[str, dict[str, Any]]:
+    """Verdicts of strategies on a market, after its first `WARM_UP` bars, on the ledger of every report.
+
+    Returns
+    -------
+    dict
+        Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and what
+        the three witnesses said against that: ``dsr``, ``p``, ``low``.
+    """
+    features = compute_features(panel, WARM_UP, ())
+    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
+    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
+    rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight()]
+    baseline, patient, *runs = run_backtests(process, range(WARM_UP, panel.n_bars), [*rivals, *strategies])
+    resampling = Resampling(samples, config.evaluation.block_length, seed=0)
+    draws = significance.draw_days(len(baseline.returns), samples, resampling.block_length, resampling.seed)
+    base, seldom = (_resampled_sharpe(run, draws) for run in (baseline, patient))
+    found = {}
+    for run in runs:
+        own = _resampled_sharpe(run, draws)
+        rival = Rival(patient.returns, own - seldom)
+        verdict = reach_verdict(run.returns, baseline.returns, own - base, Tries(), resampling, patient=rival)
+        p = math.nan if verdict.superiority is None else verdict.superiority.consistent
+        found[run.name] = {
+            "answer": verdict.answer,
+            "daily": all(reason.enough for reason in verdict.reasons[:3]),
+            "dsr": verdict.dsr,
+            "p": p,
+            "low": verdict.difference.low,
+        }
+    return found
+
+
+def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) -> list[dict[str, Any]]:
+    """Judge every market of a study that is not in the notes yet.
+
+    Parameters
+    ----------
+    study : NullStudy
+    policy : ExpertPolicy, optional
+        A frozen agent, judged on the null markets beside the rules.
+    notes : Path
+        One line a market, so that a study that was stopped goes on; of other code or another study: passed over.
+
+    Returns
+    -------
+    list of dict
+        ``edge``, ``seed``, and ``verdicts`` as of `judge_market`.
+    """
+    config = load_config(None, {"evaluation.rebalance_every": EVERY}, environ={})
+    materials = prepare(config)
+    test = materials.split.test
+    bars = range(test.start - WARM_UP, test.stop)
+    stamp = {"code": code_hash(), "samples": study.samples, "agent": policy is not None}
+    lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()] if notes.is_file() else []
+    known = {(one["edge"], one["seed"]): one for one in lines if one["stamp"] == stamp}
+    markets = [(0.0, seed) for seed in range(study.markets)]
+    markets += [(size, seed) for size in study.sizes for seed in range(study.planted)]
+    for edge, seed in markets:
+        if (edge, seed) in known:
+            continue
+        panel = permuted_panel(materials.panel, bars, seed, edge)
+        names = RULES if edge == 0.0 else ("momentum",)
+        strategies: list[Strategy] = [FirstHalf(), *(named_strategy(name, config.evaluation) for name in names)]
+        if policy is not None and edge == 0.0:
+            strategies.append(AgentStrategy(policy, torch.device("cpu"), "demo agent, frozen"))
+        verdicts = judge_market(panel, strategies, config, study.samples)
+        known[edge, seed] = {"edge": edge, "seed": seed, "stamp": stamp, "verdicts": verdicts}
+        append_line(notes, json.dumps(known[edge, seed]))
+    return [known[market] for market in markets]
+
+
+def frozen_agent(demo: Path, folder: Path) -> ExpertPolicy:
+    """The policy of a demo training on the embedded market, trained when it is not there yet; reads no test window."""
+    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+    config = load_config(demo, places, environ={})
+    marker = folder / "frozen.json"
+    known = json.loads(marker.read_text("utf-8")) if marker.is_file() else {}
+    if known.get("configuration") != config_hash(config) or not Path(known["checkpoint"]).is_file():
+        trainer = FinFlowTrainer(config)
+        trainer.train_iql()
+        trainer.finetune()
+        checkpoint = str(CheckpointFolder(trainer.run_folder / MODELS).path(BEST))
+        known = {"configuration": config_hash(config), "checkpoint": checkpoint}
+        write_atomically(marker, json.dumps(known) + "\n")
+    return policy_of(read_checkpoint(Path(known["checkpoint"])), torch.device("cpu"))
+
+
+def retrain_on_null(
+    demo: Path, seed: int, folder: Path, train: Callable[[Config], Path] | None = None
+) -> dict[str, Any]:
+    """Train the demo configuration in full on a null of the whole embedded panel, and read its verdict.
+
+    Parameters
+    ----------
+    demo : Path
+        The demo configuration.
+    seed : int
+        Of the permutation and of the training.
+    folder : Path
+        For prices and runs.
+    train : callable, optional
+        Trains a configuration and returns the folder of its report; the trainer when left out.
+    """
+    whole = prepare(Config()).panel
+    panel = permuted_panel(whole, range(whole.n_bars), seed)
+    prices = folder / f"null-{seed}.csv"
+    table = pd.DataFrame(panel.close, index=pd.Index(panel.dates.astype(str), name="Date"), columns=list(panel.assets))
+    write_atomically(prices, table.to_csv(lineterminator="\n"))
+    own = folder / f"null-{seed}"
+    changes = {"market.source": "csv", "market.path": str(prices), "train.seed": seed}
+    places = {"output.logs_dir": str(own / "logs"), "output.offline_dir": str(own / "offline")}
+    config = load_config(demo, {**changes, **places}, environ={})
+    reports = (train or _train_in_full)(config)
+    verdict = json.loads((reports / "metrics.json").read_text("utf-8"))["verdict"]
+    return {
+        "seed": seed,
+        "code": code_hash(),
+        "answer": verdict["beats_equal_weight"],
+        "dsr": verdict["dsr"],
+        "p": None if verdict["spa"] is None else verdict["spa"]["p_consistent"],
+        "low": None if verdict["sharpe_difference_interval"] is None else verdict["sharpe_difference_interval"][0],
+    }
+
+
+def retrain_missing(demo: Path, count: int, folder: Path, runs: Path) -> list[dict[str, Any]]:
+    """`retrain_on_null` for seeds 0 to ``count`` - 1 whose JSON of the same code is not in ``folder`` yet."""
+    found = []
+    for seed in range(count):
+        path = folder / f"null-retraining-{seed}.json"
+        one = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        if one.get("code") != code_hash():
+            one = retrain_on_null(demo, seed, runs)
+            write_atomically(path, json.dumps(one, indent=2, sort_keys=True) + "\n")
+        found.append(one)
+    return found
+
+
+def summarise_study(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Counts of answers and of each witness's consent, by edge and strategy."""
+    rows = []
+    for edge in dict.fromkeys(one["edge"] for one in results):
+        own = [one["verdicts"] for one in results if one["edge"] == edge]
+        for name in own[0]:
+            verdicts = [each[name] for each in own]
+            answers = Counter(each["answer"] for each in verdicts)
+            rows.append(
+                {
+                    "edge": edge,
+                    "strategy": name,
+                    "markets": len(verdicts),
+                    **{answer: answers[answer] for answer in ("yes", "not shown", "no")},
+                    "daily": sum(each["daily"] for each in verdicts),
+                    "dsr": sum(each["dsr"] >= CONFIDENCE for each in verdicts),
+                    "spa": sum(each["p"] < SIZE for each in verdicts),
+                    "interval": sum(each["low"] > 0.0 for each in verdicts),
+                }
+            )
+    return rows
+
+
+def study_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown tables: the null, and the planted edges with the power and its 95 % interval (Wilson)."""
+    heads = "| strategy | markets | yes | not shown | no | all three | DSR >= 0.95 | SPA p < 0.05 | interval over 0 |"
+    lines = ["## Where nothing can be won", "", heads, "|---|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        if row["edge"] == 0.0:
+            cells = [row[key] for key in ("markets", "yes", "not shown", "no", "daily", "dsr", "spa", "interval")]
+            lines.append(f"| {row['strategy']} | {' | '.join(str(cell) for cell in cells)} |")
+    lines += ["", "## Where something can", "", "| edge, annual Sharpe ratio | strategy | markets | yes | power | no |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in rows:
+        if row["edge"] != 0.0:
+            low, high = wilson(row["yes"], row["markets"])
+            power = f"{row['yes'] / row['markets']:.0%} ({low:.0%} to {high:.0%})"
+            lines.append(
+                f"| {row['edge']:g} | {row['strategy']} | {row['markets']} | {row['yes']} | {power} | {row['no']} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def retraining_lines(results: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on the full trainings; nothing where there were none."""
+    if not results:
+        return ""
+    answers = Counter(one["answer"] for one in results)
+    counted = ", ".join(f"{answer} {answers[answer]}" for answer in ("yes", "not shown", "no"))
+    return f"\nThe demo configuration, trained in full on {len(results)} null markets: {counted}.\n"
+
+
+def wilson(hits: int, count: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927)."""
+    z = 1.959963984540054
+    share, scale = hits / count, 1.0 + z**2 / count
+    centre = (share + z**2 / (2.0 * count)) / scale
+    width = z * math.sqrt(share * (1.0 - share) / count + z**2 / (4.0 * count**2)) / scale
+    return max(0.0, centre - width), min(1.0, centre + width)
+
+
+def _resampled_sharpe(run: Backtest, draws: significance.Draws) -> FloatArray:
+    return paths.sharpe((run.returns - run.cash_returns)[draws])
+
+
+def _train_in_full(config: Config) -> Path:
+    return FinFlowTrainer(config).train().run_folder / REPORTS

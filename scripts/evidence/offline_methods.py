@@ -1,0 +1,110 @@
+"""Evidence about the offline phase: each method on several seeds, beside the behaviour that it learned from."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from finflow.config import Config
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.statistics.metrics import summarise
+from finflow.offline.collection import TRADE_RATES
+from finflow.strategies.base import Information
+from finflow.strategies.behaviour import FAMILIES, family_tables
+from finflow.training.data.materials import prepare
+from finflow.training.trainer import FinFlowTrainer
+
+FloatArray = NDArray[np.float64]
+
+SHOWN = ("sharpe", "annual_turnover", "max_drawdown", "value", "fitted_q_value")
+METHODS = ("bc", "td3bc", "iql")
+
+
+class FamilyRule:
+    """One variant of a behaviour family as a strategy, at the trade rate that is typical of the behaviour.
+
+    Parameters
+    ----------
+    name : str
+    targets : array (bars, K)
+        Row b from bars <= b.
+    """
+
+    rate = math.sqrt(TRADE_RATES[0] * TRADE_RATES[1])  # the middle of a log-uniform draw
+
+    def __init__(self, name: str, targets: FloatArray) -> None:
+        self.name = name
+        self.targets = targets
+
+    def decide(self, information: Information) -> FloatArray:
+        """Part of the way from what is held to what the rule names, (K,)."""
+        aim = self.targets[len(information.prices) - 1]
+        target: FloatArray = information.portfolio + self.rate * (aim - information.portfolio)
+        return target
+
+
+def pretrain_and_measure(config: Config) -> dict[str, Any]:
+    """Train the offline phase alone; metrics of its last policy on the validation window, and the seconds it took."""
+    began = time.monotonic()
+    trainer = FinFlowTrainer(config)
+    result = trainer.train_iql()
+    return {
+        "seconds": {"offline": round(time.monotonic() - began, 1)},
+        "validation": {"end": {name: float(result[name]) for name in SHOWN}},
+    }
+
+
+def family_results(config: Config) -> dict[str, list[dict[str, float]]]:
+    """Every variant of every family on the validation window, on the same ledger."""
+    materials = prepare(config)
+    found: dict[str, list[dict[str, float]]] = {}
+    for family in FAMILIES:
+        tables = family_tables(materials.process.panel, family)
+        rules = [FamilyRule(f"{family} {number}", table) for number, table in enumerate(tables)]
+        played = run_backtests(materials.process, materials.split.validation, rules)
+        found[family] = [
+            {**summarise(run, config.objectives.cvar_alpha), "value": _mean_reward(run.rewards)} for run in played
+        ]
+    return found
+
+
+def offline_table(results: Sequence[Mapping[str, Any]], families: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """A Markdown table: families as mean and range over variants, methods as mean and 95 % interval over seeds."""
+    heads = ("Sharpe", "turnover a year", "drawdown", "reward a decision, bp", "fitted Q, bp")
+    lines = [f"| | | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    for family, variants in families.items():
+        cells = [_cell(key, [run[key] for run in variants if key in run], as_range=True) for key in SHOWN]
+        lines.append(f"| family {family} | {len(variants)} variants | {' | '.join(cells)} |")
+    for variant in dict.fromkeys(result["variant"] for result in results):
+        own = [result["validation"]["end"] for result in results if result["variant"] == variant]
+        cells = [_cell(key, [metrics[key] for metrics in own], as_range=False) for key in SHOWN]
+        lines.append(f"| {variant} | {len(own)} seeds | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(key: str, values: Sequence[float], as_range: bool) -> str:
+    """A mean with its range, or with the half-width of its interval (Student's t)."""
+    if not values:
+        return ""
+    scale, unit = {"max_drawdown": (100.0, " %"), "value": (1e4, ""), "fitted_q_value": (1e4, "")}.get(key, (1.0, ""))
+    scaled = scale * np.asarray(values)
+    mean = f"{scaled.mean():.2f}{unit}"
+    if as_range or len(values) < 2:
+        return f"{mean} ({scaled.min():.2f} to {scaled.max():.2f})"
+    return f"{mean} ± {half_width(scaled):.2f}"
+
+
+def half_width(values: FloatArray) -> float:
+    """Half the width of the 95 % interval of a mean (Student's t)."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def _mean_reward(rewards: FloatArray | None) -> float:
+    """Mean reward of a decision."""
+    return math.nan if rewards is None else float(rewards.mean())

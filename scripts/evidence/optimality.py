@@ -1,0 +1,263 @@
+"""Evidence about how near whole trainings come to the optimum of made-up markets, in what time, beside peers.
+
+Each seed has a sample of the market of its own. A training is looked at on the validation window as it goes; the looks
+are left out of its time, which is the processor's. Peers (Stable-Baselines3's SAC and sb3-contrib's TQC, in an
+environment of their own) learn on the same training window from the same observations and rewards, and are stopped
+after a multiple of the time that ours took to the goal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finflow.config import Config, dump_config
+from finflow.errors import EvidenceError
+from finflow.evaluation.analysis.optimality import score_runs
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.files import write_atomically
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.optimal.optimal import optimum_of
+from finflow.training.data.materials import Materials, prepare
+from finflow.training.phases.run import Validation
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.known_state import EXPECTED_RETURNS
+from scripts.evidence.offline_methods import half_width
+from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.variants import Variant
+
+__all__ = [
+    "ALGORITHMS",
+    "FIRST_SAMPLE",
+    "GOAL",
+    "KINDS",
+    "MAPPINGS",
+    "ONLINE_LEARNING",
+    "SHOWN",
+    "TIMES",
+    "judge_of",
+    "optimality_table",
+    "optimality_variants",
+    "peers_on",
+    "traits",
+]
+
+GOAL = 0.95
+TIMES = 5.0  # what a peer may take, in times of ours
+FIRST_SAMPLE = 30  # others were looked at when `ONLINE_LEARNING` was found
+KINDS = ("lognormal", "mean-reverting", "regime", "constant-drift", "exchangeable")
+ALGORITHMS = ("sac", "tqc")
+MAPPINGS = ("softmax", "share")
+PREFIX = "optimality-"
+HIDDEN = ("mean-reverting", "regime")  # kinds whose state has to be guessed from prices
+ALONE = "-by-features"
+#: The state of the market, as its law sees it, beside the features that every market has.
+SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
+#: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
+#: A trade pays for itself within days, so that rewards further ahead are noise. The policy leaves the pretrained one
+#: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.
+ONLINE_LEARNING: dict[str, object] = {
+    "train.offline_training_epochs": 4,
+    "train.online_episodes": 200,
+    "train.validation_updates": 30,
+    "bcell.iql_extraction": "gradient",
+    "bcell.n_quantiles": 8,
+    "bcell.dropped_quantiles": 0,
+    "bcell.alpha_mode": "fixed",
+    "bcell.alpha_init": 0.01,
+    "bcell.cql_alpha": 0.1,
+    "bcell.gamma": 0.7,
+    "bcell.online_schedule": "cosine",
+    "bcell.anchor.weight": 0.3,
+    "bcell.anchor.final": 0.0,
+    "bcell.anchor.updates": 1500,
+    "train.actor_ramp_updates": 500,
+}
+Judge = Callable[[Backtest], float]
+
+
+def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) -> list[Variant]:
+    """A whole training on each market with each seed; where the state is hidden, also one that is not shown it.
+
+    Parameters
+    ----------
+    seeds : int
+    more : mapping, optional
+        Further keys, for small versions.
+    """
+    return [
+        Variant(
+            f"{PREFIX}{kind}{alone}",
+            (seed,),
+            {
+                **LEARNING,
+                **OWN.get(kind, {}),
+                **ONLINE_LEARNING,
+                **({} if alone else SHOWN),
+                "train.validation_updates": 250,
+                "market.source": "synthetic",
+                "market.synthetic.kind": kind,
+                "market.synthetic.seed": FIRST_SAMPLE + seed,
+                **(more or {}),
+            },
+            measure=train_and_follow,
+        )
+        for kind, alone in [*((kind, "") for kind in KINDS), *((kind, ALONE) for kind in HIDDEN)]
+        for seed in range(seeds)
+    ]
+
+
+def judge_of(materials: Materials) -> Judge:
+    """What scores a backtest of the validation window; not a number where the optimum is no better than holding.
+
+    Raises
+    ------
+    ConfigError
+        If the market has no known optimum.
+    """
+    process, window, config = materials.process, materials.split.validation, materials.config
+    best = optimum_of(config.market, config.env)
+    names = ("equal-weight", "buy-and-hold")
+    references = run_backtests(process, window, [best.policy, *(named_strategy(n, config.evaluation) for n in names)])
+
+    def judge(run: Backtest) -> float:
+        return float(score_runs(process, window, [run, *references], best).scores[run.name].score)
+
+    return judge
+
+
+def traits(run: Backtest) -> dict[str, float]:
+    """Turnover a year and the largest mean weight, in the second half of a backtest: what was bought first is over."""
+    half = len(run.weights) // 2
+    return {
+        "turnover": float(run.turnover[half:].mean() * BARS_PER_YEAR),
+        "largest_weight": float(run.weights[half:].mean(axis=0).max()),
+    }
+
+
+def train_and_follow(config: Config) -> dict[str, Any]:
+    """Train in full: seconds and score at each look, and what the last policy does."""
+    materials = prepare(config)
+    judge = judge_of(materials)
+    curve: list[tuple[float, float | None]] = []
+    looking, last, began = 0.0, {}, time.process_time()
+
+    def look(found: Validation) -> None:
+        nonlocal looking, last
+        now = time.process_time()
+        value = judge(found.backtest)
+        curve.append((round(now - began - looking, 1), None if math.isnan(value) else round(value, 4)))
+        last = traits(found.backtest)
+        looking += time.process_time() - now
+
+    trainer = FinFlowTrainer(config, materials=materials, on_validation=look)
+    trainer.train_iql()
+    trainer.finetune()
+    seconds = round(time.process_time() - began - looking, 1)
+    market = config.market.synthetic.kind + ("" if config.features.extra else ALONE)
+    return {"market": market, "seconds": {"processor": seconds}, "curve": curve, **last}
+
+
+def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path, folder: Path) -> list[dict[str, Any]]:
+    """Each algorithm with each mapping on the market of one of our results; kept as JSON, and resumed.
+
+    Parameters
+    ----------
+    own : mapping
+        Our result, whose time limits theirs (`limit_of`).
+    config : Config
+        That of our training.
+    python : Path
+        An interpreter that has Stable-Baselines3, sb3-contrib and what finflow needs.
+    script : Path
+        What it runs.
+    folder : Path
+        Of the JSON files.
+
+    Raises
+    ------
+    EvidenceError
+        If a peer fails.
+    """
+    results = []
+    for algorithm in ALGORITHMS:
+        for mapping in MAPPINGS:
+            path = folder / f"{own['variant']}-{algorithm}-{mapping}-{own['seed']}.json"
+            stamp = {"configuration": own["configuration"], "limit": limit_of(own)}
+            found = json.loads(path.read_text()) if path.is_file() else {}
+            if {name: found.get(name) for name in stamp} != stamp:
+                settings = folder / f".{path.stem}.yaml"
+                write_atomically(settings, dump_config(config))
+                command = [str(python), str(script), str(settings), algorithm, mapping, str(stamp["limit"])]
+                ended = subprocess.run(command, capture_output=True, text=True, check=False)
+                settings.unlink()
+                if ended.returncode:
+                    raise EvidenceError(f"{algorithm} on {own['market']} failed: {ended.stderr.strip()[-300:]}")
+                measured = json.loads(ended.stdout.splitlines()[-1])
+                found = {**stamp, "algorithm": algorithm, "mapping": mapping, "seed": own["seed"], **measured}
+                write_atomically(path, json.dumps(found, indent=2, sort_keys=True) + "\n")
+            results.append({"market": own["market"], **found})
+    return results
+
+
+def limit_of(own: Mapping[str, Any]) -> float:
+    """Seconds that a peer may take: a multiple of what ours took to the goal, or in all where it never came there."""
+    reached = seconds_to(own["curve"], GOAL)
+    return round(TIMES * (own["seconds"]["processor"] if reached is None else reached), 1)
+
+
+def seconds_to(curve: Sequence[Sequence[float | None]], goal: float) -> float | None:
+    """Seconds until a score was first reached; None if it never was."""
+    return next((float(seconds or 0.0) for seconds, score in curve if score is not None and score >= goal), None)
+
+
+def optimality_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: on each market ours, and each peer by the mapping with the better end; over seeds."""
+    heads = ("seeds", "score at the end", "best look", f"seconds to {GOAL}", "seconds", "turnover a year")
+    lines = [f"| market | | {' | '.join(heads)} | largest weight |", f"|---|---|{'---|' * (len(heads) + 1)}"]
+    for kind in dict.fromkeys(str(found["market"]) for found in results):
+        lines.append(_row(kind, "finflow", [found for found in results if found["market"] == kind]))
+        for algorithm in ALGORITHMS:
+            own = [found for found in peers if (found["market"], found["algorithm"]) == (kind, algorithm)]
+            by_mapping = {name: [found for found in own if found["mapping"] == name] for name in MAPPINGS}
+            ends = {name: np.mean([_end(found) for found in some]) for name, some in by_mapping.items() if some}
+            if ends:
+                better = max(ends, key=lambda name: ends[name] if math.isfinite(ends[name]) else -math.inf)
+                lines.append(_row(kind, f"{algorithm.upper()}, {better}", by_mapping[better]))
+    return "\n".join(lines) + "\n"
+
+
+def _row(kind: str, name: str, own: Sequence[Mapping[str, Any]]) -> str:
+    times = [seconds_to(found["curve"], GOAL) for found in own]
+    reached = [one for one in times if one is not None]
+    best = [max((score for _, score in found["curve"] if score is not None), default=math.nan) for found in own]
+    cells = [
+        str(len(own)),
+        _interval([_end(found) for found in own]),
+        _interval(best),
+        f"{np.mean(reached):.0f} ({len(reached)} of {len(own)})" if reached else f"never ({len(own)} tried)",
+        f"{np.mean([found['seconds']['processor'] for found in own]):.0f}",
+        f"{np.mean([found['turnover'] for found in own]):.1f}",
+        f"{np.mean([found['largest_weight'] for found in own]):.2f}",
+    ]
+    return f"| {kind} | {name} | {' | '.join(cells)} |"
+
+
+def _end(found: Mapping[str, Any]) -> float:
+    score = found["curve"][-1][1]
+    return math.nan if score is None else float(score)
+
+
+def _interval(values: Sequence[float]) -> str:
+    known = np.array([value for value in values if math.isfinite(value)])
+    if not len(known):
+        return "none"
+    return f"{known.mean():.2f}" + (f" ± {half_width(known):.2f}" if len(known) > 1 else "")

@@ -1,0 +1,206 @@
+"""Evidence about the search: on markets whose optimum is known, what its best configurations are worth on fresh seeds.
+
+Each pair has a sample of the market of its own. On it three searches of the demo's configuration (TPE, as many random
+trials, TPE that stops trials early) and no search at all; then the best of each is trained anew with seeds that no
+search has seen, and scored on the test window as docs/synthetic.md has it. Nothing was chosen by that window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finflow.config import Config, changed_config
+from finflow.config.yaml_text import parse_file
+from finflow.evaluation.analysis.optimality import score_runs
+from finflow.evaluation.backtest import run_backtests
+from finflow.experiments.tasks.engine import Where
+from finflow.experiments.tuning.best import ATTRIBUTES, best_of
+from finflow.experiments.tuning.search_space import DEFAULT_SPACE, configured
+from finflow.experiments.tuning.study_folder import begin, stored_study
+from finflow.experiments.tuning.tuning import tune
+from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.optimal.optimal import optimum_of
+from finflow.training.checkpoints.checkpoints import flatten, policy_of, read_checkpoint
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.logs.progress import ProgressDisplay
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.offline_methods import half_width
+from scripts.evidence.variants import Variant
+
+__all__ = ["PAIRS", "TRIALS", "WAYS", "search_and_retrain", "tuning_table", "tuning_variants"]
+
+PAIRS, TRIALS, FRESH = 10, 14, 3
+FRESH_FROM = 1000  # seeds of the trainings that are scored
+MARGIN = 0.05  # of score, by which "no worse" may be missed
+WAYS: dict[str, dict[str, object]] = {
+    "tpe": {"tune.sampler": "tpe", "tune.pruner": "none"},
+    "random": {"tune.sampler": "random", "tune.pruner": "none"},
+    "pruned": {"tune.sampler": "tpe", "tune.pruner": "median", "tune.pruned_after": 3},
+    "default": {},
+}
+WORDS = {
+    "tpe": "best of TPE",
+    "random": "best of as many random trials",
+    "pruned": "best of TPE with pruning",
+    "default": "no search",
+}
+MARKET = {
+    "market.source": "synthetic",
+    "market.synthetic.kind": "regime",
+    "market.synthetic.defensive_ratio": 0.5,
+    "market.synthetic.bars": 7000,
+    "market.train_end": "2010-12-31",
+    "market.validation_end": "2012-12-31",
+    "objectives.sharpe_beta": 0.0,
+    "objectives.lambda_turn": 0.0,
+    "objectives.lambda_cvar": 0.0,
+}
+SEARCH = {
+    "tune.folds": 1,
+    "tune.seeds": 1,
+    "tune.startup_trials": 6,
+    "train.validation_updates": 24,
+    "train.generalisation": False,
+    "offline.evaluation_updates": 0,
+    "tune.space": {
+        **{
+            key: searched.model_dump(exclude_defaults=True)
+            for key, searched in DEFAULT_SPACE.items()
+            if not key.startswith("objectives.")
+        },
+        "bcell.alpha_init": {"low": 0.01, "high": 1.5, "log": True},
+        "bcell.n_quantiles": {"choices": [8, 16, 32]},
+        "bcell.hidden_dim": {"choices": [32, 64, 128]},
+        "train.offline_batch_size": {"choices": [64, 128, 256]},
+        "train.online_batch_size": {"choices": [32, 64, 128]},
+    },
+}
+"""The default space, but: no weights of the objective, since the score is one of log growth; sizes about the demo's;
+and a temperature that may be small, since where a signal is strong, entropy is worth little."""
+
+
+def tuning_variants(
+    demo: Path, pairs: int = PAIRS, trials: int = TRIALS, more: Mapping[str, object] | None = None
+) -> list[Variant]:
+    """Each way on the market of each pair.
+
+    Parameters
+    ----------
+    demo : Path
+        The demo's configuration.
+    pairs, trials : int
+    more : mapping, optional
+        Further keys, for small versions.
+    """
+    base = flatten(parse_file(demo)[0])
+    return [
+        Variant(
+            f"tune-{way}-{trials}",
+            seeds=(pair,),
+            overrides={
+                **base,
+                **MARKET,
+                **SEARCH,
+                "tune.n_trials": trials,
+                "tune.seed": pair,
+                "market.synthetic.seed": pair,
+                **settings,
+                **(more or {}),
+            },
+            measure=search_and_retrain if settings else retrain,
+        )
+        for pair in range(pairs)
+        for way, settings in WAYS.items()
+    ]
+
+
+def search_and_retrain(config: Config) -> dict[str, Any]:
+    """Search, and train the best of it anew."""
+    began = time.monotonic()
+    outcome = tune(config, None, Where(), lambda line: None)
+    seconds = time.monotonic() - began
+    trials = begin(stored_study(outcome.folder), outcome.folder).book.trials
+    best = best_of(trials)
+    if best is None:
+        raise ValueError("a search without a result has none to be measured")
+    found = retrain(configured(config, best.params))
+    return {
+        **found,
+        "seconds": {"search": round(seconds, 1), **found["seconds"]},
+        "updates": sum(int(trial.user_attrs.get(ATTRIBUTES.updates, 0)) for trial in trials),
+        "finished": len(trials),
+        "value": best.values[0],
+        "best": dict(best.params),
+    }
+
+
+def retrain(config: Config) -> dict[str, Any]:
+    """Train with seeds that no search has seen; scores against the optimum on the test window."""
+    began = time.monotonic()
+    scores = []
+    for seed in range(FRESH_FROM, FRESH_FROM + FRESH):
+        trainer = FinFlowTrainer(changed_config(config, {"train.seed": seed}), progress=_Silent())
+        trainer.train_iql()
+        trainer.finetune()
+        path = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
+        policy = policy_of(read_checkpoint(path), trainer.device) if path.is_file() else trainer.policy
+        process, window = trainer.materials.held_out_process(), trainer.materials.split.test
+        optimum = optimum_of(config.market, config.env)
+        agent = AgentStrategy(policy, trainer.device)
+        classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
+        runs = run_backtests(process, window, [agent, optimum.policy, *classical])
+        scores.append(score_runs(process, window, runs, optimum).scores[agent.name].score)
+    seconds = {"retraining": round(time.monotonic() - began, 1)}
+    return {"seconds": seconds, "scores": scores, "score": float(np.mean(scores))}
+
+
+class _Silent(ProgressDisplay):
+    """Shows nothing."""
+
+    def _line(self, text: str, quiet_when_live: bool = False) -> None:
+        pass
+
+
+def tuning_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: each way's score over the pairs, and the differences that were to be shown."""
+    way_of = {result["variant"]: str(result["variant"]).split("-")[1] for result in results}
+    by_way = {way: {result["seed"]: result for result in results if way_of[result["variant"]] == way} for way in WAYS}
+    lines = ["| | pairs | score | updates of a search | value on validation |", "|---|---|---|---|---|"]
+    for way, found in by_way.items():
+        own = list(found.values())
+        searched = [one for one in own if "updates" in one]
+        updates = f"{np.mean([one['updates'] for one in searched]):,.0f}" if searched else "none"
+        value = f"{np.mean([one['value'] for one in searched]):.2f}" if searched else ""
+        if own:
+            lines.append(
+                f"| {WORDS[way]} | {len(own)} | {_mean([one['score'] for one in own])} | {updates} | {value} |"
+            )
+    lines += ["", "| difference of scores, paired | mean | better in | shown |", "|---|---|---|---|"]
+    for first, second, least in (("tpe", "random", None), ("tpe", "default", 0.0), ("pruned", "tpe", None)):
+        pairs = sorted(by_way[first].keys() & by_way[second].keys())
+        gaps = np.array([by_way[first][pair]["score"] - by_way[second][pair]["score"] for pair in pairs])
+        if len(gaps):
+            width = half_width(gaps) if len(gaps) > 1 else float("inf")
+            shown = gaps.mean() - width > (-MARGIN if least is None else least)
+            asked = f"no worse by {MARGIN:g}" if least is None else "better"
+            lines.append(
+                f"| {WORDS[first]} less {WORDS[second]} | {_mean(gaps.tolist())} | {int((gaps > 0).sum())} of "
+                f"{len(gaps)} | {asked}: {'yes' if shown else 'no'} |"
+            )
+    pairs = sorted(by_way["pruned"].keys() & by_way["tpe"].keys())
+    if pairs:
+        saved = [1.0 - by_way["pruned"][pair]["updates"] / by_way["tpe"][pair]["updates"] for pair in pairs]
+        lines += ["", f"Pruning saved {np.mean(saved):.0%} of the updates ({min(saved):.0%} to {max(saved):.0%})."]
+    return "\n".join(lines) + "\n"
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Mean, and half the width of its 95 % interval where there are several."""
+    width = f" ± {half_width(np.asarray(values)):.3f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3f}{width}"

@@ -1,0 +1,92 @@
+"""Evidence is made once, kept while code and configuration stay, and shown as it was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.strategies.base import Information
+from scripts.evidence import offline_methods
+from scripts.evidence import variants as evidence
+from scripts.evidence.variants import Variant, run_missing, table
+
+SMALL = {
+    "market.source": "csv",
+    "market.train_end": "2011-06-30",
+    "market.validation_end": "2011-10-31",
+    "env.episode_length": 20,
+    "train.offline_episodes": 6,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 4,
+    "train.warmup_episodes": 4,
+    "train.n_envs": 4,
+    "train.offline_batch_size": 16,
+    "train.online_batch_size": 8,
+    "bcell.hidden_dim": 8,
+    "bcell.n_quantiles": 4,
+    "bcell.cql_samples": 1,
+}
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Variant:
+    """A training of a second."""
+    rng = np.random.default_rng(1)
+    dates = pd.bdate_range("2009-06-01", periods=700, name="Date")
+    prices = pd.DataFrame(100 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (700, 3)), axis=0)), dates, list("ABC"))
+    prices.to_csv(tmp_path / "prices.csv")
+    return Variant("small", (0, 1), {**SMALL, "market.path": str(tmp_path / "prices.csv")})
+
+
+def test_what_was_measured_is_kept_until_code_or_configuration_change(
+    variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "evidence"
+    first = run_missing([variant], folder, tmp_path / "runs")
+    monkeypatch.setattr(evidence, "train_and_measure", lambda config: pytest.fail("trained again"))
+    assert run_missing([variant], folder, tmp_path / "runs") == first
+    (folder / "small-1.json").unlink()
+    monkeypatch.setattr(evidence, "train_and_measure", lambda config: {"seconds": {}, "validation": {}})
+    again = run_missing([variant], folder, tmp_path / "runs")
+    assert again[0] == first[0]
+    assert json.loads((folder / "small-1.json").read_text()) == again[1]
+    monkeypatch.setattr(evidence, "code_hash", lambda: "other")
+    assert run_missing([variant], folder, tmp_path / "runs")[0]["code"] == "other"
+
+
+def test_the_table_shows_mean_and_range_over_seeds() -> None:
+    metrics = dict.fromkeys(evidence.SHOWN, 0.5)
+    results = [
+        {"variant": "v", "validation": {"end": {**metrics, "sharpe": sharpe}, "best": {**metrics, "sharpe": 1.0}}}
+        for sharpe in (0.8, 1.2)
+    ]
+    lines = table(results, {"equal-weight": metrics}).splitlines()
+    assert lines[2].startswith("| equal-weight | | 0.50 | 50.00 % |")
+    assert lines[3].startswith("| finflow, v, end | 2 | 1.00 (0.80 to 1.20) |")
+    assert len(lines) == 5
+
+
+def test_the_offline_phase_is_measured_alone_and_tabled_beside_its_families(variant: Variant, tmp_path: Path) -> None:
+    own = dataclasses.replace(variant, name="offline-bc", offline_only=True)
+    own = dataclasses.replace(own, overrides={**own.overrides, "offline.method": "bc"})
+    results = run_missing([own], tmp_path / "evidence", tmp_path / "runs")
+    assert set(results[0]["validation"]["end"]) == set(offline_methods.SHOWN)
+    families = offline_methods.family_results(own.config(0, tmp_path))
+    assert all(len(variants) == 6 for variants in families.values())
+    shown = offline_methods.offline_table(results, families)
+    mean = np.mean([result["validation"]["end"]["sharpe"] for result in results])
+    assert f"| offline-bc | 2 seeds | {mean:.2f} ± " in shown
+    assert shown.count("6 variants") == len(families)
+
+
+def test_a_family_rule_moves_part_of_the_way_to_what_was_known() -> None:
+    targets = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    rule = offline_methods.FamilyRule("family", targets)
+    held = np.array([0.2, 0.8])
+    information = Information(step=0, prices=np.ones((2, 1)), listed=np.array([True]), portfolio=held)
+    np.testing.assert_allclose(rule.decide(information), held + rule.rate * (targets[1] - held))

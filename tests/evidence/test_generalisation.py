@@ -1,0 +1,228 @@
+"""Choice by walk-forward: ranked by what is left after the error, and everything tried is counted."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.config import Config, config_hash, load_config
+from finflow.errors import EvidenceError
+from scripts.evidence import generalisation
+from scripts.evidence.generalisation import (
+    CLASSICAL,
+    CONFIGURATIONS,
+    PROMISED_OFF,
+    REDUCED,
+    account,
+    chosen,
+    chosen_overrides,
+    deflated,
+    ranked,
+    ranking_table,
+    standard_error,
+    together,
+    tried,
+    walk_forward_variants,
+)
+from scripts.evidence.other_markets import earlier_readings, fitting, market_table, reading_table
+from scripts.evidence.variants import run_missing
+
+SMALL: dict[str, object] = {
+    "market.source": "csv",
+    "market.train_end": "2014-06-30",
+    "market.validation_end": "2015-06-30",
+    "env.episode_length": 20,
+    "train.offline_episodes": 6,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 4,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 2,
+    "train.n_envs": 4,
+    "train.offline_batch_size": 16,
+    "train.online_batch_size": 8,
+    "bcell.hidden_dim": 8,
+    "bcell.n_quantiles": 4,
+    "bcell.cql_samples": 1,
+    "offline.evaluation_updates": 0,
+    "evaluation.lookback": 60,
+    "evaluation.protocol.folds": 2,
+    "evaluation.protocol.purge": 30,
+}
+
+
+def made(name: str, over: list[list[float]], active: float = 0.0, seed: int = 0) -> list[dict[str, Any]]:
+    """Results of a configuration: ``over[fold][seed]`` is its Sharpe ratio over equal weight's."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "configuration_name": name,
+            "fold": fold,
+            "seed": number,
+            "window": [f"200{fold}-01-01", f"200{fold}-12-31"],
+            "training": {"train_sharpe": 1.5, "kl": 0.2},
+            "judged": {"sharpe": 0.8 + value, "max_drawdown": -0.2, "annual_turnover": 3.0},
+            "equal_weight": {"sharpe": 0.8},
+            "active": rng.normal(active, 0.005, 250).tolist(),
+        }
+        for fold, row in enumerate(over, start=1)
+        for number, value in enumerate(row)
+    ]
+
+
+def test_a_steady_configuration_ranks_before_a_lucky_one() -> None:
+    steady = made("steady", [[0.10, 0.12], [0.11, 0.09], [0.10, 0.10]])
+    lucky = made("lucky", [[0.9, 0.9], [-0.2, -0.2], [-0.1, -0.1]])
+    table = ranked([*lucky, *steady])
+    assert [one.name for one in table] == ["steady", "lucky"]
+    assert table[1].mean > table[0].mean
+    assert table[0].score == pytest.approx(table[0].mean - table[0].error)
+    assert [one.name for one in ranked([*lucky, *steady], multiple=0.0)] == ["lucky", "steady"]
+
+
+def test_seeds_of_one_fold_are_no_evidence_about_others() -> None:
+    values, folds = np.repeat([0.5, -0.5, 0.0], 50), np.repeat([1, 2, 3], 50)
+    assert standard_error(values, folds) == pytest.approx(0.5 / math.sqrt(3.0))  # of three, not of 150
+    spread = np.array([1.0, -1.0, 1.0, -1.0])
+    assert standard_error(spread, np.array([1, 1, 2, 2])) == pytest.approx(spread.std(ddof=1) / 2.0)
+    assert math.isnan(standard_error(np.ones(1), np.ones(1, dtype=np.int64)))
+
+
+def test_unequal_trainings_are_not_ranked() -> None:
+    whole, part = made("whole", [[0.1, 0.2], [0.1, 0.2]]), made("part", [[0.5, 0.5]])
+    with pytest.raises(EvidenceError, match="same folds and seeds"):
+        ranked([*whole, *part])
+
+
+def test_what_was_given_up_stands_behind_and_still_counts() -> None:
+    """Its first seeds are all there, and it cannot be chosen by their luck."""
+    kept, lucky = made("kept", [[0.1, 0.1, 0.2], [0.1, 0.1, 0.2]]), made("lucky", [[0.9], [0.9]])
+    assert [one.name for one in ranked([*lucky, *kept])] == ["kept", "lucky"]
+    assert tried([*lucky, *kept]) == 2
+    with pytest.raises(EvidenceError, match="lucky cannot be ranked"):
+        ranked([*kept, *({**one, "seed": 2} for one in lucky)])
+
+
+def test_everything_tried_is_counted_and_deflates() -> None:
+    good = made("good", [[0.5], [0.5]], active=6e-4, seed=1)
+    others = [made(f"other-{number}", [[0.0], [0.0]], seed=2 + number) for number in range(8)]
+    few, many = [*good, *others[0]], [*good, *(one for other in others for one in other)]
+    assert (tried(few), tried(many)) == (2, 9)
+    assert deflated(few, "good") > deflated(many, "good")
+    rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}}
+    assert tried([*many, rules]) == 9
+    best = ranked(many)[0].name
+    overrides = chosen_overrides(many, {best: {"worlds.assets": 10}})
+    assert overrides == {"worlds.assets": 10, "evaluation.configurations_tried": 9}
+
+
+def test_an_ensemble_holds_what_its_seeds_hold_side_by_side() -> None:
+    rng = np.random.default_rng(3)
+    equal = rng.normal(4e-4, 0.01, 250)
+    luck = rng.normal(0.0, 0.004, 250)
+    opposed = made("opposed", [[0.0, 0.0]])
+    for one, sign in zip(opposed, (1.0, -1.0), strict=True):
+        one["active"] = (3e-4 + sign * luck).tolist()  # each has luck of its own, which cancels
+    rules = {"configuration_name": CLASSICAL, "fold": 1, "strategies": {}, "equal_weight_returns": equal.tolist()}
+    both = together([rules, *opposed], "opposed")
+    assert both == pytest.approx(3e-4 / equal.std(ddof=1) * math.sqrt(252.0), rel=1e-9)
+    with pytest.raises(EvidenceError, match="fold 1"):
+        together(opposed, "opposed")
+
+
+def test_what_is_promised_to_be_off_is_no_default() -> None:
+    """Dropout, noise on observations and weight decay stay off unless somebody turns them on."""
+    best, second = made("best", [[0.5], [0.5]]), made("second", [[0.1], [0.1]])
+    configurations = {"best": {"bcell.dropout": 0.1, "worlds.assets": 10}, "second": {"worlds.assets": 10}}
+    assert chosen([*best, *second], configurations) == "second"
+    assert chosen([*best, *second], {}) == "best"
+    with pytest.raises(EvidenceError, match=r"bcell\.dropout"):
+        chosen(best, configurations)
+    assert any(not set(PROMISED_OFF) & set(overrides) for overrides in CONFIGURATIONS.values() if overrides)
+
+
+def test_at_least_eight_configurations_are_compared_and_all_can_be_configured() -> None:
+    assert len(CONFIGURATIONS) >= 8
+    alone = {name: load_config(None, overrides, environ={}) for name, overrides in CONFIGURATIONS.items()}
+    assert len({config_hash(config) for config in alone.values()}) == len(alone)
+    assert alone["no-device"].bcell.anchor.weight == alone["no-device"].worlds.bootstraps == 0
+    for overrides in CONFIGURATIONS.values():
+        load_config(None, {**REDUCED, **overrides}, environ={})
+    variants = walk_forward_variants(2)
+    assert len({variant.name for variant in variants}) == len(variants) == 3 * (len(CONFIGURATIONS) + 1)
+
+
+def test_the_default_is_what_was_chosen() -> None:
+    chosen_keys = CONFIGURATIONS["anchor-to-equal-weight-and-open-gate"]
+    assert config_hash(load_config(None, chosen_keys, environ={})) == config_hash(Config())
+
+
+def test_sub_universes_fit_a_market_of_any_size() -> None:
+    assert fitting({"worlds.assets": 10, "bcell.dropout": 0.1}) == {"worlds.assets": "half", "bcell.dropout": 0.1}
+    assert fitting({"worlds.assets": None}) == {"worlds.assets": None}
+
+
+def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    dates = pd.bdate_range("2009-06-01", periods=1800, name="Date")
+    close = 100.0 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (1800, 3)), axis=0))
+    pd.DataFrame(close, dates, list("ABC")).to_csv(tmp_path / "prices.csv")
+    size = {**SMALL, "market.path": str(tmp_path / "prices.csv")}
+    devices = {"worlds.assets": 2, "worlds.bootstraps": 1, "bcell.averaging.kind": "ema"}
+    variants = [one for one in walk_forward_variants(1, {"devices": devices}, size) if one.name.endswith("2")]
+    results = run_missing(variants, tmp_path / "kept", tmp_path / "runs")
+    assert [one["configuration_name"] for one in results] == [CLASSICAL, "devices"]
+    rules, found = results
+    assert found["window"][1] <= "2015-06-30"
+    assert found["equal_weight"]["sharpe"] == pytest.approx(rules["strategies"]["equal-weight"]["sharpe"])
+    assert found["training"]["kl"] >= 0.0
+    assert np.isfinite(found["training"]["worlds_value"])
+    assert len(found["active"]) > 100
+    monkeypatch.setattr(generalisation, "train_all", lambda *given: pytest.fail("trained again"))
+    assert run_missing(variants, tmp_path / "kept", tmp_path / "runs") == results
+    assert "| devices | 1 |" in ranking_table(results)
+    assert "| equal-weight |" in ranking_table(results)
+    assert "Configurations tried: 1; trainings: 1." in account(results)
+
+
+def test_the_table_of_markets_shows_the_widest_interval() -> None:
+    found = [
+        {
+            "configuration_name": "half-0",
+            "agent": {"sharpe": 1.0 + seed, "max_drawdown": -0.1, "annual_turnover": 2.0},
+            "equal_weight": {"sharpe": 0.5, "max_drawdown": -0.2},
+            "against_equal_weight": {"interval": [-0.1 - seed, 0.3 + seed]},
+        }
+        for seed in range(2)
+    ]
+    row = market_table(found).splitlines()[-1]
+    assert row == "| half-0 | 2 | 1.50 | 0.50 | 1.00 | -1.10 to +1.30 | -10.0 % | -20.0 % | 2.0 | - |"
+
+
+def test_the_reading_says_what_everyone_earned_and_whether_that_is_shown() -> None:
+    figures = {"sharpe": 1.0, "annual_return": 0.125, "max_drawdown": -0.3, "cvar": -0.02, "annual_turnover": 0.5}
+    found = {
+        "name": "the agent",
+        "strategies": {
+            "equal-weight": {**figures, "sharpe": 0.9},
+            "lucky": {**figures, "sharpe": 2.0},
+            "the agent": figures,
+        },
+        "against_equal_weight": {"sharpe_difference": 0.1, "interval": [-0.2, 0.4]},
+        "verdict": {"dsr": 0.25, "tries": {"total": 12}, "beats_equal_weight": "not shown"},
+    }
+    lines = reading_table(found).splitlines()
+    assert lines[2:5] == [
+        "| the agent | 1.00 | 12.50 | -30.00 | -2.00 | 0.50 |",
+        "| lucky | 2.00 | 12.50 | -30.00 | -2.00 | 0.50 |",
+        "| equal-weight | 0.90 | 12.50 | -30.00 | -2.00 | 0.50 |",
+    ]
+    assert "+0.10, 95 % interval -0.20 to +0.40" in lines[-1]
+    assert "12 tries: 0.25. Beats equal weight: **not shown**" in lines[-1]
+    before = earlier_readings([{**found, "configuration_name": "an older default", "agent": figures}])
+    assert before.startswith("\nRead before, when it was the default: an older default, Sharpe 1.00. Sharpe ratio less")
+    assert earlier_readings([]) == ""

@@ -1,0 +1,62 @@
+"""The hand-over's evidence: every way of fine-tuning begins at the same policy, and falls are counted from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finflow.config import load_config
+from scripts.evidence.hand_over import DEVICES, MARKETS, deepest_fall, hand_over_table, pretrain_and_branch
+
+SMALL: dict[str, object] = {
+    "market.synthetic.kind": "constant-drift",
+    "market.synthetic.bars": 1500,
+    "market.train_end": "2020-12-31",
+    "market.validation_end": "2021-12-31",
+    "env.episode_length": 20,
+    "train.offline_episodes": 8,
+    "train.offline_training_epochs": 2,
+    "train.online_episodes": 20,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 4,
+    "train.n_envs": 4,
+    "train.validation_updates": 5,
+    "bcell.hidden_dim": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder: Path = tmp_path_factory.mktemp("hand-over")
+    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+    return pretrain_and_branch(load_config(None, {**MARKETS["lognormal"], **SMALL, **places}, environ={}))
+
+
+def test_all_ways_begin_at_the_pretrained_policy_and_only_one_goes_to_the_end(
+    found: dict[str, dict[str, list]],
+) -> None:
+    """100 updates: a fifth of them is looked at every 5, with and without each device."""
+    curves = found["curves"]
+    assert list(curves) == list(DEVICES)
+    assert len({curve[0][1] for curve in curves.values()}) == 1
+    assert [update for update, _ in curves["all devices"]][:5] == [0, 5, 10, 15, 20]
+    assert curves["all devices"][-1][0] == 100
+    for name, curve in curves.items():
+        assert name == "all devices" or [update for update, _ in curve] == [0, 5, 10, 15, 20]
+    later = {name: [worth for update, worth in curve if update == 20] for name, curve in curves.items()}
+    assert later["without warm-up"] != later["all devices"]  # critics alone learned for the first four updates
+    assert later["without mixing"] != later["all devices"]
+
+
+def test_a_row_for_each_way(found: dict[str, object]) -> None:
+    lines = hand_over_table([found, found]).splitlines()
+    assert len(lines) == 2 + len(DEVICES)
+    assert lines[2].startswith("| constant-drift | all devices | score |")
+
+
+def test_a_fall_is_counted_from_the_beginning_and_not_from_the_best() -> None:
+    curve = [[0, 0.5], [5, 0.7], [10, 0.4], [50, 0.1]]
+    assert deepest_fall(curve, 20) == pytest.approx(0.1)
+    assert deepest_fall(curve, 100) == pytest.approx(0.4)
+    assert deepest_fall(curve[:2], 20) == 0.0

@@ -1,0 +1,143 @@
+"""The verdict's calibration in small: nothing is found where nothing is, a large edge is, and the books are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.config import Config
+from finflow.errors import MarketError
+from finflow.evaluation.statistics import paths
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.sources import load_panel
+from finflow.strategies.base import Information
+from finflow.strategies.classical import BuyAndHold, Momentum
+from scripts.evidence import null_markets
+from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel
+
+DAYS = 900
+
+
+@pytest.fixture(scope="module")
+def embedded() -> MarketPanel:
+    return load_panel(Config().market)
+
+
+@pytest.fixture(scope="module")
+def bars(embedded: MarketPanel) -> range:
+    return range(embedded.n_bars - WARM_UP - DAYS, embedded.n_bars)
+
+
+def test_labels_change_places_within_each_day_and_nothing_else_does(embedded: MarketPanel, bars: range) -> None:
+    panel = permuted_panel(embedded, bars, seed=1)
+    before, after = (close[1:] / close[:-1] for close in (embedded.close[bars.start : bars.stop], panel.close))
+    np.testing.assert_allclose(np.sort(before, axis=1), np.sort(after, axis=1), rtol=1e-9)
+    np.testing.assert_array_equal(panel.dates, embedded.dates[bars.start : bars.stop])
+    order = np.argsort(np.argsort(after, axis=1), axis=1)[:, 0] - np.argsort(np.argsort(before, axis=1), axis=1)[:, 0]
+    assert np.mean(order == 0) < 0.15, "a label stays in its place one day in twenty"
+    assert permuted_panel(embedded, bars, seed=1).sha256 == panel.sha256
+    assert permuted_panel(embedded, bars, seed=2).sha256 != panel.sha256
+
+
+def test_a_tilt_to_calm_assets_does_not_survive_the_null(embedded: MarketPanel, bars: range) -> None:
+    """In the embedded market volatilities differ for good; after the permutation they are luck."""
+    spreads = []
+    for close in (embedded.close[bars.start : bars.stop], permuted_panel(embedded, bars, seed=0).close):
+        volatility = (close[1:] / close[:-1]).std(axis=0)
+        spreads.append(float(volatility.std() / volatility.mean()))
+    assert spreads[1] < 0.3 * spreads[0]
+
+
+def test_the_planted_edge_is_of_the_size_that_is_stated(embedded: MarketPanel, bars: range) -> None:
+    found = []
+    for edge in (0.0, 1.5):
+        close = permuted_panel(embedded, bars, seed=3, edge=edge).close
+        returns = close[1:] / close[:-1] - 1.0
+        found.append(float(paths.sharpe(returns[:, :10].mean(axis=1) - returns.mean(axis=1))))
+    assert found[1] - found[0] == pytest.approx(1.5, abs=1e-9)
+
+
+def test_an_asset_that_is_missing_cannot_be_exchanged(embedded: MarketPanel) -> None:
+    close = embedded.close.copy()
+    close[:50, 3] = np.nan
+    panel = MarketPanel(embedded.dates, embedded.assets, close)
+    with pytest.raises(MarketError, match=f"{embedded.assets[3]} is not listed over all of the window"):
+        permuted_panel(panel, range(0, 700), seed=0)
+
+
+def test_the_verdict_finds_nothing_where_nothing_is_and_a_large_edge_where_one_is(
+    embedded: MarketPanel, bars: range
+) -> None:
+    strategies = [FirstHalf(), BuyAndHold(), Momentum(63)]
+    null = [judge_market(permuted_panel(embedded, bars, seed), strategies, Config(), 200) for seed in range(6)]
+    assert sum(one["answer"] == "yes" for market in null for one in market.values()) <= 1
+    rich = [
+        judge_market(permuted_panel(embedded, bars, seed, edge=4.0), [FirstHalf()], Config(), 200) for seed in range(4)
+    ]
+    assert sum(market["first half"]["answer"] == "yes" for market in rich) >= 3
+    poor = judge_market(permuted_panel(embedded, bars, 0, edge=-4.0), [FirstHalf()], Config(), 200)
+    assert poor["first half"]["answer"] == "no"
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def once(panel: MarketPanel, *settings: object) -> dict[str, dict[str, object]]:
+        judged.append(panel.sha256)
+        assert panel.n_bars == WARM_UP + 1760
+        assert settings[-1] == 100
+        return {"first half": {"answer": "yes", "daily": True, "dsr": 0.96, "p": 0.2, "low": float("nan")}}
+
+    monkeypatch.setattr(null_markets, "judge_market", once)
+    study = NullStudy(markets=2, planted=1, sizes=(1.0,), samples=100)
+    first = null_markets.study_markets(study, None, tmp_path / "notes.jsonl")
+    assert len(set(judged)) == 3
+    assert [(one["edge"], one["seed"]) for one in first] == [(0.0, 0), (0.0, 1), (1.0, 0)]
+    null_markets.study_markets(study, None, tmp_path / "notes.jsonl")
+    assert len(judged) == 3
+    rows = null_markets.summarise_study(first)
+    assert [(row["edge"], row["yes"], row["dsr"], row["spa"], row["interval"]) for row in rows] == [
+        (0.0, 2, 2, 0, 0),
+        (1.0, 1, 1, 0, 0),
+    ]
+    table = null_markets.study_table(rows)
+    assert "| first half | 2 | 2 | 0 | 0 | 2 | 2 | 0 | 0 |" in table
+    assert "| 1 | first half | 1 | 1 | 100% (21% to 100%) | 0 |" in table
+
+
+def test_a_retraining_reads_the_verdict_of_its_report(tmp_path: Path) -> None:
+    """The prices handed to the training are the null's, and the answer is that of metrics.json."""
+
+    def train(config: Config) -> Path:
+        panel = load_panel(config.market)
+        assert (panel.n_assets, config.train.seed) == (20, 7)
+        assert panel.benchmark is None
+        verdict = {"beats_equal_weight": "no", "dsr": 0.1, "spa": None, "sharpe_difference_interval": [-0.5, -0.1]}
+        (tmp_path / "metrics.json").write_text(json.dumps({"verdict": verdict}))
+        return tmp_path
+
+    demo = Path(__file__).parents[2] / "configs" / "demo.yaml"
+    found = null_markets.retrain_on_null(demo, 7, tmp_path / "nulls", train)
+    assert {key: found[key] for key in ("seed", "answer", "dsr", "p", "low")} == {
+        "seed": 7,
+        "answer": "no",
+        "dsr": 0.1,
+        "p": None,
+        "low": -0.5,
+    }
+    assert "1 null markets: yes 0, not shown 0, no 1" in null_markets.retraining_lines([found])
+    assert null_markets.retraining_lines([]) == ""
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    """Brown, Cai and DasGupta 2001: 0 of 10 gives 0 to 0.278; and the two sides mirror each other."""
+    assert null_markets.wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert null_markets.wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+
+
+def test_the_first_half_is_held_equally() -> None:
+    information = Information(step=0, prices=np.ones((2, 4)), listed=np.ones(4, bool), portfolio=np.full(5, 0.2))
+    np.testing.assert_allclose(FirstHalf().decide(information), [0.5, 0.5, 0.0, 0.0, 0.0])

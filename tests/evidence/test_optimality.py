@@ -1,0 +1,136 @@
+"""The evidence about optimality: what is measured of a training, how long a score took, and the better mapping."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from finflow.config import Config, dump_config, load_config
+from finflow.errors import ConfigError, EvidenceError
+from finflow.training.data.materials import prepare
+from scripts.evidence.optimality import (
+    judge_of,
+    limit_of,
+    optimality_table,
+    optimality_variants,
+    peers_on,
+    seconds_to,
+)
+from scripts.evidence.variants import run_missing
+
+SMALL: dict[str, object] = {
+    "market.synthetic.bars": 1500,
+    "market.train_end": "2020-12-31",
+    "market.validation_end": "2021-12-31",
+    "env.episode_length": 20,
+    "train.offline_episodes": 8,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 8,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 4,
+    "train.n_envs": 4,
+    "train.validation_updates": 5,
+    "bcell.hidden_dim": 8,
+}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def result(market: str, end: float, seed: int = 0) -> dict[str, object]:
+    curve = [[10.0, 0.5], [20.0, 0.96], [30.0, end]]
+    more = {"configuration": "one", "variant": f"optimality-{market}", "turnover": 2.0, "largest_weight": 0.5}
+    return {"market": market, "seed": seed, "seconds": {"processor": 30.0}, "curve": curve, **more}
+
+
+def test_a_training_is_followed_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    variants = [one for one in optimality_variants(1, SMALL) if one.name == "optimality-constant-drift"]
+    (found,) = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
+    seconds = [at for at, _ in found["curve"]]
+    assert seconds == sorted(seconds)
+    assert 0.0 < seconds[-1] <= found["seconds"]["processor"]
+    assert all(score <= 1.0 for _, score in found["curve"])
+    assert 0.3 < found["largest_weight"] <= 1.0
+    table = optimality_table([found], []).splitlines()
+    assert table[2].startswith(f"| constant-drift | finflow | 1 | {found['curve'][-1][1]:.2f} |")
+    assert "never (1 tried)" in table[2]
+
+
+def test_the_first_time_that_a_score_is_reached_counts_and_the_end_is_told_apart() -> None:
+    assert seconds_to([[10.0, 0.5], [20.0, None], [30.0, 0.95], [40.0, 0.2]], 0.95) == 30.0
+    assert seconds_to([[10.0, 0.5]], 0.95) is None
+    row = optimality_table([result("regime", 0.9), result("regime", 0.8, 1)], []).splitlines()[2]
+    assert row.startswith("| regime | finflow | 2 | 0.85 ± ")
+    assert "| 20 (2 of 2) |" in row
+
+
+def test_of_a_peer_the_mapping_with_the_better_end_is_shown() -> None:
+    own = [
+        {**result("regime", end), "algorithm": "sac", "mapping": mapping}
+        for mapping, end in (("softmax", 0.3), ("share", 0.4))
+    ]
+    lines = optimality_table([result("regime", 0.9)], own).splitlines()
+    assert lines[3].startswith("| regime | SAC, share | 1 | 0.40 |")
+    assert len(lines) == 4
+
+
+def test_peers_may_take_five_times_what_ours_took_to_the_goal() -> None:
+    own = result("regime", 0.9)
+    assert limit_of(own) == 5.0 * 20.0
+    assert limit_of({**own, "curve": [[10.0, 0.5], [20.0, 0.94]]}) == 5.0 * 30.0  # never there: of all it took
+
+
+def test_peers_learn_once_for_their_time_and_a_failure_says_why(tmp_path: Path) -> None:
+    script = tmp_path / "peer.py"
+    script.write_text(
+        "import json, sys\n"
+        "print(json.dumps({'seconds': {'processor': float(sys.argv[4])}, 'curve': [[1.0, 0.1]], 'turnover': 0.0,"
+        " 'largest_weight': 1.0}))\n"
+    )
+    own = result("regime", 0.9)
+    found = peers_on(own, Config(), Path(sys.executable), script, tmp_path)
+    assert [(one["algorithm"], one["mapping"]) for one in found] == [
+        ("sac", "softmax"),
+        ("sac", "share"),
+        ("tqc", "softmax"),
+        ("tqc", "share"),
+    ]
+    assert {one["seconds"]["processor"] for one in found} == {100.0}
+    script.write_text("raise SystemExit('nothing is installed')\n")
+    assert peers_on(own, Config(), Path(sys.executable), script, tmp_path) == found  # kept
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(EvidenceError, match="sac on regime failed: nothing is installed"):
+        peers_on({**own, "configuration": "another"}, Config(), Path(sys.executable), script, tmp_path)
+
+
+def test_a_peer_learns_on_the_same_market(tmp_path: Path) -> None:
+    """The script that is run there, with Stable-Baselines3 alone: two looks of a second."""
+    pytest.importorskip("stable_baselines3")
+    (variant,) = [one for one in optimality_variants(1, SMALL) if one.name == "optimality-lognormal"]
+    stand_in = tmp_path / "sb3_contrib.py"
+    stand_in.write_text("TQC = None\n")
+    script = ROOT / "scripts" / "peers" / "sb3_market.py"
+    text = script.read_text().replace("LOOKS = 20", "LOOKS = 2")
+    for name, content in (("sb3_market.py", text), ("answering.py", script.with_name("answering.py").read_text())):
+        (tmp_path / name).write_text(content)
+    config = variant.config(0, tmp_path)
+    found = peers_of(config, tmp_path)
+    assert [score is not None and score <= 1.0 for _, score in found["curve"]] == [True, True]
+    assert found["steps"] > 0
+    assert found["largest_weight"] <= 1.0
+
+
+def peers_of(config: Config, folder: Path) -> dict[str, list]:
+    settings = folder / "settings.yaml"
+    settings.write_text(dump_config(config))
+    command = [sys.executable, str(folder / "sb3_market.py"), str(settings), "sac", "softmax", "4"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_market_without_an_optimum_has_no_score() -> None:
+    with pytest.raises(ConfigError, match=r"has no known optimum; set market\.source=synthetic"):
+        judge_of(prepare(load_config(None, {}, environ={})))

@@ -1,0 +1,75 @@
+"""The evidence about the search, in small: searches and retrainings are scored, and the table compares in pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.evidence import tuning_evidence
+from scripts.evidence.tuning_evidence import WAYS, tuning_table, tuning_variants
+from scripts.evidence.variants import run_missing
+
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+SMALL = {
+    "market.synthetic.bars": 6000,
+    "env.episode_length": 20,
+    "train.offline_episodes": 5,
+    "train.offline_training_epochs": 1,
+    "train.online_episodes": 2,
+    "train.warmup_episodes": 2,
+    "train.n_envs": 2,
+    "train.offline_batch_size": 16,
+    "train.online_batch_size": 8,
+    "bcell.hidden_dim": 8,
+    "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
+}
+
+
+def test_a_search_and_its_retraining_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_evidence, "FRESH", 1)
+    variants = [one for one in tuning_variants(DEMO, 1, 2, SMALL) if one.name == "tune-pruned-2"]
+    (searched,) = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
+    assert searched["finished"] == 2
+    assert searched["updates"] > 0
+    assert set(searched["best"]) == {"bcell.gamma"}
+    assert len(searched["scores"]) == 1
+    assert set(searched["seconds"]) == {"search", "retraining"}
+    assert "best of TPE with pruning | 1 |" in tuning_table([searched])
+
+
+def test_every_pair_has_a_market_of_its_own_and_the_same_for_every_way(tmp_path: Path) -> None:
+    variants = tuning_variants(DEMO, pairs=2)
+    assert len(variants) == 2 * len(WAYS)
+    configs = [variant.config(variant.seeds[0], tmp_path) for variant in variants]
+    for pair in (0, 1):
+        own = [config for config in configs if config.train.seed == pair]
+        assert {config.market.synthetic.seed for config in own} == {pair}
+        assert len({config.market.model_dump_json() for config in own}) == 1
+        assert [config.tune.sampler for config in own[:2]] == ["tpe", "random"]
+        assert [config.tune.pruner for config in own[:3]] == ["none", "none", "median"]
+
+
+def test_the_table_compares_in_pairs() -> None:
+    results = [
+        {"variant": f"tune-{way}-5", "seed": pair, "score": score + pair, "seconds": {}}
+        | ({} if way == "default" else {"updates": updates, "value": 1.0})
+        for pair in (0, 1, 2)
+        for way, score, updates in (("tpe", 0.6, 100), ("random", 0.5, 100), ("pruned", 0.6, 50), ("default", 0.2, 0))
+    ]
+    lines = tuning_table(results).splitlines()
+    assert (
+        "| best of TPE less best of as many random trials | 0.100 ± 0.000 | 3 of 3 | no worse by 0.05: yes |" in lines
+    )
+    assert "| best of TPE less no search | 0.400 ± 0.000 | 3 of 3 | better: yes |" in lines
+    assert lines[-1] == "Pruning saved 50% of the updates (50% to 50%)."
+
+
+def test_noise_does_not_pass_for_no_worse() -> None:
+    """Wide intervals are not shown to lie above the margin; they are merely not shown to lie below."""
+    results = [
+        {"variant": f"tune-{way}-5", "seed": pair, "score": score, "seconds": {}, "updates": 1, "value": 1.0}
+        for pair, scores in enumerate(((0.9, 0.1), (0.1, 0.9), (0.5, 0.4)))
+        for way, score in zip(("tpe", "random"), scores, strict=True)
+    ]
+    assert "no worse by 0.05: no |" in tuning_table(results)
