@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from finflow.errors import FinflowError
     from finflow.guard.rollback import RollbackManager
     from finflow.guard.stability import StabilityMonitor
-    from finflow.training.environment import make_env
+    from finflow.training.make_env import make_env
     from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
@@ -42,7 +42,7 @@ _HOMES = {
     "RollbackManager": "finflow.guard.rollback",
     "StabilityMonitor": "finflow.guard.stability",
     "load_config": "finflow.config",
-    "make_env": "finflow.training.environment",
+    "make_env": "finflow.training.make_env",
 }
 
 

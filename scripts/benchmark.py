@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from finflow.cli.safety import run_safely
+from finflow.cli.exit_status import run_safely
 from finflow.config import Config
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.market.features.features import compute_features
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.training.data.materials import Materials, prepare
+from finflow.training.data.training_data import Materials, prepare
 
 SECONDS = 1.0  # of each contender in each round
 VECTORS = (64, 1024, 4096)

@@ -7,9 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from finflow.agent.optimisation.optimisation import CarefulAdam
+from finflow.agent.optimisation.gradient_steps import CarefulAdam
 from finflow.config import load_config
-from finflow.training.phases.run import TrainingRun
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 BLOCK = 100  # updates with the guard, then as many without: each has as many looks and snapshots as any other

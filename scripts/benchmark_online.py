@@ -20,11 +20,11 @@ from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.config import load_config
 from finflow.cores import share_cores
 from finflow.offline.collection import collect
-from finflow.training.data.materials import Materials, prepare
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.training_data import Materials, prepare
 from finflow.training.phases.finetune import CoveragePool
-from finflow.training.phases.state import seeded
+from finflow.training.phases.training_state import seeded
 
 BATCH = 256
 N_BATCHES = 16

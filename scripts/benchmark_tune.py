@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from finflow.config import Config, TuneConfig, load_config
-from finflow.experiments.tasks.engine import Where
-from finflow.experiments.tuning.doing_trials import do_trial
+from finflow.experiments.tasks.task_runner import Where
 from finflow.experiments.tuning.study_folder import Tuning, begin, stored_study
-from finflow.experiments.tuning.trials import Meter
+from finflow.experiments.tuning.trial_training import Meter
+from finflow.experiments.tuning.trial_worker import do_trial
 from finflow.experiments.tuning.tuning import tune
 from finflow.training.trainer import FinFlowTrainer
 

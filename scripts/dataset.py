@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import resolve
+from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, one_of
-from finflow.cli.safety import run_safely
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.file.suffix != ".npz":
         parser.error(f"{given.file} must end in .npz")
     config = resolve(given)
-    from finflow.training.data import datasets
+    from finflow.training.data import offline_data as datasets
 
     if given.task == "show":
         lines = datasets.show(given.file)

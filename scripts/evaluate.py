@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from finflow.cli.jobs import run_protocol
+from finflow.cli.exit_status import run_safely
+from finflow.cli.many_trainings import run_protocol
 from finflow.cli.options import Parser, add_configuration_options, add_protocol, add_scale, check_protocol
-from finflow.cli.running import run_evaluation
-from finflow.cli.safety import run_safely
+from finflow.cli.runs import run_evaluation
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import resolve
+from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, add_recollect
-from finflow.cli.running import run_training
-from finflow.cli.safety import run_safely
+from finflow.cli.runs import run_training
 
 
 def main(arguments: Sequence[str]) -> None:

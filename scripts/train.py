@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
-from finflow.cli.jobs import train
+from finflow.cli.exit_status import run_safely
+from finflow.cli.many_trainings import train
 from finflow.cli.options import Parser, add_configuration_options, add_recollect, add_scale, one_of
-from finflow.cli.running import run_training
-from finflow.cli.safety import run_safely
+from finflow.cli.runs import run_training
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, add_scale, add_search
-from finflow.cli.safety import run_safely
-from finflow.cli.searching import run_search, search_configuration
+from finflow.cli.search import run_search, search_configuration
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -227,7 +227,10 @@ def test_a_planted_import_is_caught(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("finflow.training.trainer", "from finflow.agent import policy\nfrom finflow.guard.rollback import x"),
-        ("finflow.market.sources.sources", "from .panel import MarketPanel\nfrom finflow.config import MarketConfig"),
+        (
+            "finflow.market.sources.panel_loader",
+            "from .panel import MarketPanel\nfrom finflow.config import MarketConfig",
+        ),
         ("finflow.agent.networks.policy", "import torch\nfrom finflow.config import BCellConfig"),
         ("finflow", "from finflow.training import FinFlowTrainer"),
     ],
@@ -238,7 +241,7 @@ def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> 
 
 def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
     assert list(imported("from .panel import x", "finflow.market", is_package=True)) == ["finflow.market.panel.x"]
-    assert list(imported("from .panel import x", "finflow.market.sources.sources")) == ["finflow.market.panel.x"]
+    assert list(imported("from .panel import x", "finflow.market.sources.panel_loader")) == ["finflow.market.panel.x"]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ import pandas as pd
 import pytest
 
 from finflow.cli import main
-from finflow.cli.safety import run_safely
-from finflow.guard.checkpoint import find_checkpoint
+from finflow.cli.exit_status import run_safely
+from finflow.guard.checkpoint_folder import find_checkpoint
 from finflow.tensor_file import read_tensors, write_tensors
-from finflow.training.checkpoints.checkpoints import read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.judging import held_out
 from finflow.training.phases.stopping import request_stop
 
@@ -148,7 +148,7 @@ def test_tickers_that_cannot_be_had(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("yfinance.download", answer)
-    monkeypatch.setattr("finflow.market.sources.download._wait", lambda seconds: None)
+    monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
     said = refused(capsys, "--mode", "train", "--tickers", "AAPL", "NOPE", "--set", "market.cache_dir=cache")
     assert all(word in said for word in words)
 
@@ -243,7 +243,7 @@ def test_damaged_prices_without_a_network_are_refused_and_with_no_cache_asked_fo
         asked.append(tickers)
         return pd.concat({"Close": prices()[["A", "B"]]}, axis=1)
 
-    monkeypatch.setattr("finflow.market.sources.download._wait", lambda seconds: None)
+    monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
     ends = [f"market.{key}" for key in ("train_end=2011-06-30", "validation_end=2011-10-31", "cache_dir=cache")]
     words = ["--mode", "backtest", "--strategy", "equal-weight", "--tickers", "A", "B"]
     words += [word for end in ends for word in ("--set", end)]
@@ -542,7 +542,7 @@ def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
     def press_twice(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("finflow.training.data.datasets.collect", press_twice)
+    monkeypatch.setattr("finflow.training.data.offline_data.collect", press_twice)
     before = content(desk)
     said = complaint(capsys, *TRAIN, status=130)
     assert said == "stopped before the first checkpoint: nothing to go on from\n"

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from finflow.cli import configuration, jobs, running
-from finflow.cli.safety import run_safely
+from finflow.cli import configuration
+from finflow.cli import many_trainings as jobs
+from finflow.cli import runs as running
+from finflow.cli.exit_status import run_safely
 from finflow.config import Config, load_config
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -65,7 +65,7 @@ def checkpoint_configuration(path: Path) -> Config:
 
     if is_job(path):
         return job_config(path)
-    from finflow.training.checkpoints.checkpoints import configuration_of
+    from finflow.training.checkpoints.checkpoint_reader import configuration_of
 
     return configuration_of(path)
 
@@ -100,7 +100,7 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     """
     base = checkpoint_configuration(path)
     changes = _changes(base, resolve(arguments, base))
-    from finflow.training.checkpoints.opened import FREE_SECTIONS
+    from finflow.training.checkpoints.run_resolver import FREE_SECTIONS
 
     allowed = (*FREE_SECTIONS, *explicit(arguments))
     return {key: value for key, value in changes.items() if key.startswith(allowed)}
@@ -117,7 +117,7 @@ def _below(base: Config, path: Path | None) -> dict[str, object]:
     """The checkpoint's values, but for the keys that file or environment name: those levels lie above it."""
     from finflow.config import ENVIRONMENT_PREFIX
     from finflow.config.yaml_text import parse_file
-    from finflow.training.checkpoints.checkpoints import flatten
+    from finflow.training.checkpoints.checkpoint_reader import flatten
 
     named = set() if path is None else set(flatten(parse_file(path)[0]))
     for name, text in os.environ.items():

@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from finflow.cli.analysis import run_comparison, run_explanation
 from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve
-from finflow.cli.jobs import run_protocol, train
+from finflow.cli.exit_status import run_safely
+from finflow.cli.many_trainings import run_protocol, train
 from finflow.cli.options import (
     MODES,
     Parser,
@@ -20,10 +22,8 @@ from finflow.cli.options import (
     one_of,
 )
 from finflow.cli.output import describe_configuration
-from finflow.cli.running import backtest_named, run_audit, run_ensemble, run_evaluation, run_inspection
-from finflow.cli.safety import run_safely
-from finflow.cli.searching import run_search, search_configuration
-from finflow.cli.showing import run_comparison, run_explanation
+from finflow.cli.runs import backtest_named, run_audit, run_ensemble, run_evaluation, run_inspection
+from finflow.cli.search import run_search, search_configuration
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market, and answers whether it is worth trading: after

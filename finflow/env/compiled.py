@@ -17,7 +17,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from finflow.env.decision import RUIN, DecisionProcess, PortfolioState, Step, WorldState, moved_on
+from finflow.env.decision_process import RUIN, DecisionProcess, PortfolioState, Step, WorldState, moved_on
 from finflow.env.objective import COMPONENTS, CVAR_SCALE, DRAWDOWN_SCALE, LEAST_DEVIATION, STATE_SIZE, TURNOVER_SCALE
 from finflow.ledger.accounting import MAX_ITERATIONS, WEALTH_TOLERANCE, drift
 from finflow.ledger.constraints import ROUNDING, SIMPLEX_TOLERANCE

@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import EpisodeWorlds
 from finflow.env.vector_env import PortfolioVectorEnv, check_options
-from finflow.env.worlds import EpisodeWorlds
 
 
 class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):

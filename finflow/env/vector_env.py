@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision import DecisionProcess, PortfolioState, Step
+from finflow.env.decision_process import DecisionProcess, PortfolioState, Step
+from finflow.env.episode_worlds import Draws, EpisodeWorlds, widened
 from finflow.env.objective import COMPONENTS
-from finflow.env.worlds import Draws, EpisodeWorlds, widened
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.decision_process import DecisionProcess, PortfolioState
 from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
-from finflow.strategies.base import Information, Strategy
+from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
 

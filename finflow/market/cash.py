@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.market.sources.sheets import read_sheet
+from finflow.market.sources.price_sheet import read_sheet
 
 __all__ = ["CashRates", "cash_returns", "read_rates"]
 

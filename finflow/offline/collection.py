@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
-from finflow.env.decision import DecisionProcess, PortfolioState, WorldState
+from finflow.env.decision_process import DecisionProcess, PortfolioState, WorldState
+from finflow.env.episode_worlds import Draws, EpisodeWorlds, narrowed, restricted, widened
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.env.worlds import Draws, EpisodeWorlds, narrowed, restricted, widened
 from finflow.errors import ConfigError, MarketError
-from finflow.offline.card import data_card
+from finflow.offline.data_card import data_card
 from finflow.offline.dataset import OfflineDataset, bundle_size, made_by
-from finflow.offline.decisions import Decisions, price_decisions, read_decisions
-from finflow.offline.rows import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, joined
+from finflow.offline.imported_decisions import Decisions, price_decisions, read_decisions
+from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, joined
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
 COVERAGE_SHARE = 0.15

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.decision import DecisionProcess
-from finflow.env.worlds import are_alike
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import are_alike
 from finflow.errors import FinflowError
 from finflow.files import write_together
 from finflow.market.panel import MarketPanel
-from finflow.offline.decisions import read_decisions
-from finflow.offline.rows import SOURCES
+from finflow.offline.imported_decisions import read_decisions
+from finflow.offline.recorder import SOURCES
 from finflow.provenance import code_hash
 
 __all__ = [

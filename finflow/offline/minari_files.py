@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError, OutputError
 from finflow.files import reason
 from finflow.offline.dataset import OfflineDataset

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import FinflowError
-from finflow.market.features import rolling
+from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import LENSES, View
 from finflow.market.features.market_features import market_drawdown, mean_correlation
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel

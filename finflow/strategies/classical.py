@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError
 from finflow.imports import import_path
-from finflow.strategies.base import Information, Strategy, equal_weights, with_cash
-from finflow.strategies.fitted import (
+from finflow.strategies.online_selection import (
+    ConstantRebalanced,
+    ExponentiatedGradient,
+    MeanReversion,
+    PassiveAggressiveMeanReversion,
+)
+from finflow.strategies.optimised import (
     HierarchicalRiskParity,
     InverseVolatility,
     MaximumDiversification,
@@ -27,13 +32,8 @@ from finflow.strategies.fitted import (
     MinimumVariance,
     RiskParity,
 )
-from finflow.strategies.online import (
-    ConstantRebalanced,
-    ExponentiatedGradient,
-    MeanReversion,
-    PassiveAggressiveMeanReversion,
-)
-from finflow.strategies.signals import LowVolatility, Momentum, TimeSeriesMomentum
+from finflow.strategies.signal_rules import LowVolatility, Momentum, TimeSeriesMomentum
+from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
 __all__ = [
     "COMPARED",

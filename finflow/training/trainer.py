@@ -15,10 +15,10 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, dump_run
 from finflow.errors import CheckpointError, FinflowError, OutputError
 from finflow.files import check_writable, missing_folders, reason, remove_empty, write_atomically
-from finflow.guard.capture import restore
-from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder, numbered
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder, numbered
+from finflow.guard.state_capture import restore
 from finflow.offline.dataset import OfflineDataset, card_file
-from finflow.training.checkpoints.checkpoints import (
+from finflow.training.checkpoints.checkpoint_reader import (
     CONFIG,
     Checkpoint,
     carry_over,
@@ -28,18 +28,18 @@ from finflow.training.checkpoints.checkpoints import (
     shape_of,
 )
 from finflow.training.checkpoints.manifest import MANIFEST, manifest_text
-from finflow.training.checkpoints.opened import run_folder_of
-from finflow.training.code import changed, runtime
-from finflow.training.data.datasets import CARD, OfflineData, offline_data
-from finflow.training.data.materials import Materials, choose_device, prepare
+from finflow.training.checkpoints.run_resolver import run_folder_of
+from finflow.training.checkpoints.runtime import changed, runtime
+from finflow.training.data.offline_data import CARD, OfflineData, offline_data
+from finflow.training.data.training_data import Materials, choose_device, prepare
 from finflow.training.judging.held_out import Outcome, evaluate_agent
-from finflow.training.logs.logging import METRICS, RunLog
-from finflow.training.logs.progress import ProgressDisplay
+from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.logs.run_log import METRICS, RunLog
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.pretrain import pretrain
-from finflow.training.phases.run import OnValidation, TrainingRun
-from finflow.training.phases.state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 from finflow.training.phases.stopping import request_stop, stopping_at_once
+from finflow.training.phases.training_run import OnValidation, TrainingRun
+from finflow.training.phases.training_state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 
 __all__ = ["FinFlowTrainer", "Outcome", "request_stop"]
 

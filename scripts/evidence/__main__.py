@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finflow.cli.safety import run_safely
+from finflow.cli.exit_status import run_safely
 from finflow.config import Config
 from finflow.evaluation.analysis.gate_states import STATES
 from finflow.files import write_atomically

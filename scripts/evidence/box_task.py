@@ -15,9 +15,9 @@ from torch.nn import functional
 from finflow.agent.batch import Batch, States
 from finflow.agent.losses.losses import weighted_likelihood_loss
 from finflow.agent.networks.critic import Valuation
-from finflow.agent.networks.networks import Encoding, EnsembleLinear, normalised
-from finflow.agent.optimisation.climbing import Climb
-from finflow.agent.optimisation.thrift import at_least_single
+from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
+from finflow.agent.optimisation.policy_gradient import Climb
+from finflow.agent.optimisation.precision import at_least_single
 
 LOG_SCALE_RANGE = (-5.0, 2.0)  # as in the code of Kostrikov et al.
 

@@ -26,9 +26,9 @@ import numpy as np
 from finflow import files
 from finflow.config import Config, load_config
 from finflow.errors import FinflowError
-from finflow.guard.checkpoint import BEST, LATEST, MODELS, CheckpointFolder, read_newest
-from finflow.training.checkpoints.checkpoints import read_checkpoint
-from finflow.training.phases.run import TrainingRun
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, CheckpointFolder, read_newest
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 #: A training of a few seconds with everything in it.

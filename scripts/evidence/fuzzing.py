@@ -23,12 +23,12 @@ from numpy.random import Generator
 
 from finflow.config import Config
 from finflow.errors import CheckpointError
-from finflow.guard.capture import restore
-from finflow.guard.checkpoint import LATEST, MODELS, PRETRAINED, CheckpointFolder
+from finflow.guard.checkpoint_folder import LATEST, MODELS, PRETRAINED, CheckpointFolder
+from finflow.guard.state_capture import restore
 from finflow.tensor_file import KEY, file_content, read_tensors
-from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint, stored_config
-from finflow.training.data.materials import Materials
-from finflow.training.phases.state import start_offline, start_online
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, stored_config
+from finflow.training.data.training_data import Materials
+from finflow.training.phases.training_state import start_offline, start_online
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
 

@@ -23,16 +23,16 @@ from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import sharpe, summarise
 from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import plan_of
-from finflow.experiments.jobs.trainings import train_all
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
-from finflow.training.checkpoints.opened import run_folder_of
-from finflow.training.data.materials import choose_device, process_on
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.run_resolver import run_folder_of
+from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.logs.logging import METRICS
-from finflow.training.phases.generalisation import PREFIX
+from finflow.training.logs.run_log import METRICS
+from finflow.training.phases.generalisation_measure import PREFIX
 from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]

@@ -19,7 +19,7 @@ import torch
 from finflow.agent.batch import Batch
 from finflow.config import Config
 from finflow.errors import FinflowError
-from finflow.training.logs.logging import EVENTS
+from finflow.training.logs.run_log import EVENTS
 from finflow.training.phases import finetune as online
 from finflow.training.trainer import FinFlowTrainer
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe
-from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
-from finflow.training.data.materials import Materials, prepare
-from finflow.training.phases.run import Validation
-from finflow.training.phases.state import ONLINE
+from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.training.data.training_data import Materials, prepare
+from finflow.training.phases.training_run import Validation
+from finflow.training.phases.training_state import ONLINE
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
 from scripts.evidence.offline_methods import half_width

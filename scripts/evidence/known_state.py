@@ -1,9 +1,9 @@
 """The state of a made-up market, shown to whoever learns there: what its law expects of each asset, given the past.
 
-The optimum of such a market is a function of the law's belief (`finflow.market.synthetic.laws`) and the portfolio.
-The features that finflow has let through only a part of that belief, so that a learner that reads them can be as good
-as that part allows, and no better. With this one beside them what is measured is the learner. It is causal, and knows
-the law's numbers, which no feature of a real market can.
+The optimum of such a market is a function of the law's belief (`finflow.market.synthetic.price_processes`) and the
+portfolio. The features that finflow has let through only a part of that belief, so that a learner that reads them can
+be as good as that part allows, and no better. With this one beside them what is measured is the learner. It is causal,
+and knows the law's numbers, which no feature of a real market can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finflow.config.schema import SyntheticConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.synthetic.synthetic import law_of
+from finflow.market.synthetic.synthetic_market import law_of
 
 __all__ = ["EXPECTED_RETURNS", "expected_returns"]
 

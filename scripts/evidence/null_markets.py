@@ -24,23 +24,24 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, config_hash, load_config
-from finflow.env.decision import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess, equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.statistics import paths, significance
+from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics import path_metrics as paths
 from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
 from finflow.files import append_line, write_atomically
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
-from finflow.market.features.features import compute_features
+from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.provenance import code_hash
-from finflow.strategies.base import Information, Strategy, with_cash
 from finflow.strategies.classical import EqualWeight, named_strategy
-from finflow.strategies.patient import PatientEqualWeight
-from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
-from finflow.training.data.materials import prepare
+from finflow.strategies.patient_equal_weight import PatientEqualWeight
+from finflow.strategies.strategy import Information, Strategy, with_cash
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer

@@ -15,9 +15,9 @@ from finflow.config import Config
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.offline.collection import TRADE_RATES
-from finflow.strategies.base import Information
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.training.data.materials import prepare
+from finflow.strategies.strategy import Information
+from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 
 FloatArray = NDArray[np.float64]

@@ -25,9 +25,9 @@ from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.files import write_atomically
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal import optimum_of
-from finflow.training.data.materials import Materials, prepare
-from finflow.training.phases.run import Validation
+from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.training.data.training_data import Materials, prepare
+from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.known_state import EXPECTED_RETURNS
 from scripts.evidence.offline_methods import half_width

@@ -92,7 +92,7 @@ def reading_variants(overrides: Mapping[str, object]) -> list[Variant]:
 
 def half_of_the_universe(number: int) -> tuple[str, ...]:
     """Ten of the twenty stocks, drawn by number, in the order of the source."""
-    from finflow.market.sources.sources import load_panel
+    from finflow.market.sources.panel_loader import load_panel
 
     assets = load_panel(Config().market).assets
     rng = np.random.default_rng(np.random.SeedSequence([9, number]))

@@ -17,7 +17,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal import optimum_of
+from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import FamilyRule, half_width

@@ -18,17 +18,17 @@ from finflow.config import Config, changed_config
 from finflow.config.yaml_text import parse_file
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
-from finflow.experiments.tasks.engine import Where
-from finflow.experiments.tuning.best import ATTRIBUTES, best_of
+from finflow.experiments.tasks.task_runner import Where
 from finflow.experiments.tuning.search_space import DEFAULT_SPACE, configured
 from finflow.experiments.tuning.study_folder import begin, stored_study
+from finflow.experiments.tuning.study_result import ATTRIBUTES, best_of
 from finflow.experiments.tuning.tuning import tune
-from finflow.guard.checkpoint import BEST, MODELS, CheckpointFolder
+from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal import optimum_of
-from finflow.training.checkpoints.checkpoints import flatten, policy_of, read_checkpoint
+from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.training.checkpoints.checkpoint_reader import flatten, policy_of, read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.logs.progress import ProgressDisplay
+from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import half_width
 from scripts.evidence.variants import Variant

@@ -21,8 +21,8 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.training.data.materials import prepare
-from finflow.training.logs.logging import METRICS
+from finflow.training.data.training_data import prepare
+from finflow.training.logs.run_log import METRICS
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import pretrain_and_measure
 

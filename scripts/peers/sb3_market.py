@@ -30,9 +30,9 @@ from stable_baselines3.common.vec_env import VecEnvWrapper
 from finflow.config import load_config
 from finflow.env.sb3 import SB3VecEnv
 from finflow.evaluation.backtest import run_backtests
-from finflow.strategies.base import Information
-from finflow.training.data.materials import prepare
-from finflow.training.environment import make_env
+from finflow.strategies.strategy import Information
+from finflow.training.data.training_data import prepare
+from finflow.training.make_env import make_env
 from scripts.evidence.optimality import judge_of, traits
 
 FloatArray = NDArray[np.floating[Any]]

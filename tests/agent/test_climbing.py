@@ -12,7 +12,7 @@ from finflow.agent.learners.iql import CLIMB_FROM, IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
-from finflow.agent.optimisation.climbing import climbing_loss, linear_in
+from finflow.agent.optimisation.policy_gradient import climbing_loss, linear_in
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

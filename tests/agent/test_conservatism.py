@@ -22,10 +22,10 @@ from finflow.agent.losses.anchor import (
     kl_per_dimension,
 )
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy, naming_loss
-from finflow.agent.networks.simplex import LogisticNormal
-from finflow.agent.optimisation.averaging import PolicyAverage
-from finflow.agent.optimisation.optimisation import make_optimiser
+from finflow.agent.optimisation.gradient_steps import make_optimiser
+from finflow.agent.optimisation.weight_averaging import PolicyAverage
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 
 CPU = torch.device("cpu")

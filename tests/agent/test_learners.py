@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell, CoverageProposals
-from finflow.agent.learners.cloning import BehaviourCloning
+from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC

@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.networks.networks import EnsembleLinear
+from finflow.agent.networks.layers import EnsembleLinear
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 
 MakeStates = Callable[[int, int, int], States]

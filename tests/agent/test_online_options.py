@@ -17,8 +17,8 @@ from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.conservative import indifferent_penalty, lagrange_loss, lower_bound, overestimation
 from finflow.agent.losses.losses import conservative_loss
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.logistic_normal import maximum_entropy, target_entropy
 from finflow.agent.networks.policy import naming_loss
-from finflow.agent.networks.simplex import maximum_entropy, target_entropy
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
 

@@ -11,11 +11,11 @@ import torch
 from finflow import cores
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell, CoverageProposals
-from finflow.agent.learners.cloning import BehaviourCloning
+from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.optimisation.thrift import in_its_precision
+from finflow.agent.optimisation.precision import in_its_precision
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

@@ -10,7 +10,7 @@ import torch
 from scipy.integrate import dblquad, quad
 from scipy.special import digamma, gammaln, polygamma
 
-from finflow.agent.networks.simplex import (
+from finflow.agent.networks.logistic_normal import (
     LogisticNormal,
     log_portfolio,
     log_ratios,

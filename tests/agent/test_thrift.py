@@ -11,13 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from finflow import cores
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell, CoverageProposals
-from finflow.agent.learners.cloning import BehaviourCloning
+from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.networks import EnsembleReadout
-from finflow.agent.optimisation.thrift import recomputed
+from finflow.agent.networks.layers import EnsembleReadout
+from finflow.agent.optimisation.precision import recomputed
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

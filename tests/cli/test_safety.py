@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from finflow.cli.safety import run_safely
+from finflow.cli.exit_status import run_safely
 from finflow.errors import MarketError
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,7 @@ def test_verbose_shows_the_traceback(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_warnings_of_libraries_are_shown_only_when_asked_for() -> None:
     script = (
         "import sys, warnings\n"
-        "from finflow.cli.safety import run_safely\n"
+        "from finflow.cli.exit_status import run_safely\n"
         "run_safely(lambda arguments: warnings.warn('old', DeprecationWarning) or warnings.warn('litter'))"
     )
     quiet = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

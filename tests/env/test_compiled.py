@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.env.compiled import CompiledProcess, compiled_function, proportional_rate
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv, RunningSharpe
 from finflow.ledger.costs import Proportional, Summed
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.env.compiled import CompiledProcess
-from finflow.env.decision import DecisionProcess, PortfolioState, Step
+from finflow.env.decision_process import DecisionProcess, PortfolioState, Step
 
 FloatArray = NDArray[np.float64]
 MakeProcess = Callable[..., DecisionProcess]

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finflow.config import MarketConfig, ObjectivesConfig, load_config
-from finflow.env.decision import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess, equal_weight_moments
 from finflow.env.objective import COMPONENTS, Moments, Objective
-from finflow.market.features.features import compute_features
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 
 MOMENTS = Moments(5e-4, 1.5e-4)

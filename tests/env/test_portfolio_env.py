@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.errors import MarketError

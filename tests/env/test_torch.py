@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig
-from finflow.env.decision import DecisionProcess, PortfolioState
+from finflow.env.decision_process import DecisionProcess, PortfolioState
 
 FloatArray = NDArray[np.float64]
 Prices = Callable[..., FloatArray]

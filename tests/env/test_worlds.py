@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, WorldsConfig
-from finflow.env.decision import DecisionProcess, WorldState
+from finflow.env.decision_process import DecisionProcess, WorldState
+from finflow.env.episode_worlds import EpisodeWorlds, are_alike, assets_of, narrowed, restricted, widened
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.env.worlds import EpisodeWorlds, are_alike, assets_of, narrowed, restricted, widened
 from finflow.errors import ConfigError
 
 Make = Callable[..., Any]

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
-from finflow.evaluation.analysis.field import Field, sharing_fits
+from finflow.evaluation.analysis.comparison_context import Field, sharing_fits
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import ReportData
-from finflow.market.features.features import Features
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import named_strategy
 

@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.features import Features
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.strategies.base import Information, Strategy
 from finflow.strategies.classical import BuyAndHold, EqualWeight, named_strategy
-from finflow.strategies.online import MeanReversion
+from finflow.strategies.online_selection import MeanReversion
+from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.strategies.base import Information
+from finflow.strategies.strategy import Information
 
 EXPERTS = ("one", "two")
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
-from finflow.market.features.features import Features
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.strategies.base import Information
 from finflow.strategies.classical import BuyAndHold, EqualWeight, MinimumVariance, SixtyForty
+from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
 

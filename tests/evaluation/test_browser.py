@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.report import report
 from finflow.evaluation.report.report import ReportData, write_report
-from finflow.evaluation.statistics.choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.bootstrap import Interval
+from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.seeds import Estimate
-from finflow.evaluation.statistics.significance import Interval
+from finflow.evaluation.statistics.seed_statistics import Estimate
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PHONE, DESK, PAPER = 360, 1280, 718  # CSS pixels; A4 less margins of 1 cm is 718

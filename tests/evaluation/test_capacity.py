@@ -9,15 +9,15 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.capacity import break_even_bps, capacity
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.features import Features
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.strategies.base import Information
 from finflow.strategies.classical import BuyAndHold, EqualWeight
+from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
 

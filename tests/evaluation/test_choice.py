@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.sections import section_html
-from finflow.evaluation.statistics.choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.report.section import section_html
+from finflow.evaluation.statistics.backtest_overfitting import overfitting
+from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.overfitting import overfitting
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.readings_ledger import Tries
 
 DAYS = 800
 RESAMPLING = Resampling(300, 21, 0)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from finflow.evaluation.analysis.expert_traits import CLAIMS, TRAITS, ExpertTraits, expert_traits, section
-from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.report.section import section_html
 from finflow.market.panel import MarketPanel
 from finflow.strategies.behaviour import FAMILIES, family_tables
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import factors
-from finflow.evaluation.analysis.field import Field
-from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.analysis.comparison_context import Field
+from finflow.evaluation.report.section import section_html
 
 
 def test_the_etfs_are_there_without_a_network() -> None:

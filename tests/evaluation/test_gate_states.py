@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.analysis.gate_states import gate_by_state, section
-from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.report.section import section_html
 
 NAMES = ("defensive", "growth")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finflow.evaluation.analysis.generalisation import section
-from finflow.evaluation.report.sections import look_up, section_html
+from finflow.evaluation.analysis.generalisation_section import section
+from finflow.evaluation.report.section import look_up, section_html
 
 
 def rows() -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 from finflow.config.schema import OBJECTIVES
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.objectives import aggregated, measured
+from finflow.evaluation.statistics.objective_values import aggregated, measured
 from finflow.evaluation.statistics.sharpe_tests import track_of
 
 

@@ -24,8 +24,8 @@ from finflow.evaluation.analysis.optimality import (
 from finflow.evaluation.backtest import run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.strategies.classical import BuyAndHold, EqualWeight, InverseVolatility
-from finflow.strategies.optimal.optimal import Optimum, optimum_of, plug_in
-from finflow.training.data.materials import Materials, prepare
+from finflow.strategies.optimal.optimal_policy import Optimum, optimum_of, plug_in
+from finflow.training.data.training_data import Materials, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from scripts.evidence.planted_signals import OWN
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.overfitting import overfitting
+from finflow.evaluation.statistics.backtest_overfitting import overfitting
 
 Array = NDArray[np.float64]
 

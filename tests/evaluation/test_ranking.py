@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import ndcg_score
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import ranking
-from finflow.evaluation.analysis.field import Field
-from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.analysis.comparison_context import Field
+from finflow.evaluation.report.section import section_html
 
 FILLS, ASSETS = 60, 8
 

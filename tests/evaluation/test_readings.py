@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from finflow.errors import EvidenceError, OutputError
-from finflow.evaluation.statistics.readings import Reading, Tries, readings_of, record, tries_of
+from finflow.evaluation.statistics.readings_ledger import Reading, Tries, readings_of, record, tries_of
 
 
 def reading(judged: str, panel: str = "p", active: float | None = 0.01) -> Reading:

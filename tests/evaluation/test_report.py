@@ -25,9 +25,9 @@ from finflow.evaluation.report.page_style import STYLE
 from finflow.evaluation.report.report import ReportData, write_report
 from finflow.evaluation.report.results import Results, as_json, judge
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.sharpe_tests import track_of
-from finflow.evaluation.statistics.significance import Interval, SharpeDifference
 from finflow.evaluation.statistics.verdict import Reason
 
 FIGURES = [

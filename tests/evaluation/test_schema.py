@@ -16,13 +16,13 @@ import pytest
 
 from finflow.config import EvaluationConfig, TaxConfig
 from finflow.evaluation.analysis import attribution, factors, ranking, stress, sweeps, taxes
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run import fold_paths
 from finflow.evaluation.multi_run.fold_paths import Judged, Paths
 from finflow.evaluation.report.results import ReportData, as_json, judge
-from finflow.evaluation.report.sections import Section
-from finflow.evaluation.statistics.choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.report.section import Section
+from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.data_snooping import Resampling
 from finflow.market.splits import Split
 

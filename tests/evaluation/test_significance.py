@@ -10,8 +10,10 @@ import pytest
 from arch.bootstrap import StationaryBootstrap
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.statistics import metrics, paths, significance
-from finflow.evaluation.statistics.significance import Interval, SharpeDifference
+from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics import path_metrics as paths
+from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 
 
 def test_the_same_seed_draws_the_same_days() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import stress
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.report.section import section_html
 from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from finflow.evaluation.multi_run.study_figures import Searched, Tried
 from finflow.evaluation.multi_run.study_page import NUMBERS, PAGE, StudyData, study_files
-from finflow.evaluation.report.sections import look_up
-from finflow.evaluation.statistics.overfitting import overfitting
+from finflow.evaluation.report.section import look_up
+from finflow.evaluation.statistics.backtest_overfitting import overfitting
 
 
 def study(objective: tuple[str, ...] = ("sharpe",), count: int = 8) -> StudyData:

@@ -11,15 +11,15 @@ import torch
 
 from finflow import cores
 from finflow.config import CostsConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.capacity import break_even_bps
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.report.sections import section_html
+from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight, Momentum
-from finflow.strategies.fitted import MinimumVariance
+from finflow.strategies.optimised import MinimumVariance
 
 WINDOW = range(300, 420)
 NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")

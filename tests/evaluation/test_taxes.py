@@ -9,14 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig, TaxConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.analysis.taxes import after_tax, section
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.market.features.features import Features
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.strategies.base import Information
 from finflow.strategies.classical import BuyAndHold, EqualWeight
+from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
 FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}

@@ -10,14 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.evaluation.analysis.trades import as_parquet, holdings, trades
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.features import Features
+from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.strategies.base import Information
 from finflow.strategies.classical import BuyAndHold
+from finflow.strategies.strategy import Information
 
 WINDOW = range(5, 40)
 

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from finflow.evaluation.statistics import paths, significance
+from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics import path_metrics as paths
 from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.sharpe_tests import track_of
 from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
 

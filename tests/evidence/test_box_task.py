@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.agent.learners.cloning import BehaviourCloning
+from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
 from finflow.agent.learners.td3bc import TD3BC

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.strategies.base import Information
+from finflow.strategies.strategy import Information
 from scripts.evidence import offline_methods
 from scripts.evidence import variants as evidence
 from scripts.evidence.variants import Variant, run_missing, table

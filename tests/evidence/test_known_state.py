@@ -11,8 +11,8 @@ from finflow.config import load_config
 from finflow.errors import MarketError
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
-from finflow.market.synthetic.synthetic import law_of
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.synthetic.synthetic_market import law_of
 from scripts.evidence.known_state import EXPECTED_RETURNS, expected_returns
 
 

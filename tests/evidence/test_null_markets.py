@@ -10,11 +10,11 @@ import pytest
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.statistics import paths
+from finflow.evaluation.statistics import path_metrics as paths
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
-from finflow.strategies.base import Information
+from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import BuyAndHold, Momentum
+from finflow.strategies.strategy import Information
 from scripts.evidence import null_markets
 from scripts.evidence.null_markets import WARM_UP, FirstHalf, NullStudy, judge_market, permuted_panel
 

@@ -11,7 +11,7 @@ import pytest
 
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, EvidenceError
-from finflow.training.data.materials import prepare
+from finflow.training.data.training_data import prepare
 from scripts.evidence.optimality import (
     judge_of,
     limit_of,

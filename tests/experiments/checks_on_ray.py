@@ -24,14 +24,14 @@ import pytest
 from finflow.cli import main
 from finflow.config import load_config
 from finflow.errors import ConfigError, MarketError
-from finflow.experiments.jobs.jobs import job_of
+from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
 from finflow.experiments.jobs.protocols import plan_of
-from finflow.experiments.jobs.trainings import Training, is_finished, train_all
-from finflow.experiments.tasks.engine import Task, Where, run_tasks
-from finflow.experiments.tuning.rerun import rerun
+from finflow.experiments.jobs.seed_job import job_of
+from finflow.experiments.tasks.task_runner import Task, Where, run_tasks
 from finflow.experiments.tuning.study_folder import stored_study
+from finflow.experiments.tuning.trial_rerun import rerun
 from finflow.experiments.tuning.tuning import tune
-from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
+from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from scripts.evidence.durability import small_config
 

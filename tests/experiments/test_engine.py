@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
-from finflow.experiments.tasks.engine import Task, Where, run_tasks
+from finflow.experiments.tasks.task_runner import Task, Where, run_tasks
 from finflow.experiments.tasks.worker import task_folder, task_progress
 
 HERE, TWO = Where(), Where(workers=2, grace=2.0)

@@ -21,13 +21,13 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
+from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
 from finflow.experiments.jobs.job_folder import agents_in, begin
-from finflow.experiments.jobs.jobs import Job, estimate_all, job_of, run_all
-from finflow.experiments.jobs.trainings import Training, is_finished, train, train_all
-from finflow.experiments.tasks.engine import Where
+from finflow.experiments.jobs.seed_job import Job, estimate_all, job_of, run_all
+from finflow.experiments.tasks.task_runner import Where
 from finflow.files import in_use
-from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
-from finflow.strategies.base import Information
+from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.strategies.strategy import Information
 from finflow.training.judging.ensemble import EnsembleStrategy, evaluate_ensemble
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
@@ -206,9 +206,9 @@ SCRIPT = """\
 from pathlib import Path
 
 from scripts.evidence.durability import small_config
-from finflow.experiments.tasks.engine import Where
-from finflow.experiments.jobs.jobs import job_of
-from finflow.experiments.jobs.trainings import train_all
+from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.jobs.seed_job import job_of
+from finflow.experiments.jobs.independent_trainings import train_all
 
 if __name__ == "__main__":
     folder = Path({folder!r})

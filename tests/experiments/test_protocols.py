@@ -15,16 +15,16 @@ import torch
 from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import FinflowError
-from finflow.evaluation.report.sections import look_up
-from finflow.experiments.jobs import trainings
+from finflow.evaluation.report.section import look_up
+from finflow.experiments.jobs import independent_trainings as trainings
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.jobs.jobs import estimate_all
+from finflow.experiments.jobs.independent_trainings import best_of, train
 from finflow.experiments.jobs.protocols import Plan, plan_of
-from finflow.experiments.jobs.trainings import best_of, train
-from finflow.guard.checkpoint import LATEST, MODELS, CheckpointFolder
-from finflow.training.checkpoints.checkpoints import Checkpoint, read_checkpoint
-from finflow.training.data.datasets import offline_data
-from finflow.training.data.materials import prepare
+from finflow.experiments.jobs.seed_job import estimate_all
+from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
+from finflow.training.data.offline_data import offline_data
+from finflow.training.data.training_data import prepare
 from finflow.training.phases.stopping import request_stop
 
 SMALL = {

@@ -18,15 +18,15 @@ from optuna.trial import Trial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
-from finflow.experiments.tuning import study
-from finflow.experiments.tuning.study import Book, Pulse, open_book
+from finflow.experiments.tuning import trial_store as study
+from finflow.experiments.tuning.trial_store import Book, Pulse, open_book
 
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}
 WORKER = """
 import sys, time
 from pathlib import Path
 from finflow.config import TuneConfig
-from finflow.experiments.tuning.study import Pulse, open_book
+from finflow.experiments.tuning.trial_store import Pulse, open_book
 storage, folder, name, hang = sys.argv[1:]
 tune = TuneConfig(storage=storage, heartbeat=1)
 book, _ = open_book(tune, Path(folder), name, {"objective": "sharpe", "space": '{"a": "0 to 1"}'}, 10, create=False)

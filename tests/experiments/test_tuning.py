@@ -24,20 +24,22 @@ from optuna.trial import TrialState
 from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
-from finflow.evaluation.statistics.overfitting import overfitting
-from finflow.experiments.tasks.engine import Where
-from finflow.experiments.tuning import doing_trials, search_plan, trials, tuning
-from finflow.experiments.tuning.best import ATTRIBUTES, BEST, unpacked
-from finflow.experiments.tuning.doing_trials import take_trials, work
-from finflow.experiments.tuning.rerun import rerun
+from finflow.evaluation.statistics.backtest_overfitting import overfitting
+from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.tuning import search_plan, tuning
+from finflow.experiments.tuning import trial_training as trials
+from finflow.experiments.tuning import trial_worker as doing_trials
 from finflow.experiments.tuning.search_plan import lines_of_plan
-from finflow.experiments.tuning.study import Book
 from finflow.experiments.tuning.study_folder import begin, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
-from finflow.experiments.tuning.trials import Arena, arena_of, run_trial
+from finflow.experiments.tuning.study_result import ATTRIBUTES, BEST, unpacked
+from finflow.experiments.tuning.trial_rerun import rerun
+from finflow.experiments.tuning.trial_store import Book
+from finflow.experiments.tuning.trial_training import Arena, arena_of, run_trial
+from finflow.experiments.tuning.trial_worker import take_trials, work
 from finflow.experiments.tuning.tuning import StudyOutcome, tune
-from finflow.training.phases.run import Validation
 from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 
 SPACE = {

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from finflow.errors import CheckpointError
-from finflow.guard.capture import capture, restore
+from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
 
 

@@ -11,7 +11,7 @@ import torch
 
 from finflow.errors import CheckpointError, OutputError
 from finflow.files import check_writable
-from finflow.guard.checkpoint import (
+from finflow.guard.checkpoint_folder import (
     BEST,
     LATEST,
     MODELS,

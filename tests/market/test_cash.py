@@ -13,7 +13,7 @@ from finflow.config import Config, MarketConfig, dump_config, load_config
 from finflow.errors import ConfigError, MarketError
 from finflow.market.cash import cash_returns, read_rates
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.training.judging.held_out import cash_rate
 
 DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=8), name="Date")

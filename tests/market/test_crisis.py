@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
 from finflow.market.features.asset_features import View
-from finflow.market.features.crisis import TwoStates, crisis, filtered, fit_states
+from finflow.market.features.crisis_probability import TwoStates, crisis, filtered, fit_states
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 
 FloatArray = NDArray[np.float64]
 TRUTH = TwoStates(np.array([0.0006, -0.0015]), np.array([0.007, 0.02]) ** 2, np.array([0.985, 0.95]))

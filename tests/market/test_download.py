@@ -16,8 +16,8 @@ import pytest
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.download import tables_from_frame
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources.yahoo import tables_from_frame
 
 FIELDS = ("Close", "High", "Low", "Open", "Volume")
 DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=60), name="Date")
@@ -81,7 +81,7 @@ def only(*names: str) -> Callable[[Sequence[str]], pd.DataFrame]:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds waited between attempts, without waiting them."""
     seconds: list[float] = []
-    monkeypatch.setattr("finflow.market.sources.download._wait", seconds.append)
+    monkeypatch.setattr("finflow.market.sources.yahoo._wait", seconds.append)
     return seconds
 
 
@@ -123,7 +123,7 @@ def test_yahoo_is_asked_explicitly(tmp_path: Path) -> None:
 def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str, end: str
 ) -> None:
-    monkeypatch.setattr("finflow.market.sources.download._now", lambda: dt.datetime.fromisoformat(now))
+    monkeypatch.setattr("finflow.market.sources.yahoo._now", lambda: dt.datetime.fromisoformat(now))
     fake = Fake()
     load(tmp_path, fake)
     assert fake.asked[0][1]["end"] == end  # exclusive at Yahoo
@@ -232,7 +232,7 @@ def test_without_a_network_the_way_out_is_named(tmp_path: Path) -> None:
 
 
 def test_a_dead_network_is_not_waited_for_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finflow.market.sources.download._PATIENCE", -1.0)
+    monkeypatch.setattr("finflow.market.sources.yahoo._PATIENCE", -1.0)
     fake = Fake(TimeoutError("timed out"))
     with pytest.raises(MarketError, match="timed out"):
         load(tmp_path, fake)
@@ -257,7 +257,7 @@ def test_rate_limiting_says_to_wait(
 
 
 def test_rate_limiting_that_passes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finflow.market.sources.download._PATIENCE", -1.0)
+    monkeypatch.setattr("finflow.market.sources.yahoo._PATIENCE", -1.0)
     limited = RuntimeError("YFRateLimitError('Too Many Requests. Rate limited. Try after a while.')")
     fake = Fake(limited, yahoo)
     assert load(tmp_path, fake).n_bars == 60

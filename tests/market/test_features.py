@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.features.asset_features import ASSET_FEATURES, View
-from finflow.market.features.crisis import crisis
-from finflow.market.features.features import LENSES, Features, apply_features, compute_features
+from finflow.market.features.crisis_probability import crisis
+from finflow.market.features.feature_set import LENSES, Features, apply_features, compute_features
 from finflow.market.features.market_features import MARKET_FEATURES, turbulence
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 
 BARS, FIT = 700, 450
 

@@ -14,7 +14,7 @@ import pytest
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 
 DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=30), name="Date")
 NAMES = ("AAA", "NA", "IDX")

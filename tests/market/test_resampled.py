@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.market.features.features import apply_features, compute_features
+from finflow.market.features.feature_set import apply_features, compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.synthetic.resampled import draw_days, resampled_panel
+from finflow.market.synthetic.block_bootstrap import draw_days, resampled_panel
 
 FloatArray = NDArray[np.float64]
 

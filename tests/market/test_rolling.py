@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from finflow.market.features import rolling
+from finflow.market.features import rolling_windows as rolling
 
 Windowed = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
 NAIVE: dict[Windowed, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {

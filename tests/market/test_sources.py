@@ -12,7 +12,7 @@ import pytest
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.market.sources.sources import cash_returns, load_panel
+from finflow.market.sources.panel_loader import cash_returns, load_panel
 
 GOOD = """Date,A,B,IDX
 2020-01-01,10,20.5,100

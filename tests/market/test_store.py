@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.market.sources.store import Store
+from finflow.market.sources.price_store import Store
 
 REQUEST = {"source": "test", "tickers": ["A"], "start": None}
 FRAME = pd.DataFrame({"close/A": [1.0, 2.0]}, index=pd.DatetimeIndex(["2020-01-01", "2020-01-02"], name="Date"))
@@ -122,7 +122,7 @@ _WRITER = """
 import sys
 from pathlib import Path
 import pandas as pd
-from finflow.market.sources.store import Store
+from finflow.market.sources.price_store import Store
 
 store, which = Store(Path(sys.argv[1])), float(sys.argv[2])
 frame = pd.DataFrame({"close/A": [which] * 500}, index=pd.bdate_range("2020-01-01", periods=500, name="Date"))

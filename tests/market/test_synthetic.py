@@ -10,12 +10,12 @@ from scipy.stats import multivariate_normal
 
 from finflow.config import MarketConfig, load_config
 from finflow.errors import ConfigError
-from finflow.market.features.features import compute_features
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
-from finflow.market.synthetic.laws import Law, Regimes
-from finflow.market.synthetic.synthetic import law_of, permute_labels
+from finflow.market.synthetic.price_processes import Law, Regimes
+from finflow.market.synthetic.synthetic_market import law_of, permute_labels
 
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
 

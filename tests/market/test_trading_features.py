@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market.features.asset_features import ASSET_FEATURES, View
-from finflow.market.features.features import LENSES, compute_features
+from finflow.market.features.feature_set import LENSES, compute_features
 from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
 

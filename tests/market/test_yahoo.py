@@ -20,7 +20,7 @@ from yfinance.exceptions import YFRateLimitError
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 
 DAYS = pd.bdate_range("2020-01-01", periods=40)
 ZONES = {"TKY": "Asia/Tokyo", "LON": "Europe/London"}
@@ -105,7 +105,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Marke
 
     monkeypatch.setattr("yfinance.cache.get_tz_cache", Memory)
     monkeypatch.setattr("yfinance.base._tz_info_fetch_ctr", 2)
-    monkeypatch.setattr("finflow.market.sources.download._wait", lambda seconds: None)
+    monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
     return loaded
 
 

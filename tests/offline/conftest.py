@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from finflow.config import Config, load_config
-from finflow.env.decision import DecisionProcess, equal_weight_moments
-from finflow.market.features.features import compute_features
+from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.offline.collection import collect
 from finflow.offline.dataset import OfflineDataset
 

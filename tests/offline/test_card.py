@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.offline.card import card_lines, data_card, regions
 from finflow.offline.collection import play_behaviour
+from finflow.offline.data_card import card_lines, data_card, regions
 from finflow.offline.dataset import SOURCES, OfflineDataset, save_dataset
-from finflow.offline.rows import Rows
+from finflow.offline.recorder import Rows
 
 EPISODES, LENGTH, K = 40, 25, 6
 NO_PENALTIES = {

@@ -11,12 +11,12 @@ import pytest
 
 from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import load_config
-from finflow.env import decision
+from finflow.env import decision_process as decision
 from finflow.env.coverage import SMOOTHING
-from finflow.env.decision import DecisionProcess, equal_weight_moments
-from finflow.market.features.features import compute_features
+from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
 from finflow.offline.collection import (
     COVERAGE,

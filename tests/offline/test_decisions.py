@@ -13,10 +13,10 @@ from finflow.config.schema import LENSES
 from finflow.env.coverage import smooth
 from finflow.errors import ConfigError
 from finflow.market.panel import MarketPanel
-from finflow.offline.card import card_lines
+from finflow.offline.data_card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
-from finflow.offline.decisions import read_decisions
-from finflow.offline.rows import DECISIONS
+from finflow.offline.imported_decisions import read_decisions
+from finflow.offline.recorder import DECISIONS
 
 K, LENGTH = 6, 25
 ASSETS = ("AAPL", "AMD", "GE", "JNJ", "WMT")

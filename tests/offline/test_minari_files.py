@@ -12,7 +12,7 @@ import minari
 import numpy as np
 import pytest
 
-from finflow.env import decision
+from finflow.env import decision_process as decision
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import FinflowError, OutputError
 from finflow.market.panel import MarketPanel

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from finflow.config import MarketConfig
 from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.behaviour import FAMILIES, SETTINGS, family_tables
 
 EACH = pytest.mark.parametrize("family", FAMILIES)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from finflow.ledger.accounting import drift, settle
 from finflow.ledger.costs import LinearSlippage, MarketState
-from finflow.market.synthetic.laws import MeanReversion
+from finflow.market.synthetic.price_processes import MeanReversion
+from finflow.strategies.optimal.dynamic_programming import solve_with_costs, trading_cost
 from finflow.strategies.optimal.garleanu_pedersen import PartialTrading, SpreadRule, spread_rule
-from finflow.strategies.optimal.optimal import CLOSED_FORM, ON_A_GRID, Rule, expected_growth, optimum
-from finflow.strategies.optimal.trading_grid import solve_with_costs, trading_cost
+from finflow.strategies.optimal.optimal_policy import CLOSED_FORM, ON_A_GRID, Rule, expected_growth, optimum
 
 FloatArray = NDArray[np.float64]
 

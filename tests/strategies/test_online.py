@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from finflow.config import EvaluationConfig
-from finflow.strategies.base import Information, Strategy
 from finflow.strategies.classical import COMPARED, NAMED, named_strategy
-from finflow.strategies.online import ExponentiatedGradient, MeanReversion, PassiveAggressiveMeanReversion
+from finflow.strategies.online_selection import ExponentiatedGradient, MeanReversion, PassiveAggressiveMeanReversion
+from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
 

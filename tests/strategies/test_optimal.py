@@ -13,10 +13,10 @@ from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, settle
 from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, Summed
-from finflow.market.synthetic.laws import Law
-from finflow.market.synthetic.synthetic import law_of
-from finflow.strategies.optimal.optimal import Optimum, expected_growth, optimum, optimum_of
-from finflow.strategies.optimal.trading_grid import trading_cost
+from finflow.market.synthetic.price_processes import Law
+from finflow.market.synthetic.synthetic_market import law_of
+from finflow.strategies.optimal.dynamic_programming import trading_cost
+from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth, optimum, optimum_of
 
 FloatArray = NDArray[np.float64]
 Targets = Callable[[FloatArray, FloatArray], FloatArray]

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from finflow.config import Config, MarketConfig
-from finflow.evaluation.audit.audit import Component, Finding, Probe, audit
+from finflow.evaluation.audit.look_ahead import Component, Finding, Probe, audit
 from finflow.market import cash
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import download, sources
-from finflow.market.sources.tables import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
+from finflow.market.sources import panel_loader as sources
+from finflow.market.sources import yahoo as download
+from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.market.splits import Split
-from finflow.training.audit.audited import Subjects
+from finflow.training.audit.audit_subjects import Subjects
 from finflow.training.audit.audited_source import through_the_source
 
 BARS = 120

@@ -14,22 +14,24 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, load_config
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError, MarketError
-from finflow.evaluation.audit.audit import UNPRIMED, Probe
-from finflow.evaluation.audit.shocks import SHOCKS
-from finflow.market.features import crisis
-from finflow.market.features.features import compute_features
+from finflow.evaluation.audit.look_ahead import UNPRIMED, Probe
+from finflow.evaluation.audit.shocked_panels import SHOCKS
+from finflow.market.features import crisis_probability as crisis
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources import sources
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources import panel_loader as sources
+from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED
-from finflow.training.audit import audited, auditing, close_ups
-from finflow.training.audit.auditing import Audit, audit_configuration
-from finflow.training.data import materials
-from finflow.training.data.materials import Materials, prepare
+from finflow.training.audit import audit_subjects as audited
+from finflow.training.audit import configuration_audit as auditing
+from finflow.training.audit import single_bar_audit as close_ups
+from finflow.training.audit.configuration_audit import Audit, audit_configuration
+from finflow.training.data import training_data as materials
 from finflow.training.data.replay import MarketTensors
+from finflow.training.data.training_data import Materials, prepare
 from finflow.training.trainer import FinFlowTrainer
 
 BARS_OF, FIRST_PROBES = close_ups.bars_of, auditing.first_probes
@@ -295,14 +297,14 @@ def test_it_would_be_caught_if_there_were_anything(
 
 
 def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.market.features import features
+    from finflow.market.features import feature_set as features
 
     real = features._fits
     monkeypatch.setattr(features, "_fits", lambda raw, known, first, fit: real(raw, known, first, len(known)))
 
 
 def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.market.features import features
+    from finflow.market.features import feature_set as features
 
     real = features.turbulence
     monkeypatch.setattr(features, "turbulence", lambda view, fit: real(view, len(view.returns)))
@@ -339,14 +341,14 @@ def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     real = audited.family_tables
     moved = {"momentum": -1}
-    for module in ("finflow.training.audit.audited", "finflow.offline.collection"):
+    for module in ("finflow.training.audit.audit_subjects", "finflow.offline.collection"):
         monkeypatch.setattr(
             f"{module}.family_tables", lambda panel, name: np.roll(real(panel, name), moved.get(name, 0), axis=1)
         )
 
 
 def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision import DecisionProcess
+    from finflow.env.decision_process import DecisionProcess
 
     real = DecisionProcess.observe
 
@@ -357,7 +359,7 @@ def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision import DecisionProcess
+    from finflow.env.decision_process import DecisionProcess
     from finflow.ledger.accounting import drift
 
     real = DecisionProcess.observed_portfolio
@@ -391,7 +393,7 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env import decision
+    from finflow.env import decision_process as decision
 
     real = decision.growth_of
     monkeypatch.setattr(decision, "growth_of", lambda panel, fill: np.roll(real(panel, fill), -1, axis=0))
@@ -399,7 +401,7 @@ def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The return that ends at the fill is paid, not the one that begins there: a fill at the bar before."""
-    from finflow.env.decision import DecisionProcess
+    from finflow.env.decision_process import DecisionProcess
 
     real = DecisionProcess._rows
 
@@ -424,7 +426,7 @@ def _compiled_fill_at_the_bar_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.decision import DecisionProcess
+    from finflow.env.decision_process import DecisionProcess
 
     real = DecisionProcess.observe
 

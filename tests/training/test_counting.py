@@ -12,12 +12,12 @@ import pytest
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.results import ReportData
-from finflow.evaluation.statistics.readings import readings_of
-from finflow.strategies.base import Information, equal_weights
+from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.strategies.classical import Momentum
-from finflow.training.data.materials import prepare
+from finflow.strategies.strategy import Information, equal_weights
+from finflow.training.data.training_data import prepare
 from finflow.training.judging import held_out
-from finflow.training.judging.counting import strategy_identity
+from finflow.training.judging.reading_count import strategy_identity
 
 
 @pytest.fixture

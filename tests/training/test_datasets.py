@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from finflow.cli.safety import run_safely
+from finflow.cli.exit_status import run_safely
 from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.offline.dataset import OfflineDataset
-from finflow.training.data import datasets
-from finflow.training.data.datasets import export, offline_data, show, take_in
-from finflow.training.data.materials import prepare
+from finflow.training.data import offline_data as datasets
+from finflow.training.data.offline_data import export, offline_data, show, take_in
+from finflow.training.data.training_data import prepare
 
 Make = Callable[..., Config]
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -13,7 +13,7 @@ from finflow.config import Config, dump_config
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
-from finflow.training.data.materials import prepare
+from finflow.training.data.training_data import prepare
 
 MakeConfig = Callable[..., Config]
 

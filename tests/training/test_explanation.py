@@ -15,12 +15,12 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis.why import Asked, as_numbers, largest_trades, lines, section
+from finflow.evaluation.analysis.decision_explanation import Asked, as_numbers, largest_trades, lines, section
 from finflow.evaluation.backtest import run_backtests
-from finflow.evaluation.report.sections import section_html
-from finflow.training.data.materials import Materials, prepare
+from finflow.evaluation.report.section import section_html
+from finflow.training.data.training_data import Materials, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.explanation import Explainer, asked_of
+from finflow.training.judging.explainer import Explainer, asked_of
 from finflow.training.trainer import FinFlowTrainer
 
 CPU = torch.device("cpu")

@@ -14,16 +14,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.optimisation.optimisation import descend, make_optimiser
+from finflow.agent.optimisation.gradient_steps import descend, make_optimiser
 from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import Transitions
-from finflow.training.logs.logging import RunLog
-from finflow.training.phases.guarding import RunGuard
-from finflow.training.phases.run import TrainingRun
+from finflow.training.logs.run_log import RunLog
+from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.guard_faults import FAULTS, Fault, injected
 

@@ -15,11 +15,11 @@ import pytest
 from finflow.cli.output import summary_rows
 from finflow.config import Config, config_hash, load_config
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.strategies.classical import COMPARED, EqualWeight
-from finflow.training.data.materials import prepare
+from finflow.training.data.training_data import prepare
 from finflow.training.judging import held_out
 
 SYNTHETIC = {

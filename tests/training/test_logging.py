@@ -16,8 +16,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finflow.errors import CheckpointError, OutputError
-from finflow.training.logs.logging import RunLog
-from finflow.training.logs.progress import ProgressDisplay
+from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.logs.run_log import RunLog
 
 
 def write_rows(log: RunLog, updates: range, phase: str = "online") -> None:

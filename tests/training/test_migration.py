@@ -16,12 +16,13 @@ import torch
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import CheckpointError
-from finflow.guard.capture import capture, restore
+from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import VERSION, read_file, read_tensors, write_tensors
-from finflow.training import code, trainer
-from finflow.training.checkpoints.checkpoints import configuration_of, policy_of, read_checkpoint
-from finflow.training.data.materials import prepare
-from finflow.training.phases.state import TrainingState, start_offline, start_online
+from finflow.training import trainer
+from finflow.training.checkpoints import runtime as code
+from finflow.training.checkpoints.checkpoint_reader import configuration_of, policy_of, read_checkpoint
+from finflow.training.data.training_data import prepare
+from finflow.training.phases.training_state import TrainingState, start_offline, start_online
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

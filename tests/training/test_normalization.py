@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from finflow.config import Config
-from finflow.training.data.normalization import RewardNormalizer
 from finflow.training.data.replay import make_batch
+from finflow.training.data.reward_normalization import RewardNormalizer
 from finflow.training.data.reward_units import RewardUnits
 from finflow.training.phases.pretrain import fill_window
-from finflow.training.phases.run import TrainingRun
 from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from finflow.config import Config
-from finflow.training.data.normalization import RewardNormalizer
 from finflow.training.data.replay import MarketTensors, Transitions
+from finflow.training.data.reward_normalization import RewardNormalizer
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.phases.off_policy import fitted_q_value
+from finflow.training.phases.fitted_q_evaluation import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
 
 

@@ -17,8 +17,8 @@ from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.finetune import calibrate, ramp_share
 from finflow.training.phases.pretrain import reward_units
-from finflow.training.phases.run import TrainingRun
 from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -11,12 +11,12 @@ import pytest
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.audit.audit import Probe, audit, verdict_of
-from finflow.market.features.features import compute_features
-from finflow.market.sources.sources import load_panel
+from finflow.evaluation.audit.look_ahead import Probe, audit, verdict_of
+from finflow.market.features.feature_set import compute_features
+from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
-from finflow.training.audit.audited import Subjects
-from finflow.training.data.materials import prepare
+from finflow.training.audit.audit_subjects import Subjects
+from finflow.training.data.training_data import prepare
 
 OWN = '''
 import numpy as np

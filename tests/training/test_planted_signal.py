@@ -13,10 +13,10 @@ from finflow.config import load_config
 from finflow.evaluation.analysis.optimality import Optimality, score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.market.synthetic.synthetic import law_of
+from finflow.market.synthetic.synthetic_market import law_of
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.optimal.optimal import optimum_of
+from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.planted_signals import LEARNING, OWN

@@ -11,8 +11,8 @@ import torch
 from finflow.config import Config
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.classical import EqualWeight
-from finflow.training.data.materials import Materials, prepare
 from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.training_data import Materials, prepare
 
 CPU = torch.device("cpu")
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.errors import CheckpointError
-from finflow.market.features.features import compute_features
+from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
-from finflow.training.checkpoints.checkpoints import Checkpoint, check_same_features, feature_names
-from finflow.training.data import materials
+from finflow.market.sources.panel_loader import load_panel
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
+from finflow.training.data import training_data as materials
 from finflow.training.judging.held_out import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 

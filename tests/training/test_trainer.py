@@ -15,11 +15,11 @@ from finflow import cores
 from finflow.agent.learners.bcell import BCell
 from finflow.config import Config
 from finflow.errors import CheckpointError, MarketError
-from finflow.guard.checkpoint import numbered
+from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.judging.held_out import evaluate_checkpoint
-from finflow.training.phases.run import TrainingRun
 from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

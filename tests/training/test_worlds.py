@@ -13,23 +13,23 @@ import torch
 
 from finflow.agent.learners.bcell import states_of
 from finflow.config import Config
-from finflow.env.worlds import PURPOSE, restricted
+from finflow.env.episode_worlds import PURPOSE, restricted
 from finflow.errors import CheckpointError, ConfigError
-from finflow.guard.checkpoint import read_newest
-from finflow.market.synthetic.resampled import draw_days
+from finflow.guard.checkpoint_folder import read_newest
+from finflow.market.synthetic.block_bootstrap import draw_days
 from finflow.offline.dataset import made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.checkpoints.migration import with_prior
-from finflow.training.data import worlds as training_worlds
-from finflow.training.data.datasets import offline_data
-from finflow.training.data.materials import Materials, prepare
+from finflow.training.data import training_worlds
+from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.training_data import Materials, prepare
 from finflow.training.phases.finetune import calibrate, mixed_batch
 from finflow.training.phases.pretrain import Epochs, reward_units
-from finflow.training.phases.run import TrainingRun
 from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

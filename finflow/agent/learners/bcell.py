@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 
 from finflow.agent.agent_file import no_agent, read_agent, write_agent
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners.deciding import Deciding
+from finflow.agent.learners.acting import Deciding
 from finflow.agent.learners.offline_learner import OfflineLearner, make_critics, make_policy
 from finflow.agent.losses.anchor import anchor_loss, anchor_weight, gate_imbalance
 from finflow.agent.losses.conservative import (
@@ -43,13 +43,11 @@ from finflow.agent.losses.losses import (
 )
 from finflow.agent.losses.risk import needs_quantiles, valued
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
-from finflow.agent.networks.networks import Encoding
+from finflow.agent.networks.layers import Encoding
+from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
 from finflow.agent.networks.policy import Decision, ExpertPolicy
-from finflow.agent.networks.simplex import LogisticNormal, standard_normal
 from finflow.agent.observation import states_of
-from finflow.agent.optimisation.averaging import PolicyAverage
-from finflow.agent.optimisation.climbing import linear_in
-from finflow.agent.optimisation.optimisation import (
+from finflow.agent.optimisation.gradient_steps import (
     CarefulAdam,
     cosine,
     descend,
@@ -61,7 +59,9 @@ from finflow.agent.optimisation.optimisation import (
     step,
     tune,
 )
-from finflow.agent.optimisation.thrift import in_its_precision
+from finflow.agent.optimisation.policy_gradient import linear_in
+from finflow.agent.optimisation.precision import in_its_precision
+from finflow.agent.optimisation.weight_averaging import PolicyAverage
 from finflow.config import BCellConfig
 from finflow.cores import meanwhile
 

@@ -20,9 +20,9 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.learners.offline_learner import OfflineLearner, TargetValues
 from finflow.agent.losses.losses import advantage_weights, expectile_loss
-from finflow.agent.optimisation.climbing import climbing_loss, linear_in
-from finflow.agent.optimisation.optimisation import cosine, descend, descending, follow, set_learning_rate, step
-from finflow.agent.optimisation.thrift import in_its_precision
+from finflow.agent.optimisation.gradient_steps import cosine, descend, descending, follow, set_learning_rate, step
+from finflow.agent.optimisation.policy_gradient import climbing_loss, linear_in
+from finflow.agent.optimisation.precision import in_its_precision
 from finflow.cores import meanwhile
 
 # Until the critics know something, a climb teaches the policy to stand still, which is hard to unlearn: where nothing

@@ -16,9 +16,9 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.losses.losses import bellman_target, mean_loss, pinball_loss
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
-from finflow.agent.networks.networks import Encoding
+from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.optimisation.optimisation import cosine, descend, freeze, make_optimiser, set_learning_rate
+from finflow.agent.optimisation.gradient_steps import cosine, descend, freeze, make_optimiser, set_learning_rate
 from finflow.config import BCellConfig
 from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue
 

@@ -19,10 +19,10 @@ from torch import Generator, Tensor
 from finflow.agent.batch import Batch
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
 from finflow.agent.losses.losses import expectile_loss, td3bc_loss
-from finflow.agent.networks.simplex import standard_normal
-from finflow.agent.optimisation.climbing import linear_in
-from finflow.agent.optimisation.optimisation import cosine, descend, follow, freeze, set_learning_rate
-from finflow.agent.optimisation.thrift import in_its_precision
+from finflow.agent.networks.logistic_normal import standard_normal
+from finflow.agent.optimisation.gradient_steps import cosine, descend, follow, freeze, set_learning_rate
+from finflow.agent.optimisation.policy_gradient import linear_in
+from finflow.agent.optimisation.precision import in_its_precision
 from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch, spread_out
 from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, LogisticNormal
 from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
-from finflow.agent.networks.simplex import SMALLEST_WEIGHT, LogisticNormal
 from finflow.config import AnchorConfig
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
-from finflow.agent.networks.networks import (
+from finflow.agent.networks.layers import (
     Encoding,
     EnsembleLinear,
     EnsembleReadout,
@@ -20,7 +20,7 @@ from finflow.agent.networks.networks import (
     PortfolioHead,
     portfolio_width,
 )
-from finflow.agent.optimisation.thrift import at_least_single, exact, recomputed
+from finflow.agent.optimisation.precision import at_least_single, exact, recomputed
 
 
 class NetworkShape(NamedTuple):

@@ -20,10 +20,16 @@ from torch.nn import functional
 from finflow.agent.batch import Batch, States, spread_out
 from finflow.agent.losses.losses import weighted_likelihood_loss
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.networks import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
-from finflow.agent.networks.simplex import SMALLEST_WEIGHT, LogisticNormal, log_portfolio, log_ratios, target_entropy
-from finflow.agent.optimisation.climbing import Climb
-from finflow.agent.optimisation.thrift import at_least_single, exact
+from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
+from finflow.agent.networks.logistic_normal import (
+    SMALLEST_WEIGHT,
+    LogisticNormal,
+    log_portfolio,
+    log_ratios,
+    target_entropy,
+)
+from finflow.agent.optimisation.policy_gradient import Climb
+from finflow.agent.optimisation.precision import at_least_single, exact
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
 ONE_HEAD = ("head",)  # in their place, to compare with: see ``bcell.one_head``

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.sections import Cell, Row, Section, Table
+from finflow.evaluation.report.section import Cell, Row, Section, Table
 
 __all__ = ["Attribution", "attribute", "expert_shares", "section"]
 

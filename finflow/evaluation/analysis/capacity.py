@@ -13,11 +13,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from finflow.config import CostsConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.strategies.base import Strategy
 from finflow.strategies.classical import EqualWeight
+from finflow.strategies.strategy import Strategy
 
 DEAREST_BPS = 1000.0
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.sections import Cell, Row, Section, Table
+from finflow.evaluation.report.section import Cell, Row, Section, Table
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 __all__ = ["CLAIMS", "TRAITS", "ExpertTraits", "expert_traits", "section"]

@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 __all__ = ["etf_prices", "exposures", "panel_factors", "section"]

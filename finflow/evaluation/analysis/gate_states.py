@@ -1,7 +1,8 @@
 """What the gate does when the market is bad: whom it follows in crises, and whom in calm weeks.
 
 How bad the market is, is what the agent itself is told: the crisis score, a filtered probability of the state of larger
-variance (Hamilton 1989; `finflow.market.features.crisis`), fitted on the training window and known at the decision.
+variance (Hamilton 1989; `finflow.market.features.crisis_probability`), fitted on the training window and known at
+the decision.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.sections import Cell, Row, Section, Table
+from finflow.evaluation.report.section import Cell, Row, Section, Table
 
 __all__ = ["STATES", "ByState", "gate_by_state", "section"]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.strategies.base import Strategy
 from finflow.strategies.classical import BuyAndHold, EqualWeight
-from finflow.strategies.optimal.optimal import Optimum, expected_growth
+from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
+from finflow.strategies.strategy import Strategy
 
 __all__ = [
     "Growth",

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 
 __all__ = ["HORIZONS", "Ranking", "rank", "section"]
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from finflow.config import period_of
-from finflow.env.decision import DecisionProcess
-from finflow.evaluation.analysis.field import Field
+from finflow.env.decision_process import DecisionProcess
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest, index_backtest
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
 from finflow.market.splits import Split
 

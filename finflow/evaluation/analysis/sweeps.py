@@ -15,10 +15,10 @@ import numpy as np
 
 from finflow.cores import forked
 from finflow.evaluation.analysis.capacity import DEAREST_BPS, break_even_bps, capacity, mean_return
-from finflow.evaluation.analysis.field import Field
+from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
-from finflow.evaluation.report.sections import Cell, Row, Section, Sentence, Table, plain, show
+from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain, show
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import ONLINE
 

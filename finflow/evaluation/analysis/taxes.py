@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import TaxConfig
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import settle
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year

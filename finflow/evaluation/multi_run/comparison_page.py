@@ -24,8 +24,8 @@ from finflow.evaluation.report.drawing import (
 from finflow.evaluation.report.evidence_page import verdicts_of_several
 from finflow.evaluation.report.page import document
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.sections import DASH, Cell, Row, Section, Table, section_html
-from finflow.evaluation.statistics.seeds import Estimate
+from finflow.evaluation.report.section import DASH, Cell, Row, Section, Table, section_html
+from finflow.evaluation.statistics.seed_statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

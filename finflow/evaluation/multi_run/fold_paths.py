@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, date_axis, legend_of_figure, log_axis, render
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.evidence import cscv_of
-from finflow.evaluation.statistics.seeds import (
+from finflow.evaluation.statistics.report_statistics import cscv_of
+from finflow.evaluation.statistics.run_spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
+from finflow.evaluation.statistics.seed_statistics import (
     improvement_estimate,
     probability_of_improvement,
 )
-from finflow.evaluation.statistics.spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from finflow.evaluation.report.drawing import (
     legend_of_figure,
     render,
 )
-from finflow.evaluation.statistics.overfitting import Overfitting
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from html import escape
 from finflow.evaluation.multi_run.study_figures import Searched, Tried, figures_of
 from finflow.evaluation.report.drawing import Rendered
 from finflow.evaluation.report.page import document
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, number, section_html
-from finflow.evaluation.statistics.overfitting import Overfitting
+from finflow.evaluation.report.section import Cell, Row, Section, Table, number, section_html
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting
 
 __all__ = ["NUMBERS", "PAGE", "StudyData", "study_files"]
 

@@ -14,9 +14,9 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.report.evidence_page import verdicts_of_several
 from finflow.evaluation.report.page import document
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.sections import Cell, Row, Section, Table, plain, section_html
-from finflow.evaluation.statistics.seeds import improvement_estimate, interquartile_estimate
-from finflow.evaluation.statistics.spread import DIFFERENCE
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain, section_html
+from finflow.evaluation.statistics.run_spread import DIFFERENCE
+from finflow.evaluation.statistics.seed_statistics import improvement_estimate, interquartile_estimate
 
 __all__ = ["Made", "Universe", "make"]
 

@@ -8,9 +8,9 @@ from html import escape
 
 from finflow.evaluation.report.drawing import MINUS
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.sections import DASH, framed, number, stated
-from finflow.evaluation.statistics.evidence import Evidence, evidence_table
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.report.section import DASH, framed, number, stated
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.report_statistics import Evidence, evidence_table
 from finflow.evaluation.statistics.verdict import Verdict
 from finflow.market.panel import BARS_PER_YEAR
 

@@ -25,7 +25,7 @@ from finflow.evaluation.report.drawing import (
 )
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.significance import Interval
+from finflow.evaluation.statistics.bootstrap import Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from html import escape
 
 from finflow.evaluation.report.drawing import MINUS, TIMES
 from finflow.evaluation.report.results import ReportData, Results
-from finflow.evaluation.report.sections import DASH, THIN, framed, number, stated
-from finflow.evaluation.statistics.significance import Interval
+from finflow.evaluation.report.section import DASH, THIN, framed, number, stated
+from finflow.evaluation.statistics.bootstrap import Interval
 
 __all__ = ["Column", "columns", "comparison_table", "experts_table", "interval_table"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from finflow.evaluation.report.drawing import BLUE, VERMILION, Rendered, render
-from finflow.evaluation.statistics.overfitting import Overfitting, logit_histogram
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, logit_histogram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from finflow.evaluation.report.evidence_page import (
 from finflow.evaluation.report.metric_tables import Column, columns, comparison_table, experts_table, interval_table
 from finflow.evaluation.report.page_style import STYLE
 from finflow.evaluation.report.results import BASELINE, ReportData, Results
-from finflow.evaluation.report.sections import DASH, THIN, framed, number, plot, section_html
+from finflow.evaluation.report.section import DASH, THIN, framed, number, plot, section_html
 
 Path = tuple[str | int, ...]
 _MEANING = {

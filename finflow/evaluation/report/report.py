@@ -12,7 +12,7 @@ from finflow.evaluation.report.overfitting_figure import overfitting_histogram
 from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, judge
 from finflow.evaluation.report.rolling_figure import rolling
 from finflow.evaluation.report.training_figure import training
-from finflow.evaluation.statistics.significance import MINIMUM_BLOCKS
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
 from finflow.strategies.classical import ONLINE
 

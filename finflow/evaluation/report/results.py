@@ -12,12 +12,13 @@ import pandas as pd
 
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.sections import Section
-from finflow.evaluation.statistics import metrics, significance
+from finflow.evaluation.report.section import Section
+from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.evidence import Evidence, evidence_table, gather_evidence, track_table
-from finflow.evaluation.statistics.readings import Tries
-from finflow.evaluation.statistics.significance import Interval, SharpeDifference
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.report_statistics import Evidence, evidence_table, gather_evidence, track_table
 
 BASELINE = "equal-weight"
 CASH = "cash"

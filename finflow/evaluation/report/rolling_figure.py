@@ -9,8 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, date_axis, legend_of_figure, percent_axis, render
-from finflow.evaluation.statistics import paths
-from finflow.evaluation.statistics.paths import Array
+from finflow.evaluation.statistics import path_metrics as paths
+from finflow.evaluation.statistics.path_metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

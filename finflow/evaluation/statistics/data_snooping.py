@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.evaluation.statistics.sharpe_tests import check_returns
-from finflow.evaluation.statistics.significance import MINIMUM_BLOCKS
 
 Array = NDArray[np.float64]
 

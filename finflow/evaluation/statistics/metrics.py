@@ -25,10 +25,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.statistics import paths
+from finflow.evaluation.statistics import path_metrics as paths
 
 if TYPE_CHECKING:
-    from finflow.evaluation.statistics.paths import Array
+    from finflow.evaluation.statistics.path_metrics import Array
 
 
 def annual_return(returns: ArrayLike) -> float:

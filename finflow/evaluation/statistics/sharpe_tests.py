@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.paths import FLAT
+from finflow.evaluation.statistics.path_metrics import FLAT
 
 FEWEST = 4  # returns: the fewest that have a kurtosis without bias
 

@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.statistics.bootstrap import Interval, interval
 from finflow.evaluation.statistics.data_snooping import Resampling, Superiority, superior_ability, superior_strategies
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.sharpe_tests import Track, expected_maximum, track_of
-from finflow.evaluation.statistics.significance import Interval, interval
 
 CONFIDENCE = 0.95
 SIZE = 0.05

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from finflow.config import ProtocolConfig
 from finflow.errors import MarketError
-from finflow.market.features.features import LONGEST_LOOKBACK
+from finflow.market.features.feature_set import LONGEST_LOOKBACK
 
 __all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "last_fold", "purge_of"]
 

@@ -87,7 +87,7 @@ def agents_in(folder: Path) -> list[Path]:
 
 def best_in(run: Path) -> Path:
     """A run's best checkpoint by validation, or its latest without one."""
-    from finflow.guard.checkpoint import BEST, LATEST, MODELS, CheckpointFolder
+    from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, CheckpointFolder
 
     models = CheckpointFolder(run / MODELS)
     return models.path(BEST) if models.path(BEST).is_file() else models.path(LATEST)

@@ -19,25 +19,25 @@ import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, config_hash
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.analysis.field import Make, sharing_fits
+from finflow.evaluation.analysis.comparison_context import Make, sharing_fits
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.multi_run import fold_paths
 from finflow.evaluation.multi_run.fold_paths import Judged, Paths
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.report.results import BASELINE, ReportData
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.readings import Tries
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, purge_of
-from finflow.experiments.jobs.trainings import Cut, Training, own_settings
+from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.sources import load_panel
+from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 from finflow.provenance import code_hash
-from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.strategies.patient import PatientEqualWeight
-from finflow.training.checkpoints.checkpoints import policy_of, read_checkpoint
-from finflow.training.data.materials import device_here, process_on
+from finflow.strategies.patient_equal_weight import PatientEqualWeight
+from finflow.strategies.strategy import Strategy
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import AGENT, LIBRARIES, REPORTS, Outcome, cash_rate, execution
 

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from finflow.cores import end_with_parent, share_cores
-from finflow.experiments.tasks.engine import Ledger, Where
+from finflow.experiments.tasks.task_runner import Ledger, Where
 from finflow.experiments.tasks.worker import perform
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 

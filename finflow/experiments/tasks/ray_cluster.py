@@ -16,7 +16,7 @@ from typing import Any
 
 from finflow.cores import share_cores
 from finflow.errors import ConfigError
-from finflow.experiments.tasks.engine import Ledger, Where
+from finflow.experiments.tasks.task_runner import Ledger, Where
 from finflow.experiments.tasks.worker import Reply, perform
 from finflow.provenance import code_hash
 from finflow.training.phases.stopping import stopping_at_once

@@ -17,7 +17,7 @@ from typing import Any
 
 from finflow.errors import FinflowError, OutputError
 from finflow.files import words
-from finflow.training.logs.progress import Fact, ProgressDisplay
+from finflow.training.logs.progress_display import Fact, ProgressDisplay
 
 __all__ = ["Reply", "Send", "perform", "task_folder", "task_progress"]
 

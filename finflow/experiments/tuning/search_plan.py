@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from finflow.config import Config
-from finflow.experiments.jobs.estimates import estimate, tasks_at_once
-from finflow.experiments.jobs.trainings import Cut, Training, own_settings
-from finflow.experiments.tasks.engine import Where
+from finflow.experiments.jobs.duration_estimate import estimate, tasks_at_once
+from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
+from finflow.experiments.tasks.task_runner import Where
 from finflow.experiments.tuning.search_space import space_of
-from finflow.experiments.tuning.study import reaching, shown_url
 from finflow.experiments.tuning.study_folder import STUDIES, open_study
-from finflow.experiments.tuning.trials import Arena, arena_of
+from finflow.experiments.tuning.trial_store import reaching, shown_url
+from finflow.experiments.tuning.trial_training import Arena, arena_of
 
 __all__ = ["lines_of_plan"]
 

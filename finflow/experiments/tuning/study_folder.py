@@ -14,8 +14,8 @@ from pathlib import Path
 from finflow.config import Config, EvaluationConfig, config_hash, dump_config, load_config
 from finflow.errors import ConfigError
 from finflow.experiments.tuning.search_space import described, of_configuration, space_of
-from finflow.experiments.tuning.study import Book, Counts, open_book, reaching, shown_url, wait_until_filled
-from finflow.experiments.tuning.trials import Arena, arena_of
+from finflow.experiments.tuning.trial_store import Book, Counts, open_book, reaching, shown_url, wait_until_filled
+from finflow.experiments.tuning.trial_training import Arena, arena_of
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.training.trainer import new_run_folder
 

@@ -19,11 +19,11 @@ from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.evaluation.multi_run.study_figures import Searched, Tried
 from finflow.evaluation.multi_run.study_page import PAGE, StudyData, study_files
-from finflow.evaluation.statistics.overfitting import Overfitting, overfitting
-from finflow.experiments.tuning.best import ATTRIBUTES, best_of, front, tried, unpacked
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
 from finflow.experiments.tuning.search_space import described, space_of
-from finflow.experiments.tuning.study import LOST
-from finflow.experiments.tuning.trials import Arena
+from finflow.experiments.tuning.study_result import ATTRIBUTES, best_of, front, tried, unpacked
+from finflow.experiments.tuning.trial_store import LOST
+from finflow.experiments.tuning.trial_training import Arena
 from finflow.files import write_together
 from finflow.provenance import code_hash
 

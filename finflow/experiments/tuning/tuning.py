@@ -13,12 +13,12 @@ from optuna.trial import TrialState
 
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
-from finflow.experiments.tasks.engine import Task, Where, run_tasks
-from finflow.experiments.tuning.best import ATTRIBUTES, said_of, write_best
-from finflow.experiments.tuning.doing_trials import TrialsShown, take_trials, work
-from finflow.experiments.tuning.study import LOST, is_sqlite, reaching
+from finflow.experiments.tasks.task_runner import Task, Where, run_tasks
 from finflow.experiments.tuning.study_folder import SCRATCH, Tuning, begin
 from finflow.experiments.tuning.study_report import report_study
+from finflow.experiments.tuning.study_result import ATTRIBUTES, said_of, write_best
+from finflow.experiments.tuning.trial_store import LOST, is_sqlite, reaching
+from finflow.experiments.tuning.trial_worker import TrialsShown, take_trials, work
 from finflow.training.phases.stopping import stopping_at_once
 
 __all__ = ["StudyOutcome", "tune"]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from finflow.config.schema import LENSES
 from finflow.errors import MarketError
-from finflow.market.features import rolling
+from finflow.market.features import rolling_windows as rolling
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 __all__ = ["ASSET_FEATURES", "LENSES", "AssetFeature", "View"]

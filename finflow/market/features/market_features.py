@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.market.features import rolling
+from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import View
 from finflow.market.panel import BARS_PER_YEAR
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.market.features import rolling
+from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import AssetFeature, View
 from finflow.market.panel import BARS_PER_YEAR
 

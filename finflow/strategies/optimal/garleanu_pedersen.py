@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, solve_discrete_lyapunov
 
-from finflow.market.synthetic.laws import MeanReversion
+from finflow.market.synthetic.price_processes import MeanReversion
 
 __all__ = ["PartialTrading", "SpreadRule", "SpreadSolution", "spread_rule"]
 

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.evaluation.audit.audit import Answer, Rows
+from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_units import RewardUnits
 

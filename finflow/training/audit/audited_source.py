@@ -13,11 +13,11 @@ import pandas as pd
 
 from finflow.config.schema import MarketConfig
 from finflow.errors import MarketError
-from finflow.evaluation.audit.audit import Answer, Rows
+from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
-from finflow.market.sources.download import Download
-from finflow.market.sources.sources import load_panel
-from finflow.market.sources.tables import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
+from finflow.market.sources.yahoo import Download
 
 __all__ = ["loaded", "loaded_with_gap", "loaded_with_newcomers", "through_the_source"]
 

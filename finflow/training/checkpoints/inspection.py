@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from finflow.errors import CheckpointError
-from finflow.guard.capture import SEPARATOR
-from finflow.guard.checkpoint import BEST, LATEST, MODELS, PRETRAINED, SUFFIX, CheckpointFolder
-from finflow.training.checkpoints.checkpoints import read_checkpoint
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, SUFFIX, CheckpointFolder
+from finflow.guard.state_capture import SEPARATOR
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 
 
 class Inspection(NamedTuple):

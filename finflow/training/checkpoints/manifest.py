@@ -13,8 +13,8 @@ import torch
 
 from finflow.config import config_hash, dump_run
 from finflow.files import write_together
-from finflow.training.checkpoints.checkpoints import CONFIG
-from finflow.training.data.materials import Materials
+from finflow.training.checkpoints.checkpoint_reader import CONFIG
+from finflow.training.data.training_data import Materials
 
 MANIFEST = "manifest.json"
 LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.env.decision import DecisionProcess, equal_weight_log_returns
-from finflow.training.data.normalization import RewardNormalizer
+from finflow.env.decision_process import DecisionProcess, equal_weight_log_returns
+from finflow.training.data.reward_normalization import RewardNormalizer
 
 
 class RewardUnits(NamedTuple):

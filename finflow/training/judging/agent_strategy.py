@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from finflow.agent.learners.bcell import states_of
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.errors import FinflowError
-from finflow.strategies.base import Information
+from finflow.strategies.strategy import Information
 
 FloatArray = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.errors import CheckpointError
-from finflow.strategies.base import Information, Strategy
-from finflow.training.checkpoints.checkpoints import (
+from finflow.strategies.strategy import Information, Strategy
+from finflow.training.checkpoints.checkpoint_reader import (
     Checkpoint,
     check_same_features,
     policy_of,
@@ -20,11 +20,11 @@ from finflow.training.checkpoints.checkpoints import (
     stored_config,
 )
 from finflow.training.checkpoints.manifest import write_manifest
-from finflow.training.checkpoints.opened import check_free
-from finflow.training.data.materials import Materials, choose_device, prepare
+from finflow.training.checkpoints.run_resolver import check_free
+from finflow.training.data.training_data import Materials, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.counting import policy_identity
 from finflow.training.judging.held_out import Outcome, judge_held_out
+from finflow.training.judging.reading_count import policy_identity
 
 __all__ = ["EnsembleStrategy", "evaluate_ensemble", "judge_ensemble"]
 

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.expert_traits import LONG, ExpertTraits, expert_traits
 from finflow.evaluation.analysis.gate_states import ByState, gate_by_state
 from finflow.market.features.asset_features import View
-from finflow.market.features.crisis import TwoStates, crisis
+from finflow.market.features.crisis_probability import TwoStates, crisis
 from finflow.training.data.replay import MarketTensors
 
 ROWS = 1024  # decisions named at once

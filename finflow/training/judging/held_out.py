@@ -16,36 +16,38 @@ import torch
 
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
-from finflow.env.decision import DecisionProcess
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis import attribution, expert_traits, gate_states, generalisation, why
-from finflow.evaluation.analysis.field import Field, Make, sharing_fits
+from finflow.evaluation.analysis import attribution, expert_traits, gate_states
+from finflow.evaluation.analysis import decision_explanation as why
+from finflow.evaluation.analysis import generalisation_section as generalisation
+from finflow.evaluation.analysis.comparison_context import Field, Make, sharing_fits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
-from finflow.evaluation.multi_run import agents_together
-from finflow.evaluation.report.further import sections_of, tables_of
+from finflow.evaluation.multi_run import ensemble_members as agents_together
 from finflow.evaluation.report.report import write_report
+from finflow.evaluation.report.report_sections import sections_of, tables_of
 from finflow.evaluation.report.results import BASELINE, ReportData
-from finflow.evaluation.report.sections import Section
+from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.readings import readings_of
+from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
-from finflow.strategies.base import Strategy
 from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.strategies.optimal.optimal import OPTIMAL, Optimum, optimum_of
-from finflow.strategies.patient import PatientEqualWeight
-from finflow.training.checkpoints.checkpoints import Checkpoint, policy_of
+from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
+from finflow.strategies.patient_equal_weight import PatientEqualWeight
+from finflow.strategies.strategy import Strategy
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of
 from finflow.training.checkpoints.manifest import write_manifest
-from finflow.training.checkpoints.opened import open_for_judging, run_folder_of
-from finflow.training.data.datasets import CARD
-from finflow.training.data.materials import Materials, prepare
+from finflow.training.checkpoints.run_resolver import open_for_judging, run_folder_of
+from finflow.training.data.offline_data import CARD
+from finflow.training.data.training_data import Materials, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
-from finflow.training.judging.counting import count_reading, ledger_of, policy_identity, strategy_identity
 from finflow.training.judging.expert_portfolios import gate_on, traits_on
-from finflow.training.judging.explanation import Explainer
-from finflow.training.logs.logging import EVENTS, METRICS
+from finflow.training.judging.explainer import Explainer
+from finflow.training.judging.reading_count import count_reading, ledger_of, policy_identity, strategy_identity
+from finflow.training.logs.run_log import EVENTS, METRICS
 
 REPORTS = "reports"
 AGENT = "finflow"

@@ -13,15 +13,15 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.config import Config, TrainConfig
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision import PortfolioState, WorldState
+from finflow.env.decision_process import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
-from finflow.offline.returns import episode_ends, lambda_returns
+from finflow.offline.lambda_returns import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.data.reward_units import RewardUnits
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
-from finflow.training.phases.run import TrainingRun
 from finflow.training.phases.schedules import between
-from finflow.training.phases.state import ONLINE, OnlineWorld
+from finflow.training.phases.training_run import TrainingRun
+from finflow.training.phases.training_state import ONLINE, OnlineWorld
 
 COVERAGE_POOL = 65_536
 CALIBRATION_ROWS = 4096  # states valued at once

@@ -12,14 +12,14 @@ from finflow.agent.losses.risk import needs_quantiles
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
-from finflow.offline.returns import episode_ends, lambda_returns
-from finflow.training.data.normalization import RewardNormalizer
-from finflow.training.data.ordering import epoch_order, group_size, markets_of, n_groups
+from finflow.offline.lambda_returns import episode_ends, lambda_returns
+from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.reward_normalization import RewardNormalizer
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.phases.off_policy import fitted_q_value
-from finflow.training.phases.run import TrainingRun
-from finflow.training.phases.state import OFFLINE, seeded
+from finflow.training.phases.fitted_q_evaluation import fitted_q_value
+from finflow.training.phases.training_run import TrainingRun
+from finflow.training.phases.training_state import OFFLINE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
 RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew

@@ -1,0 +1,279 @@
+"""Building blocks that take any number of assets, several networks at once.
+
+Layout: an ensemble of E networks is one set of parameters with E in front, and one batched call. What depends on
+the market alone is computed once per state; portfolios enter late, through their exposures to what the encoder
+found in the assets. Permuting the assets permutes what is computed for them and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from finflow.agent.batch import States
+from finflow.agent.optimisation.precision import at_least_single, exact
+
+N_PORTFOLIO_FACTS = 5
+N_STATE_FACTS = 5  # cash and concentration held, and the state of the reward
+
+
+class EnsembleLinear(nn.Module):
+    """E linear maps in one batched product: (E, rows, inputs) to (E, rows, outputs).
+
+    Parameters
+    ----------
+    ensemble, inputs, outputs : int
+    generator : Generator
+        Draws the initial weights, uniform within ``1 / sqrt(inputs)``.
+    scale : float
+        Multiplies the initial weights.
+    bias : bool
+    """
+
+    def __init__(
+        self,
+        ensemble: int,
+        inputs: int,
+        outputs: int,
+        generator: Generator,
+        scale: float = 1.0,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        bound = scale / math.sqrt(inputs)
+        self.weight = nn.Parameter(_uniform((ensemble, inputs, outputs), bound, generator))
+        self.bias = nn.Parameter(torch.zeros(ensemble, 1, outputs)) if bias else None
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map ``rows`` of shape (rows, inputs), shared by all networks, or (E, rows, inputs)."""
+        if rows.dim() == 2:
+            rows = rows.expand(self.weight.shape[0], -1, -1)
+        if self.bias is None:
+            return torch.bmm(rows, self.weight)
+        return torch.baddbmm(self.bias, rows, self.weight)
+
+
+def _uniform(shape: tuple[int, ...], bound: float, generator: Generator) -> Tensor:
+    """Uniform in [-bound, bound], drawn on the generator's device."""
+    return (torch.rand(shape, generator=generator) * 2.0 - 1.0) * bound
+
+
+def dropout(hidden: Tensor, rate: float, generator: Generator | None) -> Tensor:
+    """Inverted dropout with its own generator; nothing is dropped without one or at rate zero."""
+    if rate == 0.0 or generator is None:
+        return hidden
+    kept = torch.rand(hidden.shape, generator=generator, device=hidden.device) >= rate
+    return hidden * kept.to(hidden.dtype) / (1.0 - rate)
+
+
+class EnsembleReadout(nn.Module):
+    """E linear maps to one number each, (E, ..., inputs) to (E, ...).
+
+    Parameters
+    ----------
+    ensemble, inputs : int
+    generator : Generator
+    scale : float
+        Multiplies the initial weights, uniform within ``1 / sqrt(inputs)``.
+    """
+
+    def __init__(self, ensemble: int, inputs: int, generator: Generator, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_uniform((ensemble, 1, 1, inputs), scale / math.sqrt(inputs), generator))
+        self.bias = nn.Parameter(torch.zeros(ensemble, 1, 1))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Read (E, batch, P, inputs) out to (E, batch, P)."""
+        ensemble, inputs = self.weight.shape[0], self.weight.shape[-1]
+        with exact(hidden):
+            read = torch.bmm(at_least_single(hidden).flatten(1, 2), self.weight.view(ensemble, inputs, 1))
+        return read.view(hidden.shape[:3]) + self.bias
+
+
+class Encoding(NamedTuple):
+    """What E encoders found in the markets of a batch of states.
+
+    Attributes
+    ----------
+    assets : Tensor, (E, groups, assets, d)
+        Embeddings of the assets.
+    state : Tensor, (E, groups, H)
+        Embedding of the market as a whole.
+    """
+
+    assets: Tensor
+    state: Tensor
+
+    def groups(self, start: int, stop: int) -> Encoding:
+        """The encoding of some of the groups."""
+        return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
+
+    def detach(self) -> Encoding:
+        """The same numbers without their history."""
+        return Encoding(self.assets.detach(), self.state.detach())
+
+
+class MarketEncoder(nn.Module):
+    """E encoders of assets and market, shared over assets, with the mean asset as cross-asset context.
+
+    Parameters
+    ----------
+    ensemble : int
+        E.
+    n_asset_features, n_market_features : int
+    hidden : int
+        H, width of the market's embedding. What is computed for every asset is an eighth as wide, what is computed
+        for every portfolio a quarter: on a CPU passes over (batch x assets x width) bound an update.
+    generator : Generator
+    """
+
+    def __init__(
+        self, ensemble: int, n_asset_features: int, n_market_features: int, hidden: int, generator: Generator
+    ) -> None:
+        super().__init__()
+        width = asset_width(hidden)
+        self.from_asset = EnsembleLinear(ensemble, n_asset_features, width, generator, bias=False)
+        self.from_market = EnsembleLinear(ensemble, n_market_features, width, generator)
+        self.second = EnsembleLinear(ensemble, width, width, generator, bias=False)
+        self.from_mean = EnsembleLinear(ensemble, width, width, generator)
+        self.state = EnsembleLinear(ensemble, width + n_market_features, hidden, generator)
+
+    def forward(self, states: States) -> Encoding:
+        """Encode the markets of a batch of states."""
+        first = first_layer(self.from_asset.weight, self.from_market, states)
+        mean = pooled(first, states)
+        second = self.second(first.flatten(1, 2)).view_as(first)
+        assets = (second + self.from_mean(mean).unsqueeze(2)).relu_()
+        market = states.market.expand(assets.shape[0], -1, -1)
+        summary = torch.cat([pooled(assets, states), market], dim=-1)
+        return Encoding(assets, normalised(self.state(summary)).relu_())
+
+
+def normalised(hidden: Tensor) -> Tensor:
+    """Layer normalisation over the last dimension, without gains, which members of an ensemble would share."""
+    return functional.layer_norm(hidden, hidden.shape[-1:])
+
+
+def asset_width(hidden: int) -> int:
+    """Width of an asset's embedding."""
+    return max(hidden // 8, 8)
+
+
+def portfolio_width(hidden: int) -> int:
+    """Width of what is computed for every portfolio."""
+    return max(hidden // 4, 8)
+
+
+def pooled(assets: Tensor, states: States) -> Tensor:
+    """Mean over listed assets, (E, groups, assets, d) to (E, groups, d)."""
+    if states.complete:
+        return assets.mean(dim=2)
+    listed = states.assets[:, :, -1].unsqueeze(1)
+    share = listed / listed.sum(dim=-1, keepdim=True).clamp(min=1.0)
+    return torch.matmul(share, assets).squeeze(2)
+
+
+def first_layer(weight: Tensor, from_market: EnsembleLinear, states: States) -> Tensor:
+    """First layer over assets, its market part computed once per group, (E, groups, assets, d).
+
+    Parameters
+    ----------
+    weight : Tensor, (E, F + 1, d)
+        From the assets' features, perhaps masked by lenses.
+    from_market : EnsembleLinear
+    states : States
+    """
+    groups, n_assets, n_features = states.assets.shape
+    rows = states.assets.reshape(groups * n_assets, n_features).expand(weight.shape[0], -1, -1)
+    hidden = torch.bmm(rows, weight).view(weight.shape[0], groups, n_assets, -1)
+    market: Tensor = from_market(states.market)
+    return (hidden + market.unsqueeze(2)).relu_()
+
+
+class PortfolioHead(nn.Module):
+    """E heads that read portfolios in encoded states: many portfolios for one encoding.
+
+    A portfolio is seen as its exposures, sums over assets of weight times embedding, and five facts: cash,
+    turnover from the current weights, concentration, and the squares of turnover and cash. What all portfolios of
+    a state share, the current portfolio among it, is computed once.
+
+    Parameters
+    ----------
+    ensemble : int
+    hidden : int
+        H.
+    generator : Generator
+    dropout_rate : float
+    """
+
+    def __init__(self, ensemble: int, hidden: int, generator: Generator, dropout_rate: float = 0.0) -> None:
+        super().__init__()
+        exposures, width = asset_width(hidden), portfolio_width(hidden)
+        self.dropout_rate = dropout_rate
+        self.from_portfolio = EnsembleLinear(ensemble, exposures + N_PORTFOLIO_FACTS, width, generator, bias=False)
+        self.from_state = EnsembleLinear(ensemble, hidden, width, generator)
+        self.from_held = EnsembleLinear(ensemble, exposures + N_STATE_FACTS, width, generator, bias=False)
+        self.second = EnsembleLinear(ensemble, width, width, generator)
+
+    def forward(self, encoding: Encoding, states: States, portfolios: Tensor, noise: Generator | None = None) -> Tensor:
+        """Read portfolios in states.
+
+        Parameters
+        ----------
+        encoding : Encoding
+            Of ``states``.
+        states : States
+        portfolios : Tensor, (batch, P, K)
+            P portfolios to move to in each state.
+        noise : Generator, optional
+            For dropout.
+
+        Returns
+        -------
+        Tensor, (E, batch, P, d)
+            The last hidden layer.
+        """
+        ensemble, groups = encoding.state.shape[:2]
+        batch, count = portfolios.shape[:2]
+        seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
+        risky = seen_portfolios[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
+        all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
+        held, exposures = torch.tensor_split(all_exposures, [1], dim=2)
+        facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
+        seen = torch.cat([exposures, facts], dim=-1).flatten(1, 2)
+        first = self.from_portfolio(seen).view(ensemble, batch, count, -1)
+        first = (first + self._from_state(encoding, states, held.squeeze(2)).unsqueeze(2)).flatten(1, 2)
+        first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
+        second: Tensor = self.second(first)
+        return second.relu_().view(ensemble, batch, count, -1)
+
+    def _from_state(self, encoding: Encoding, states: States, held: Tensor) -> Tensor:
+        """The part of the first layer that all portfolios share, (E, batch, d); ``held`` are current exposures."""
+        weights = states.weights
+        concentration = weights[:, :-1].square().sum(-1, keepdim=True)
+        facts = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
+        facts = facts.expand(held.shape[0], -1, -1)
+        from_state: Tensor = self.from_state(encoding.state)
+        if states.group_size > 1:
+            from_state = from_state.repeat_interleave(states.group_size, dim=1)
+        from_held: Tensor = self.from_held(torch.cat([held, facts], dim=-1))
+        return from_state + from_held
+
+
+def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:
+    """What is known of portfolios beside their exposures, (batch, P, 5).
+
+    Parameters
+    ----------
+    states : States
+    portfolios : Tensor, (batch, P, K)
+    """
+    risky, cash = portfolios[..., :-1], portfolios[..., -1:]
+    change = risky - states.weights[:, None, :-1]
+    turnover = 0.5 * (change.abs().sum(-1, keepdim=True) + change.sum(-1, keepdim=True).abs())
+    concentration = risky.square().sum(-1, keepdim=True)
+    return torch.cat([cash, turnover, concentration, turnover.square(), cash.square()], dim=-1)

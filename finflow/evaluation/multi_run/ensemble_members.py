@@ -1,0 +1,96 @@
+"""What agents that differ by the seed alone say together, beside the ensemble of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.statistics.run_spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
+from finflow.evaluation.statistics.seed_statistics import improvement_estimate
+
+__all__ = ["section"]
+
+KEY = "seeds"
+ALONE = "One agent has no spread: --seeds 3 gives it one."
+SPREAD = "From and to: bootstrap interval of the interquartile mean over agents, all of which lived the same days."
+
+
+def section(
+    ensemble: Backtest,
+    agents: Sequence[Backtest],
+    baseline: Backtest,
+    confidence: float,
+    seed: int,
+    scores: Mapping[str, float] | None = None,
+) -> Section:
+    """Each agent alone, their spread, and the ensemble and equal weight beside them.
+
+    Parameters
+    ----------
+    ensemble, agents, baseline : Backtest
+        Over the same days; each agent has a name of its own.
+    confidence, seed
+        Of the bootstrap intervals.
+    scores : mapping, optional
+        In a made-up market, nearness to the optimum by agent.
+    """
+    words = [
+        f"{len(agents)} agents, of the same configuration but for the seed, played the window each alone; "
+        f"{ensemble.name}, which the rest of this page is about, decides by the mean of their portfolios. None of them "
+        "was chosen: the seeds are no tries.",
+    ]
+    rows = {run.name: figures_of(run, baseline) for run in agents}
+    own = sharpe_of(ensemble)
+    behind = [float(sharpe_of(run) < own) for run in agents]
+    numbers: dict[str, object] = {
+        "agents": rows,
+        "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
+        "baseline": figures_of(baseline, baseline),
+        "of_agents": distribution(rows, seed, confidence, "the agents", words, ALONE),
+        "improvement": _improvement(agents, baseline, seed, confidence, words),
+    }
+    if scores is not None:
+        numbers["optimality"] = plain(scores)
+    names = (("ensemble", ensemble.name), ("baseline", baseline.name))
+    heads = ("", *HEADS, *(("Of the optimum",) if scores is not None else ()))
+
+    def extra(name: str) -> tuple[Cell | str, ...]:
+        return () if scores is None else (Cell(("optimality", name), decimals=3),) if name in scores else ("",)
+
+    lines = [Row(name, (*cells_of(key), *extra(name)), marked=key == "ensemble") for key, name in names]
+    lines += [Row(name, (*cells_of("agents", name), *extra(name))) for name in rows]
+    tables = [Table("Agents", heads, tuple(lines)), spread_table(numbers, ("of_agents",), SPREAD), _chances()]
+    return Section(KEY, "Agents of several seeds", numbers, tuple(tables), (), tuple(words))
+
+
+def _improvement(
+    agents: Sequence[Backtest], baseline: Backtest, seed: int, confidence: float, words: list[str]
+) -> dict[str, object]:
+    """How likely an agent of another seed is ahead of equal weight, by Sharpe ratio."""
+    ahead = [sharpe_of(run) for run in agents]
+    equal = [sharpe_of(baseline)] * len(agents)
+    try:
+        found = improvement_estimate(ahead, equal, seed, confidence)
+    except EvidenceError as error:
+        words.append(f"There is no probability of improvement: {error}.")
+        return plain({"probability": math.nan, "interval_low": math.nan, "interval_high": math.nan})
+    low, high = found.interval.low, found.interval.high
+    return plain({"probability": found.value, "interval_low": low, "interval_high": high})
+
+
+def _chances() -> Table:
+    keys = ("probability", "interval_low", "interval_high")
+    rows = (
+        Row("an agent is ahead of equal weight", tuple(Cell(("improvement", key), "%", 1) for key in keys)),
+        Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", "")),
+    )
+    caption = (
+        "By Sharpe ratio over this window, of an agent drawn at random; from and to are a bootstrap interval over the "
+        "seeds, which says nothing of other periods."
+    )
+    return Table("Probability of improvement", ("", "value", "from", "to"), rows, caption)

@@ -1,0 +1,174 @@
+"""How far luck alone could move a result: the stationary bootstrap.
+
+Days are drawn in blocks of random, geometrically distributed length, with the end joined to the start, so that what
+lies within about a block (clustering of volatility, short trends) survives the resampling (Politis and Romano, The
+Stationary Bootstrap, JASA 89, 1994; drawn by arch). All strategies share the same draws, so that a difference between
+two of them is paired: what hits both on the same day cancels. Intervals are percentile intervals. The same seed gives
+the same draws.
+
+An interval says how the window could have come out, not how the future will; it does not count how many strategies
+were tried before this one. The intervals of the maximum drawdown and the Calmar ratio describe reshuffled histories
+and need not be centred on what happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics import path_metrics as paths
+from finflow.evaluation.statistics.path_metrics import Array
+
+MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
+_CHUNK = 128  # resamples evaluated at once: what a second-level cache holds
+
+Draws = NDArray[np.int64]
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval; both ends NaN where there is none."""
+
+    low: float
+    high: float
+
+    @property
+    def defined(self) -> bool:
+        """Whether there is an interval at all."""
+        return bool(np.isfinite(self.low) and np.isfinite(self.high))
+
+
+@dataclass(frozen=True)
+class SharpeDifference:
+    """Sharpe ratio of one strategy less that of another, with its paired interval.
+
+    Attributes
+    ----------
+    value
+        The difference over the window itself.
+    interval
+        Its paired bootstrap interval.
+    share_ahead
+        Share of the resamples in which the first is ahead, in [0, 1]; NaN without an interval.
+    """
+
+    value: float
+    interval: Interval
+    share_ahead: float
+
+    @property
+    def finding(self) -> str:
+        """`ahead` or `behind` where the interval lies on one side of zero, otherwise `not shown`."""
+        if self.interval.defined and self.interval.low > 0.0:
+            return "ahead"
+        if self.interval.defined and self.interval.high < 0.0:
+            return "behind"
+        return "not shown"
+
+
+def draw_days(steps: int, samples: int, block_length: int, seed: int) -> Draws:
+    """Draw the days of every resample.
+
+    Parameters
+    ----------
+    steps
+        Days in the window.
+    samples
+        Number of resamples.
+    block_length
+        Mean length of a block, in days.
+    seed
+        Decides the draws.
+
+    Returns
+    -------
+    int64 (samples, steps)
+        Indices of days. Without rows where the window is shorter than `MINIMUM_BLOCKS` blocks: no intervals then.
+    """
+    if steps < max(MINIMUM_BLOCKS * block_length, 2):
+        return np.empty((0, steps), dtype=np.int64)
+    from arch.bootstrap import StationaryBootstrap
+
+    bootstrap = StationaryBootstrap(block_length, np.arange(steps), seed=np.random.default_rng(seed))
+    draws = np.empty((samples, steps), dtype=np.int64)
+    for row, (positional, _) in enumerate(bootstrap.bootstrap(samples)):
+        draws[row] = positional[0]
+    return draws
+
+
+def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]:
+    """Compute the return metrics of every resample.
+
+    Parameters
+    ----------
+    backtest
+        The window.
+    draws : int64 (samples, steps)
+        From `draw_days`.
+    alpha
+        Level of the CVaR.
+
+    Returns
+    -------
+    dict of float64 (samples,)
+        Under the keys of `metrics.summarise`.
+    """
+    excess = backtest.returns - backtest.cash_returns
+    parts: dict[str, list[Array]] = {}
+    for start in range(0, max(len(draws), 1), _CHUNK):
+        days = draws[start : start + _CHUNK]
+        returns, over_cash = backtest.returns[days], excess[days]
+        annual, deepest = paths.annual_return(returns), paths.max_drawdown(returns)
+        chunk = {
+            "annual_return": annual,
+            "annual_volatility": paths.annual_volatility(returns),
+            "sharpe": paths.sharpe(over_cash),
+            "sortino": paths.sortino(over_cash),
+            "calmar": paths.calmar_of(annual, deepest),
+            "max_drawdown": deepest,
+            "cvar": paths.cvar(returns, alpha),
+            "annual_turnover": paths.annual_sum(backtest.turnover[days]),
+            "annual_cost": paths.annual_sum(backtest.costs[days]),
+        }
+        for key, values in chunk.items():
+            parts.setdefault(key, []).append(values)
+    return {key: np.concatenate(values) for key, values in parts.items()}
+
+
+def interval(values: Array, confidence: float) -> Interval:
+    """Percentile interval of resampled values (samples,).
+
+    Without resamples, or where a resample is undefined (NaN), there is no interval: to leave those out would pretend
+    to know more than the window tells.
+    """
+    if values.size == 0 or not np.isfinite(values).all():
+        return Interval(NAN, NAN)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(values, [tail, 1.0 - tail])
+    return Interval(float(low), float(high))
+
+
+def sharpe_difference(
+    first: Backtest, second: Backtest, resampled_first: Array, resampled_second: Array, confidence: float
+) -> SharpeDifference:
+    """Sharpe ratio of `first` less that of `second`, with the interval of the paired resamples.
+
+    Parameters
+    ----------
+    first, second
+        Two strategies over the same days.
+    resampled_first, resampled_second : float64 (samples,)
+        Their Sharpe ratios in the same resamples (`resample(...)["sharpe"]` with the same draws).
+    confidence
+        Coverage of the interval, in (0, 1).
+    """
+    if not np.array_equal(first.dates, second.dates):
+        raise ValueError(f"{first.name} and {second.name} cover different days: a difference needs the same ones")
+    value = paths.sharpe(first.returns - first.cash_returns) - paths.sharpe(second.returns - second.cash_returns)
+    differences = resampled_first - resampled_second
+    bounds = interval(differences, confidence)
+    return SharpeDifference(float(value), bounds, float(np.mean(differences > 0.0)) if bounds.defined else NAN)

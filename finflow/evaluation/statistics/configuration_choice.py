@@ -1,0 +1,216 @@
+"""Choosing the best of several configurations: how likely that is luck, and what is left of the best one once it is
+judged as what it is, the best of several.
+
+Give it the returns of all that was chosen among, over the same days: runs, trials of a search, or seeds. On which days
+is for the caller to say: a choice on validation days costs nothing, one on test days uses the test window up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.report.drawing import MINUS, Rendered
+from finflow.evaluation.report.overfitting_figure import overfitting_histogram
+from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain
+from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics import path_metrics as paths
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
+from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
+
+__all__ = ["Best", "Choice", "Daily", "choice_section", "judge_best", "judge_choice"]
+
+KEY = "choice"
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What CSCV says of a choice by Sharpe ratio.
+
+    Attributes
+    ----------
+    found
+        The result.
+    names
+        Of what was chosen among.
+    what
+        They are called, in the plural.
+    figure
+        The histogram of its logits.
+    """
+
+    found: Overfitting
+    names: tuple[str, ...]
+    what: str
+    figure: Rendered
+
+
+@dataclass(frozen=True, eq=False)
+class Daily:
+    """Daily returns (days,) of one that may be chosen, and of what it was judged beside, at its own costs.
+
+    Attributes
+    ----------
+    returns, cash, baseline, patient : float64 (days,)
+        Its own, those of cash, of equal weight, and of equal weight that is seldom restored.
+    """
+
+    returns: Array
+    cash: Array
+    baseline: Array
+    patient: Array
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of several by Sharpe ratio, and its verdict as the best of several."""
+
+    name: str
+    verdict: Verdict
+
+
+def judge_choice(excess: Array, names: Sequence[str], what: str = "configurations") -> Choice:
+    """Probability of backtest overfitting of choosing the best by Sharpe ratio.
+
+    Parameters
+    ----------
+    excess : float64 (days, configurations)
+        Returns in excess of cash.
+    names
+        Of the configurations.
+    what
+        They are called, in the plural.
+
+    Raises
+    ------
+    EvidenceError
+        If there are gaps, fewer than two configurations, or too few days.
+    """
+    found = overfitting(excess)
+    return Choice(found, tuple(names), what, overfitting_histogram(found, len(names), what, "choice-logits"))
+
+
+def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resampling) -> Best:
+    """Ask the three witnesses about the one with the best Sharpe ratio, knowing that it was chosen.
+
+    SPA looks at all of them together, and DSR deflates by all that was tried.
+
+    Parameters
+    ----------
+    choices
+        Name -> returns, over the same days.
+    counted
+        What was tried for all of them together and on file for the panel's test window, if more than there are choices.
+    resampling
+        Of SPA and of the paired intervals.
+    """
+    sharpes = {name: float(paths.sharpe(one.returns - one.cash)) for name, one in choices.items()}
+    best = max(sharpes, key=lambda name: (np.nan_to_num(sharpes[name], nan=-np.inf), name))
+    chosen = choices[best]
+    others = {name: one for name, one in choices.items() if name != best}
+    tries = Tries(
+        configurations=len(choices),
+        others=max(counted - len(choices), 0),
+        sharpes=tuple(_active_sharpe(one) for one in others.values()),
+    )
+    draws = significance.draw_days(len(chosen.returns), resampling.samples, resampling.block_length, resampling.seed)
+    own, base, seldom = (
+        paths.sharpe((returns - chosen.cash)[draws]) for returns in (chosen.returns, chosen.baseline, chosen.patient)
+    )
+    verdict = reach_verdict(
+        chosen.returns,
+        chosen.baseline,
+        own - base,
+        tries,
+        resampling,
+        {name: one.returns for name, one in others.items()},
+        Rival(chosen.patient, own - seldom),
+    )
+    return Best(best, verdict)
+
+
+def choice_section(choice: Choice | str, days: str, best: Best | None = None) -> Section:
+    """What a page shows of a choice.
+
+    Parameters
+    ----------
+    choice
+        Or why there is none.
+    days
+        On which it was chosen, such as "the validation window".
+    best
+        The verdict of the best, where there is one.
+    """
+    if isinstance(choice, str):
+        words: list[Sentence] = [f"The probability of backtest overfitting cannot be told: {choice}."]
+        numbers: dict[str, object] = {"overfitting": None}
+    else:
+        words = [_overfitted(choice, days)]
+        numbers = {"overfitting": overfitting_numbers(choice.found, choice.names)}
+    numbers["best"] = None if best is None else _numbers(best)
+    if best is not None:
+        words.append(
+            f"The best of them by Sharpe ratio is {best.name}. Judged as the best of several, it beats equal weight: "
+            f"{best.verdict.answer}. Its own report was made before and knows nothing of the choice: this is the "
+            "verdict to go by."
+        )
+        words += [f"{'✓' if one.enough else '✗'} {one.said.replace(' -', ' ' + MINUS)}" for one in best.verdict.reasons]
+    return Section(
+        KEY,
+        "Choosing the best of them",
+        numbers,
+        () if best is None else (_table(best),),
+        () if isinstance(choice, str) else (choice.figure,),
+        tuple(words),
+    )
+
+
+def _overfitted(choice: Choice, days: str) -> Sentence:
+    return (
+        f"Who chooses the best of these {len(choice.names)} {choice.what} by its Sharpe ratio in one half of {days} "
+        "lands at or below the middle of them in the other half in ",
+        Cell(("overfitting", "pbo"), "%", 1),
+        " of ",
+        Cell(("overfitting", "choices"), ",", 0),
+        " cuts into halves (probability of backtest overfitting, CSCV with ",
+        Cell(("overfitting", "blocks"), "", 0),
+        " blocks), and loses money there in ",
+        Cell(("overfitting", "probability_of_loss"), "%", 1),
+        f". A choice without skill comes near 50 %; among few {choice.what} the figure is coarse.",
+    )
+
+
+def _numbers(best: Best) -> dict[str, object]:
+    verdict, spa = best.verdict, best.verdict.superiority
+    return {
+        "name": best.name,
+        "beats_equal_weight": verdict.answer,
+        "tries": verdict.tries.total,
+        **plain({"psr": verdict.psr, "dsr": verdict.dsr, "spa_p": math.nan if spa is None else spa.consistent}),
+        "sharpe_difference_interval": plain({"low": verdict.difference.low, "high": verdict.difference.high}),
+    }
+
+
+def _table(best: Best) -> Table:
+    rows = (
+        Row("Tries", (Cell(("best", "tries"), "", 0),)),
+        Row("PSR of the return over equal weight", (Cell(("best", "psr"), "", 3),)),
+        Row("DSR, deflated for the tries", (Cell(("best", "dsr"), "", 3),)),
+        Row("SPA of all of them together, p", (Cell(("best", "spa_p"), "", 3),)),
+    )
+    return Table(f"{best.name}, as the best of several", ("Test", "Value"), rows)
+
+
+def _active_sharpe(one: Daily) -> float:
+    """Sharpe ratio of the return over equal weight, a bar; 0 where that does not vary."""
+    active = one.returns - one.baseline
+    deviation = float(active.std(ddof=1))
+    return float(active.mean()) / deviation if deviation > 1e-12 else 0.0

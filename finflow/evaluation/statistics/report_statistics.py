@@ -1,0 +1,162 @@
+"""The statistics of a report beyond its metrics: the verdict, each strategy's track record, StepM, and overfitting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
+from finflow.evaluation.statistics.data_snooping import Resampling, superior_strategies
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.sharpe_tests import Track, track_of
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, Verdict, reach_verdict
+from finflow.market.panel import BARS_PER_YEAR
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the tests say.
+
+    Attributes
+    ----------
+    verdict
+        Of the judged strategy against equal weight; None without that comparison.
+    tracks
+        By strategy, its track record in excess of cash; None where it cannot be tested.
+    superior
+        Strategies that StepM finds better than equal weight; None where it could not be made.
+    overfitting
+        CSCV of choosing the best of the report's strategies by Sharpe ratio; None where it could not be made.
+    choice
+        Their names.
+    """
+
+    verdict: Verdict | None
+    tracks: dict[str, Track | None]
+    superior: tuple[str, ...] | None
+    overfitting: Overfitting | None
+    choice: tuple[str, ...]
+
+
+def gather_evidence(
+    judged: Backtest,
+    others: Sequence[Backtest],
+    baseline: Backtest | None,
+    resampled: Mapping[str, Array],
+    tries: Tries,
+    resampling: Resampling,
+    patient: Backtest | None = None,
+) -> Evidence:
+    """Make every test.
+
+    Parameters
+    ----------
+    judged, others
+        The strategy, and those beside it, over the same days.
+    baseline
+        Equal weight; None where it is missing or is itself judged.
+    resampled
+        By strategy, its Sharpe ratio in the paired resamples.
+    tries
+        What was tried on the panel.
+    resampling
+        Of SPA and StepM.
+    patient
+        Equal weight that is seldom restored; its resamples stand under its name.
+    """
+    runs = (judged, *others)
+    verdict, superior = None, None
+    if baseline is not None:
+        own = resampled[judged.name]
+        rival = None if patient is None else Rival(patient.returns, own - resampled[patient.name])
+        verdict = reach_verdict(
+            judged.returns,
+            baseline.returns,
+            own - resampled[baseline.name],
+            tries,
+            resampling,
+            patient=rival,
+        )
+        rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
+        try:
+            superior = superior_strategies(baseline.returns, rivals, resampling, SIZE)
+        except EvidenceError:
+            superior = None
+    names = tuple(run.name for run in runs)
+    return Evidence(verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names)
+
+
+def evidence_table(evidence: Evidence) -> dict[str, object]:
+    """The evidence for `metrics.json`: ratios annualised, lengths in days, None for what there is not."""
+    verdict = evidence.verdict
+    found = evidence.overfitting
+    return {
+        "verdict": None if verdict is None else _verdict_table(verdict),
+        "stepm": None if evidence.superior is None else {"size": SIZE, "superior": list(evidence.superior)},
+        "overfitting": None if found is None else overfitting_numbers(found, evidence.choice),
+    }
+
+
+def track_table(track: Track | None) -> dict[str, float]:
+    """A strategy's own track record, for its row of `metrics.json`: against cash."""
+    if track is None:
+        return {"psr": math.nan, "minimum_track_record": math.nan}
+    return {"psr": track.psr(), "minimum_track_record": track.minimum_length(0.0, CONFIDENCE)}
+
+
+def _verdict_table(verdict: Verdict) -> dict[str, object]:
+    track, tries, spa = verdict.track, verdict.tries, verdict.superiority
+    scale = math.sqrt(BARS_PER_YEAR)
+    low, high = verdict.difference.low, verdict.difference.high
+    return {
+        "beats_equal_weight": verdict.answer,
+        "reasons": [{"said": reason.said, "enough": reason.enough} for reason in verdict.reasons],
+        "confidence": CONFIDENCE,
+        "size": SIZE,
+        "active_sharpe": math.nan if track is None else scale * track.sharpe,
+        "skewness": math.nan if track is None else track.skewness,
+        "kurtosis": math.nan if track is None else track.kurtosis,
+        "days": None if track is None else track.days,
+        "psr": verdict.psr,
+        "dsr": verdict.dsr,
+        "expected_maximum": scale * verdict.expected_maximum,
+        "minimum_track_record": verdict.minimum_length,
+        "sharpe_difference_interval": [low, high] if verdict.difference.defined else None,
+        "spa": None
+        if spa is None
+        else {
+            "p_lower": spa.lower,
+            "p_consistent": spa.consistent,
+            "p_upper": spa.upper,
+            "strategies": spa.strategies,
+        },
+        "tries": {
+            "total": tries.total,
+            "configurations": tries.configurations,
+            "readings_before": tries.others,
+            "sharpe_deviation": scale * math.sqrt(verdict.variance) if verdict.variance >= 0.0 else math.nan,
+        },
+    }
+
+
+def _track(run: Backtest) -> Track | None:
+    try:
+        return track_of(run.returns - run.cash_returns, run.name)
+    except EvidenceError:
+        return None
+
+
+def cscv_of(runs: Sequence[Backtest]) -> Overfitting | None:
+    """CSCV of choosing the best of these by Sharpe ratio; None where it cannot be made."""
+    try:
+        return overfitting(np.column_stack([run.returns - run.cash_returns for run in runs]))
+    except EvidenceError:
+        return None

@@ -1,0 +1,167 @@
+"""What several seeds, or the paths of a protocol, say together: never a mean without its uncertainty.
+
+After Agarwal and others, Deep Reinforcement Learning at the Edge of the Statistical Precipice, NeurIPS 2021, and their
+library rliable: the interquartile mean, the probability of improvement, and percentile intervals from a bootstrap over
+runs within each task (a market or a window), because it is runs that chance decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.statistics.bootstrap import Interval, interval
+
+FEWEST = 2  # runs: one says nothing of how far runs lie apart
+SAMPLES = 2000
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its bootstrap interval."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class PathDistribution:
+    """How the paths of a protocol (walk-forward, purged folds, seeds) came out.
+
+    Attributes
+    ----------
+    count
+        Paths.
+    centre
+        Interquartile mean.
+    low, lower_quartile, median, upper_quartile, high
+        Order statistics.
+    share_positive
+        Share of the paths over zero, in [0, 1].
+    """
+
+    count: int
+    centre: Estimate
+    low: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    high: float
+    share_positive: float
+
+
+def interquartile_mean(scores: ArrayLike) -> float:
+    """Mean of the middle half of all scores: a quarter is cut from either end (``scipy.stats.trim_mean``, 0.25).
+
+    Of all runs and tasks together, as in rliable. Robust as the median, but with less of its noise.
+    """
+    return float(stats.trim_mean(_table(scores, "the runs", fewest=1), 0.25, axis=None))
+
+
+def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> float:
+    """Probability that a run of ``first`` scores more than a run of ``second`` on a task drawn at random.
+
+    Mean over tasks of the share of pairs (one run of each) in which the first is ahead; a tie counts a half
+    (Mann and Whitney's U over the number of pairs). In [0, 1]; a half where they are alike.
+
+    Parameters
+    ----------
+    first, second : (runs,) or (runs, tasks)
+        Scores; the numbers of runs may differ, the tasks may not.
+    """
+    one, two = _pair(first, second, fewest=1)
+    return float(_improvement(one[None], two[None])[0])
+
+
+def interquartile_estimate(
+    scores: ArrayLike, seed: int, confidence: float = 0.95, samples: int = SAMPLES, name: str = "the runs"
+) -> Estimate:
+    """Interquartile mean with the interval of a bootstrap over runs, stratified by task.
+
+    Raises
+    ------
+    EvidenceError
+        If there is only one run, or a score is missing.
+    """
+    table = _table(scores, name, FEWEST)
+    drawn = _resample(table, samples, np.random.default_rng(seed))
+    values = stats.trim_mean(drawn.reshape(samples, -1), 0.25, axis=1)
+    return Estimate(interquartile_mean(table), interval(np.asarray(values), confidence))
+
+
+def improvement_estimate(
+    first: ArrayLike, second: ArrayLike, seed: int, confidence: float = 0.95, samples: int = SAMPLES
+) -> Estimate:
+    """Probability of improvement with the interval of a bootstrap over the runs of both, stratified by task.
+
+    Raises
+    ------
+    EvidenceError
+        If either has only one run, or a score is missing.
+    """
+    one, two = _pair(first, second, FEWEST)
+    generator = np.random.default_rng(seed)
+    values = _improvement(_resample(one, samples, generator), _resample(two, samples, generator))
+    return Estimate(probability_of_improvement(one, two), interval(values, confidence))
+
+
+def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, name: str = "paths") -> PathDistribution:
+    """The distribution of a metric over the paths of a protocol.
+
+    Parameters
+    ----------
+    values : (paths,)
+        One value a path, such as the Sharpe ratio less that of equal weight.
+    seed, confidence
+        Of the interval of the interquartile mean; paths that share days are less uncertain than it takes them to be.
+
+    Raises
+    ------
+    EvidenceError
+        If there is only one path, or a value is missing.
+    """
+    table = _table(values, name, FEWEST)
+    low, lower, median, upper, high = (float(value) for value in np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]))
+    centre = interquartile_estimate(table, seed, confidence, name=name)
+    return PathDistribution(table.size, centre, low, lower, median, upper, high, float(np.mean(table > 0.0)))
+
+
+def _improvement(one: Array, two: Array) -> Array:
+    """Probability of improvement (samples,) from (samples, runs, tasks) of both."""
+    ahead = one[:, :, None, :] > two[:, None, :, :]
+    level = one[:, :, None, :] == two[:, None, :, :]
+    return np.asarray((ahead + 0.5 * level).mean(axis=(1, 2, 3)))
+
+
+def _resample(table: Array, samples: int, generator: np.random.Generator) -> Array:
+    """Runs drawn with replacement, apart for each task: (samples, runs, tasks)."""
+    runs, tasks = table.shape
+    drawn = generator.integers(runs, size=(samples, runs, tasks))
+    return np.asarray(table[drawn, np.arange(tasks)])
+
+
+def _pair(first: ArrayLike, second: ArrayLike, fewest: int) -> tuple[Array, Array]:
+    one, two = _table(first, "the first", fewest), _table(second, "the second", fewest)
+    if one.shape[1] != two.shape[1]:
+        raise ValueError(f"{one.shape[1]} tasks cannot be compared with {two.shape[1]}")
+    return one, two
+
+
+def _table(scores: ArrayLike, name: str, fewest: int) -> Array:
+    """Scores as (runs, tasks)."""
+    table = np.asarray(scores, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or table.size == 0:
+        raise ValueError(f"expected scores of shape (runs,) or (runs, tasks), got {np.shape(scores)}")
+    if len(table) < fewest:
+        raise EvidenceError(f"an interval over seeds needs {fewest} runs or more, and {name} has {len(table)}")
+    missing = int(np.count_nonzero(~np.isfinite(table)))
+    if missing:
+        raise EvidenceError(f"{missing} of {table.size} scores of {name} are missing or undefined; run them again")
+    return table

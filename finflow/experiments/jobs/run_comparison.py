@@ -1,0 +1,272 @@
+"""Runs that are over, side by side: read from their folders, checked to be comparable, and shown on one page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.config.yaml_text import parse_file
+from finflow.errors import EvidenceError
+from finflow.evaluation.multi_run import comparison_page
+from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
+from finflow.evaluation.report.results import BASELINE, CASH
+from finflow.evaluation.report.section import Section
+from finflow.evaluation.statistics.configuration_choice import Choice, Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics.seed_statistics import improvement_estimate, interquartile_estimate
+from finflow.files import check_writable, write_together
+from finflow.strategies.patient_equal_weight import PATIENT
+from finflow.training.checkpoints.checkpoint_reader import CONFIG, flatten
+from finflow.training.checkpoints.manifest import MANIFEST
+
+Array = NDArray[np.float64]
+
+SEED = "train.seed"
+DIFFERENCE = "sharpe_difference"
+_NOT_COMPARED = (
+    *("output.", "tune.", "market.cache_dir", "market.use_cache", "train.device", "train.threads"),
+    *("evaluation.sweeps", "evaluation.tax.", "evaluation.periods", "evaluation.top"),
+)
+
+
+class Comparison(NamedTuple):
+    """What a comparison leaves behind: its page, and lines for a terminal."""
+
+    page: Path
+    lines: list[str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A run folder as it was read."""
+
+    folder: Path
+    metrics: dict[str, Any]
+    table: pd.DataFrame
+    dates: NDArray[np.datetime64]
+    config: dict[str, object]
+    panel: str
+
+    @property
+    def returns(self) -> Array:
+        """Of the judged, daily, net."""
+        return self.column(self.metrics["agent"])
+
+    @property
+    def baseline(self) -> Array | None:
+        """Of equal weight in this run, at its costs."""
+        return self.column(BASELINE) if BASELINE in self.table else None
+
+    def column(self, name: str) -> Array:
+        """Returns of `returns.csv`, float64 (days,)."""
+        return self.table[name].to_numpy(dtype=np.float64)
+
+    @property
+    def seed(self) -> object:
+        return self.config.get(SEED)
+
+    @property
+    def setting(self) -> str:
+        """Everything of the configuration that decides results, but the seed; and who is judged."""
+        kept = {key: value for key, value in self.config.items() if key != SEED}
+        return json.dumps([self.metrics["agent"], kept], sort_keys=True, default=str)
+
+
+def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Comparison:
+    """Set runs side by side.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Each with ``reports/metrics.json`` and ``returns.csv``, ``config.yaml`` and ``manifest.json``.
+    output : Path, optional
+        The report's folder; one in ``comparisons`` beside the first run when left out.
+
+    Raises
+    ------
+    EvidenceError
+        If a run has no whole report, is named twice, or was judged on other prices or other days.
+    """
+    runs = [_read(folder) for folder in folders]
+    _check_comparable(runs)
+    labels = _labels(runs)
+    mark = hashlib.sha256("\n".join(str(run.folder.resolve()) for run in runs).encode()).hexdigest()[:8]
+    folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
+    check_writable(folder, "--output", keep=False)
+    differences = _differences(labels, runs)
+    compared = [_compared(label, run) for label, run in zip(labels, runs, strict=True)]
+    first = runs[0]
+    made = comparison_page.make(
+        compared,
+        _seed_groups(labels, runs),
+        differences,
+        first.metrics["window"],
+        first.panel,
+        first.dates,
+        _choice(labels, runs),
+    )
+    write_together({folder / name: content for name, content in made.files.items()})
+    return Comparison(folder / "report.html", made.lines)
+
+
+def _read(folder: Path) -> _Run:
+    reports = folder / "reports"
+    if not (reports / "metrics.json").is_file():
+        raise EvidenceError(
+            f"{folder} has no reports/metrics.json: name run folders that were judged; "
+            f"--mode evaluate --resume {folder} judges a trained one"
+        )
+    try:
+        metrics = json.loads((reports / "metrics.json").read_text("utf-8"))
+        table = pd.read_csv(reports / "returns.csv", index_col="date", parse_dates=["date"])
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        config = flatten(parse_file(folder / CONFIG)[0])
+        name, judged = metrics["agent"], metrics["strategies"][metrics["agent"]]
+        if name not in table or not isinstance(judged, dict) or not isinstance(metrics["window"]["days"], int):
+            raise ValueError("metrics.json is not one of finflow's")
+        known = [one for one in dict.fromkeys((name, BASELINE, PATIENT, CASH)) if one in table]
+        table = table[known].astype(np.float64)
+        gaps = np.flatnonzero(~np.isfinite(table.to_numpy()).all(axis=1))
+        if gaps.size:
+            raise ValueError(f"returns.csv has a gap on {table.index[gaps[0]]:%Y-%m-%d}")
+        return _Run(
+            folder,
+            metrics,
+            table,
+            table.index.to_numpy().astype("datetime64[D]"),
+            {key: value for key, value in config.items() if not key.startswith(_NOT_COMPARED)},
+            str(manifest["data_sha256"]),
+        )
+    except OSError as error:
+        raise EvidenceError(f"{error.filename or folder}: {error.strerror or error}; judge that run again") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        said = " ".join(str(error).split())[:100]
+        raise EvidenceError(f"the report in {folder} cannot be read ({said}); judge that run again") from error
+
+
+def _check_comparable(runs: Sequence[_Run]) -> None:
+    """One panel, one window, and every run once."""
+    first = runs[0]
+    for position, run in enumerate(runs):
+        if any(run.folder.resolve() == other.folder.resolve() for other in runs[:position]):
+            raise EvidenceError(f"{run.folder} is named twice; leave one of them out")
+        if run.panel != first.panel:
+            raise EvidenceError(
+                f"{run.folder} was judged on other prices than {first.folder} (their hashes begin {run.panel[:8]} and "
+                f"{first.panel[:8]}): figures of different markets do not compare"
+            )
+        if run.metrics["window"] != first.metrics["window"] or not np.array_equal(run.dates, first.dates):
+            mine, other = (one.metrics["window"] for one in (run, first))
+            raise EvidenceError(
+                f"{run.folder} was judged from {mine['start']} to {mine['end']} ({mine['days']} days), {first.folder} "
+                f"from {other['start']} to {other['end']} ({other['days']}): judge both on one window"
+            )
+
+
+def _labels(runs: Sequence[_Run]) -> list[str]:
+    """Names of the folders; with the folder above where two share one."""
+    names = [run.folder.resolve().name for run in runs]
+    return [
+        name if names.count(name) == 1 else f"{run.folder.resolve().parent.name}/{name}"
+        for name, run in zip(names, runs, strict=True)
+    ]
+
+
+def _compared(label: str, run: _Run) -> Compared:
+    judged = run.metrics["strategies"][run.metrics["agent"]]
+    verdict = run.metrics.get("verdict") or {}
+    return Compared(
+        label=label,
+        judged=str(run.metrics["agent"]),
+        seed=run.seed,
+        answer=verdict.get("beats_equal_weight"),
+        figures={name: judged.get(name) for name in METRICS},
+        intervals={name: bounds for name, bounds in judged.get("intervals", {}).items() if name in METRICS},
+        against={
+            "sharpe_difference": run.metrics["against_equal_weight"]["sharpe_difference"],
+            "dsr": verdict.get("dsr"),
+            "spa_p": (verdict.get("spa") or {}).get("p_consistent"),
+        },
+        difference_interval=run.metrics["against_equal_weight"]["interval"],
+        returns=run.returns,
+        baseline=run.baseline,
+    )
+
+
+def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
+    """What choosing the best of the runs, by what their reports show, is worth."""
+    days = "the judged windows" if any("protocol" in run.metrics for run in runs) else "the test window"
+    old = next((label for label, run in zip(labels, runs, strict=True) if CASH not in run.table), None)
+    if old is not None:
+        return choice_section(f"returns.csv of {old} has no returns of cash; judge that run again", days)
+    try:
+        excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
+        found: Choice | str = judge_choice(excess, labels, "runs")
+    except EvidenceError as error:
+        found = str(error)
+    if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
+        return choice_section(found, days)
+    names = (CASH, BASELINE, PATIENT)
+    daily = {
+        label: Daily(run.returns, *(run.column(name) for name in names))
+        for label, run in zip(labels, runs, strict=True)
+    }
+    tries = [(run.metrics.get("verdict") or {}).get("tries", {}) for run in runs]
+    chosen_among = sum(one.get("configurations", 1) for one in tries)  # each was the best of its own
+    counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
+    settings = runs[0].metrics["bootstrap"]
+    resampling = Resampling(settings["samples"], settings["block_length"], settings["seed"])
+    return choice_section(found, days, judge_best(daily, counted, resampling))
+
+
+def _differences(labels: Sequence[str], runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
+    """Configuration keys that are not the same in all runs, and their values."""
+    keys = sorted({key for run in runs for key in run.config})
+    found = {key: [json.dumps(run.config.get(key), default=str) for run in runs] for key in keys}
+    return {key: dict(zip(labels, values, strict=True)) for key, values in found.items() if len(set(values)) > 1}
+
+
+def _seed_groups(labels: Sequence[str], runs: Sequence[_Run]) -> list[Seeds]:
+    """Runs whose configurations differ by the seed alone, where there are two seeds or more."""
+    groups: dict[str, dict[str, tuple[str, _Run]]] = {}
+    for label, run in zip(labels, runs, strict=True):
+        groups.setdefault(run.setting, {}).setdefault(str(run.seed), (label, run))
+    several = [group for group in groups.values() if len(group) > 1]
+    named = {f"group {number}": group for number, group in enumerate(several, start=1)}
+    return [_seeds(name, named) for name in named]
+
+
+def _seeds(name: str, groups: Mapping[str, Mapping[str, tuple[str, _Run]]]) -> Seeds:
+    """What the seeds of one group say together; a figure that a run lacks has no estimate."""
+    members = groups[name]
+    scores = {metric: _scores(members, metric) for metric in (*METRICS, DIFFERENCE)}
+    known = {metric: values for metric, values in scores.items() if None not in values}
+    others = {other: _scores(group, "sharpe") for other, group in groups.items() if other != name}
+    improvement = {}
+    if DIFFERENCE in known:
+        improvement["equal weight"] = improvement_estimate(known[DIFFERENCE], np.zeros(len(members)), seed=0)
+    for other, values in others.items():
+        if "sharpe" in known and None not in values:
+            improvement[other] = improvement_estimate(known["sharpe"], values, seed=0)
+    return Seeds(
+        tuple(label for label, _ in members.values()),
+        tuple(members),
+        {metric: interquartile_estimate(values, seed=0) for metric, values in known.items()},
+        improvement,
+    )
+
+
+def _scores(members: Mapping[str, tuple[str, _Run]], metric: str) -> list[Any]:
+    """A figure of every run, None where it has none."""
+    runs = [run for _, run in members.values()]
+    if metric == DIFFERENCE:
+        return [run.metrics["against_equal_weight"][DIFFERENCE] for run in runs]
+    return [run.metrics["strategies"][run.metrics["agent"]].get(metric) for run in runs]

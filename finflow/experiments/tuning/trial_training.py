@@ -1,0 +1,323 @@
+"""One trial of a study: a configuration trained on every fold with every seed, judged on windows that it never saw.
+
+Nothing here can read the test window: the panel is cut before it at the door, so that neither features nor rewards nor
+any strategy has a bar of it, and the markets that trainings get have no test window at all.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import Config, EvaluationConfig, TuneConfig
+from finflow.errors import ConfigError, FinflowError
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.objective_values import aggregated, measured
+from finflow.experiments.jobs.folds import Fold, folds_of, last_fold
+from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
+from finflow.market.features.feature_set import Features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.splits import split_panel, visible
+from finflow.strategies.classical import named_strategy
+from finflow.strategies.strategy import Strategy
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.data.training_data import Materials, features_on, prepare_pieces, process_on
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.logs.progress_display import Fact, ProgressDisplay
+from finflow.training.phases.training_run import Validation
+from finflow.training.trainer import FinFlowTrainer
+
+__all__ = ["LEVELS", "Arena", "Report", "TrialResult", "Undefined", "arena_of", "run_trial"]
+
+LEVELS = 10
+"""Points of each training at which a trial may be stopped: tenths of it, half of them offline and half online."""
+DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")
+"""Keys on which the behaviour data depend: where they are searched, every trial collects its own."""
+NEVER = 10**9
+
+FloatArray = NDArray[np.float64]
+Report = Callable[[int, tuple[float, ...], int], None]
+"""Takes a level, from 1, the objectives so far and the updates made; what it raises ends the trial."""
+
+
+class Undefined(FinflowError):
+    """An objective that is not a number."""
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What every trial of a study is trained in and judged on.
+
+    Attributes
+    ----------
+    config : Config
+        Of the study.
+    panel : MarketPanel
+        Cut before the test window.
+    folds : tuple of Fold
+    seeds : tuple of int
+    searched : tuple of str
+        Keys of the space.
+    tries : int
+        That deflate the objective ``dsr``.
+    """
+
+    config: Config
+    panel: MarketPanel
+    folds: tuple[Fold, ...]
+    seeds: tuple[int, ...]
+    searched: tuple[str, ...]
+    tries: int
+    _features: dict[tuple[int, bool], Features] = field(default_factory=dict)
+
+    @property
+    def units(self) -> list[tuple[Fold, int]]:
+        """Fold and seed of each training of a trial, in their order."""
+        return [(fold, seed) for seed in self.seeds for fold in self.folds]
+
+    @property
+    def levels(self) -> int:
+        """Levels of a whole trial."""
+        return LEVELS * len(self.units)
+
+    def materials(self, fold: Fold, config: Config) -> Materials:
+        """The market of a training; features are computed once for all trials, since no key of theirs is searched."""
+        known = self._features.get((fold.number, False))
+        found = prepare_pieces(self.panel, config, fold.pieces, fold.validation, known)
+        self._features[fold.number, False] = found.features
+        return found
+
+    def judged(self, fold: Fold, materials: Materials, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
+        """Strategies over the window that a fold is judged on."""
+        (window,) = fold.tests
+        known = self._features.get((fold.number, True)) or features_on(materials, self.panel)
+        self._features[fold.number, True] = known
+        return run_backtests(process_on(materials, self.panel, known), window, strategies)
+
+
+def arena_of(config: Config, searched: Sequence[str], tries: int) -> Arena:
+    """Load the prices, cut them before the test window, and see that every fold can be trained.
+
+    Raises
+    ------
+    FinflowError
+        If there is too little to learn from or to be judged on.
+    """
+    if config.offline.decisions:
+        raise ConfigError(
+            "offline.decisions cannot be learned from where parts of the market are held out; leave them out of it"
+        )
+    panel = load_panel(config.market)
+    split = split_panel(panel, config.market)
+    seen = visible(panel, split)
+    protocol, tune = config.evaluation.protocol, config.tune
+    if tune.folds == 1:
+        folds: tuple[Fold, ...] = (last_fold(split.train_end, seen.n_bars, protocol),)
+    else:
+        folds = folds_of("walk-forward", seen.n_bars, protocol.model_copy(update={"folds": tune.folds}))
+    seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
+    arena = Arena(config, seen, folds, seeds, tuple(searched), tries)
+    for fold in folds:
+        arena.materials(fold, config)
+    return arena
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What came of a trial.
+
+    Attributes
+    ----------
+    values : tuple of float
+        The objectives, over all its trainings together.
+    units : list of dict
+        Fold, seed and objectives of each training.
+    excess : float64 (days,)
+        Daily returns in excess of cash over the judged windows, the mean over seeds.
+    updates : int
+        Gradient updates made.
+    """
+
+    values: tuple[float, ...]
+    units: list[dict[str, Any]]
+    excess: FloatArray
+    updates: int
+
+
+def run_trial(
+    arena: Arena, config: Config, scratch: Path, report: Report, display: ProgressDisplay | None = None
+) -> TrialResult:
+    """Train and judge a configuration. The same configuration and seeds give the same values, bit for bit.
+
+    Parameters
+    ----------
+    arena : Arena
+    config : Config
+        Of the trial.
+    scratch : Path
+        Trainings write here; it is removed at the end, however that comes. Behaviour data that suit every trial go
+        into the folder ``offline`` beside it.
+    report : callable
+    display : ProgressDisplay, optional
+        Shows how far it is.
+
+    Raises
+    ------
+    Undefined
+        If an objective of a training is not a number.
+    """
+    course = Course(arena, report)
+    excess: dict[int, list[FloatArray]] = {seed: [] for seed in arena.seeds}
+    try:
+        for fold, seed in arena.units:
+            runs = _train(arena, config, fold, seed, scratch, course, display)
+            course.finish(fold, seed, *runs)
+            excess[seed].append(runs[0].returns - runs[0].cash_returns)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    paths = np.stack([np.concatenate(parts) for parts in excess.values()])
+    return TrialResult(course.values, course.units, paths.mean(axis=0), course.updates)
+
+
+class Course:
+    """How far a trial has come, and what it is worth so far.
+
+    Parameters
+    ----------
+    arena : Arena
+    report : callable
+    """
+
+    def __init__(self, arena: Arena, report: Report) -> None:
+        self.arena, self.report = arena, report
+        self.units: list[dict[str, Any]] = []
+        self.updates = self.level = 0
+        self._finished: list[tuple[float, ...]] = []
+        self._current: tuple[float, ...] | None = None
+        self._meter = Meter(None)
+        self._baseline: Backtest | None = None
+        self._before = 0
+
+    @property
+    def tune(self) -> TuneConfig:
+        """Settings of the study."""
+        return self.arena.config.tune
+
+    def begin(self, meter: Meter, materials: Materials) -> None:
+        """Another training begins."""
+        self._meter, self._current, self._before = meter, None, self.updates
+        self._baseline = None
+        if "dsr" in self.tune.objective:
+            equal_weight = named_strategy(BASELINE, materials.config.evaluation)
+            (self._baseline,) = run_backtests(materials.process, materials.split.validation, [equal_weight])
+
+    def on_validation(self, told: Validation) -> None:
+        """Report what the training's best policy so far is worth, where that is a number."""
+        self.updates = self._before + told.update
+        if told.best or self._current is None:
+            self._current = self._measured(told.backtest, self._baseline)
+        reached = LEVELS * len(self._finished) + min(int(LEVELS * self._meter.share(told.phase_update)), LEVELS)
+        values = self._together([*self._finished, self._current])
+        if not np.isfinite(values).all():
+            return
+        for level in range(self.level + 1, reached + 1):
+            self.level = level
+            self.report(level, values, self.updates)
+
+    def finish(self, fold: Fold, seed: int, judged: Backtest, baseline: Backtest | None = None) -> None:
+        """A training was judged, with equal weight beside it where that counts."""
+        found = self._measured(judged, baseline)
+        for name, value in zip(self.tune.objective, found, strict=True):
+            if not np.isfinite(value):
+                raise Undefined(f"{name} of fold {fold.number}, seed {seed} is not a number: its policy took no risk")
+        self._finished.append(found)
+        self.units.append({"fold": fold.number, "seed": seed, "values": list(found)})
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The objectives, over the trainings that were judged."""
+        return self._together(self._finished)
+
+    def _measured(self, run: Backtest, baseline: Backtest | None) -> tuple[float, ...]:
+        alpha = self.arena.config.objectives.cvar_alpha
+        return measured(self.tune.objective, run, alpha, baseline, self.arena.tries)
+
+    def _together(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        tune = self.tune
+        return tuple(aggregated(values, tune.aggregate, tune.deviations) for values in zip(*units, strict=True))
+
+
+class Meter(ProgressDisplay):
+    """Knows how far a training is, and shows it where somebody looks.
+
+    Parameters
+    ----------
+    display : ProgressDisplay or None
+    """
+
+    def __init__(self, display: ProgressDisplay | None) -> None:
+        super().__init__(stream=io.StringIO())
+        self._shown = display
+        self._phases = self._total = 0
+
+    def start_phase(self, name: str, total: int, done: int = 0) -> None:
+        """Begin a phase."""
+        self._phases, self._total = self._phases + 1, total
+        if self._shown is not None:
+            self._shown.start_phase(name, total, done)
+
+    def advance(self, n: int = 1, **facts: Fact) -> None:
+        """Count ``n`` more steps."""
+        if self._shown is not None:
+            self._shown.advance(n, **facts)
+
+    def message(self, text: str) -> None:
+        """Show nothing: a study shows its trials."""
+
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def end_phase(self) -> None:
+        """Finish the phase."""
+
+    def share(self, phase_update: int) -> float:
+        """Share of the training that is over, in [0, 1]: either phase is a half."""
+        of_phase = phase_update / self._total if self._total else 1.0
+        return (self._phases - 1 + of_phase) / 2.0
+
+
+def _train(
+    arena: Arena, config: Config, fold: Fold, seed: int, scratch: Path, course: Course, display: ProgressDisplay | None
+) -> tuple[Backtest, ...]:
+    """Train once, and play the best policy on the windows that it is judged on; its checkpoints are not kept."""
+    private = any(key.startswith(DATA_KEYS) for key in arena.searched)
+    kept = {"seed": seed, "seeds": 1, "save_latest": False, "max_checkpoints": 0, "profile": False}
+    rare = {"checkpoint_interval": NEVER, "checkpoint_updates": NEVER}
+    train = config.train.model_copy(update={**kept, **rare})
+    offline = (scratch if private else scratch.parent) / "offline"
+    output = config.output.model_copy(update={"logs_dir": scratch / "logs", "offline_dir": offline})
+    changes = {"train": train, "output": output, "evaluation": EvaluationConfig(), "tune": TuneConfig()}
+    settings = config.model_copy(update=changes)
+    materials = arena.materials(fold, settings)
+    meter = Meter(display)
+    course.begin(meter, materials)
+    trainer = FinFlowTrainer(settings, materials=materials, progress=meter, on_validation=course.on_validation)
+    trainer.train_iql()
+    trainer.finetune()
+    best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
+    policy = policy_of(read_checkpoint(best), trainer.device) if best.is_file() else trainer.policy
+    strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
+    if "dsr" in arena.config.tune.objective:
+        strategies.append(named_strategy(BASELINE, config.evaluation))
+    runs = arena.judged(fold, materials, strategies)
+    shutil.rmtree(trainer.run_folder, ignore_errors=True)
+    return runs

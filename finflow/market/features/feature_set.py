@@ -1,0 +1,276 @@
+"""All features of a panel, scaled, as the agent sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+from finflow.market.features import rolling_windows as rolling
+from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, AssetFeature, View
+from finflow.market.features.crisis_probability import TwoStates, crisis, fit_states
+from finflow.market.features.custom_features import own_feature
+from finflow.market.features.market_features import MARKET_FEATURES, TurbulenceFit, fit_turbulence, turbulence
+from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.panel import MarketPanel
+
+FloatArray = NDArray[np.float64]
+
+__all__ = [
+    "LENSES",
+    "LONGEST_LOOKBACK",
+    "Features",
+    "Fitted",
+    "apply_features",
+    "compute_features",
+    "features_of",
+]
+
+LONGEST_LOOKBACK = 253
+"""Bars that the longest feature needs: 252 returns."""
+
+_FEWEST_ROWS = 63
+"""Rows that the scaling is fitted on, at least."""
+_CLIP = 5.0
+
+
+class Fitted(NamedTuple):
+    """All that features take from a training window.
+
+    Attributes
+    ----------
+    turbulence : TurbulenceFit
+    crisis : TwoStates
+    assets : float64 (F, 2)
+        Mean and deviation of each asset feature.
+    market : float64 (M, 2)
+        Of each market feature.
+    """
+
+    turbulence: TurbulenceFit
+    crisis: TwoStates
+    assets: FloatArray
+    market: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What is known at the close of each bar.
+
+    Attributes
+    ----------
+    assets : float32 of shape (bars, assets, F)
+        Per asset, in training deviations from the training mean, clipped to +-5. Zero where an asset is not listed or
+        has not enough history.
+    market : float32 of shape (bars, M)
+        Market-wide, scaled likewise.
+    asset_names, market_names : tuple of str
+        Names of the F and M features.
+    lenses : dict
+        Expert -> indices into the F features.
+    first_bar : int
+        First row at which every feature is defined (for two assets at least); all rows before it are zero.
+    fitted : Fitted or None
+        What was fitted on the training window, to make the same features of other bars with; None where nothing was.
+    """
+
+    assets: NDArray[np.float32]
+    market: NDArray[np.float32]
+    asset_names: tuple[str, ...]
+    market_names: tuple[str, ...]
+    lenses: dict[str, tuple[int, ...]]
+    first_bar: int
+    fitted: Fitted | None = None
+
+
+def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = ()) -> Features:
+    """Compute every feature of every bar.
+
+    Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, the
+    turbulence's covariance and the two states of the crisis score) is fitted on the rows before `fit_until`: the
+    training window.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        The market.
+    fit_until : int
+        Number of bars in the training window.
+    extra : sequence of str
+        Features of a user's own, as `features.extra` has them; they follow the others, scaled like them.
+
+    Raises
+    ------
+    MarketError
+        If a feature of a user's own cannot be had, the panel is shorter than the longest feature, or the training
+        window holds too little beyond it.
+    """
+    needed = LONGEST_LOOKBACK - 1 + _FEWEST_ROWS
+    if panel.n_bars < LONGEST_LOOKBACK:
+        raise MarketError(
+            f"the data has {panel.n_bars} bars, but the longest feature needs {LONGEST_LOOKBACK}; use more data"
+        )
+    if not needed <= fit_until <= panel.n_bars:
+        raise MarketError(
+            f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
+            f"{needed} at least; move market.train_end or use more data"
+        )
+    raw = _raw(panel, extra, lambda view: (fit_turbulence(view, fit_until), _states(view, fit_until)))
+    if raw.first_bar + _FEWEST_ROWS > fit_until:
+        raise MarketError(
+            f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
+            f"only from bar {raw.first_bar}, and {_FEWEST_ROWS} more are needed; move market.train_end or use more data"
+        )
+    scales = [
+        _fits(values, defined, raw.first_bar, fit_until)
+        for values, defined in ((raw.assets, raw.defined), (raw.market, raw.market_defined))
+    ]
+    return _scaled(raw, Fitted(*raw.models, *scales))
+
+
+def apply_features(panel: MarketPanel, fitted: Fitted, extra: Sequence[str] = ()) -> Features:
+    """The features of a panel with everything that is fitted taken from another: nothing is learned from this one.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        With the same assets and fields as the one that `fitted` comes from.
+    fitted : Fitted
+    extra : sequence of str
+        As it was there.
+    """
+    return _scaled(_raw(panel, extra, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
+
+
+class _Raw(NamedTuple):
+    """Features before scaling, (F, bars, assets) and (M, bars), where they are defined, and what they are called."""
+
+    assets: FloatArray
+    market: FloatArray
+    defined: NDArray[np.bool_]
+    market_defined: NDArray[np.bool_]
+    listing: list[tuple[str, tuple[str, ...]]]
+    market_names: tuple[str, ...]
+    first_bar: int
+    models: tuple[TurbulenceFit, TwoStates]
+
+
+def _raw(
+    panel: MarketPanel, extra: Sequence[str], models_of: Callable[[View], tuple[TurbulenceFit, TwoStates]]
+) -> _Raw:
+    """Every feature of every bar, unscaled."""
+    view = View(panel)
+    added = [own_feature(path) for path in extra]
+    own = features_of(panel)
+    computed = [(one, one.compute(panel)) for one in added]
+    of_assets = [(one, values) for one, values in computed if values.ndim == 2]
+    of_market = [(one, values) for one, values in computed if values.ndim == 1]
+    listing = [*((one.name, one.lenses) for one in own), *((one.name, one.lenses) for one, _ in of_assets)]
+    market_names = (*MARKET_FEATURES, "turbulence", "crisis", *(one.name for one, _ in of_market))
+    _check_names(one.name for one in added)
+    raw = np.empty((len(listing), *panel.close.shape))
+    _of_assets(view, own, raw)
+    for column, (_, values) in zip(raw[len(own) :], of_assets, strict=True):
+        column[:] = values
+    models = models_of(view)
+    fitted = [turbulence(view, models[0]), crisis(view, models[1])]
+    known = [compute(view) for compute in MARKET_FEATURES.values()]
+    market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
+    defined = _all_finite(raw) & view.listed
+    market_defined = _all_finite(market_raw)
+    ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
+    first_bar = int(ready[0]) if ready.size else panel.n_bars
+    return _Raw(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
+
+
+def _states(view: View, fit_until: int) -> TwoStates:
+    return fit_states(view.market[:fit_until, 0])
+
+
+def _scaled(raw: _Raw, fitted: Fitted) -> Features:
+    lenses = {lens: tuple(index for index, (_, lenses) in enumerate(raw.listing) if lens in lenses) for lens in LENSES}
+    return Features(
+        assets=_scale(raw.assets, raw.defined, raw.first_bar, fitted.assets),
+        market=_scale(raw.market, raw.market_defined, raw.first_bar, fitted.market),
+        asset_names=tuple(name for name, _ in raw.listing),
+        market_names=raw.market_names,
+        lenses=lenses,
+        first_bar=raw.first_bar,
+        fitted=fitted,
+    )
+
+
+def features_of(panel: MarketPanel) -> list[AssetFeature]:
+    """finflow's features of an asset that a panel has the fields for."""
+    return [
+        *ASSET_FEATURES,
+        *(one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)),
+    ]
+
+
+def _check_names(added: Iterable[str]) -> None:
+    """A user's feature may not have the name of one of finflow's, whether or not this panel has it."""
+    ours = {*(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)), *MARKET_FEATURES, "turbulence", "crisis"}
+    taken = ours.intersection(added)
+    if taken:
+        raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")
+
+
+def _all_finite(columns: FloatArray) -> NDArray[np.bool_]:
+    """Where every one of the columns is finite."""
+    defined: NDArray[np.bool_] = np.isfinite(columns[0])
+    for column in columns[1:]:
+        defined &= np.isfinite(column)
+    return defined
+
+
+def _of_assets(view: View, features: Sequence[AssetFeature], raw: FloatArray) -> None:
+    """Fill in every feature of every asset, made for a few assets at a time."""
+    for part in view.parts():
+        for feature, column in zip(features, raw, strict=False):
+            column[:, part.columns] = feature.raw(part)
+    for feature, column in zip(features, raw, strict=False):
+        if feature.ranked:
+            column[:] = rolling.percentile_rank(column)
+
+
+def _fits(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fit_until: int) -> FloatArray:
+    """Training mean and deviation of each feature, (features, 2)."""
+    usable = defined[:fit_until].copy()
+    usable[:first_bar] = False
+    return np.array([_fit(column[:fit_until][usable]) for column in raw])
+
+
+def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fits: FloatArray) -> NDArray[np.float32]:
+    """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
+    usable = defined.copy()
+    usable[:first_bar] = False
+    result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
+    bars = len(defined)
+    _fill(raw.reshape(len(raw), bars, -1), usable.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
+    result.setflags(write=False)
+    return result
+
+
+@njit(cache=True, error_model="numpy")
+def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
+    """Scale bar by bar, so that what is written next to each other is written at the same time."""
+    for bar in range(raw.shape[1]):
+        for index in range(len(raw)):
+            center, spread = fits[index]
+            for column in range(raw.shape[2]):
+                if usable[bar, column]:
+                    scaled = (raw[index, bar, column] - center) / spread
+                    result[bar, column, index] = min(max(scaled, -_CLIP), _CLIP)
+
+
+def _fit(sample: FloatArray) -> tuple[float, float]:
+    """Mean and deviation of a feature in training."""
+    center, spread = float(sample.mean()), float(sample.std())
+    # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
+    return center, spread if spread >= 1e-8 * (1.0 + abs(center)) else 1.0

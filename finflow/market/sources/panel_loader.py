@@ -1,0 +1,187 @@
+"""From a configuration to a panel: the one door through which prices come in."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.config import MarketConfig
+from finflow.errors import MarketError
+from finflow.market.cash import CashRates, cash_returns, read_rates
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.price_files import PriceTables, read_prices
+from finflow.market.sources.price_store import Store
+from finflow.market.sources.tickers import named_assets
+from finflow.market.sources.yahoo import Download, download_prices
+from finflow.market.synthetic.synthetic_market import synthetic_tables
+
+__all__ = ["cash_returns", "load_panel"]
+
+logger = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
+
+_INDEX = "SP500"
+
+
+def load_panel(config: MarketConfig, download: Download | None = None) -> MarketPanel:
+    """Load the configured market.
+
+    Parameters
+    ----------
+    config : MarketConfig
+        The `market` section of the configuration.
+    download : callable, optional
+        Stands in for `yfinance.download`, for tests.
+
+    Returns
+    -------
+    MarketPanel
+        From `market.start` on. The splits, `market.test_end` among them, are `split_panel`'s work.
+
+    Raises
+    ------
+    MarketError
+        With one line that names the asset, column or date at fault.
+    """
+    names = named_assets(config)
+    _rate(config)  # what is wrong with it is no fault of the prices
+    if config.source in ("embedded", "synthetic"):
+        own = config.source == "embedded"
+        tables, facts = (_embedded(), _embedded_facts()) if own else synthetic_tables(config.synthetic)
+        return _assemble(tables, facts, config)
+    if config.source == "yfinance":
+        tables, facts = download_prices(
+            config, _upper(names or ()), Store(config.cache_dir, read=config.use_cache), download
+        )
+        return _assemble(tables, facts, config)
+    if config.path is None:
+        raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
+    benchmark = () if config.benchmark is None else (config.benchmark,)
+    wanted = None if names is None else {*names, *benchmark}
+    tables, facts = read_prices(config.path, config.source, wanted, config.auto_adjust)
+    try:
+        return _assemble(tables, facts, config)
+    except MarketError as error:
+        raise MarketError(f"{config.path}: {error}") from None
+
+
+@lru_cache(maxsize=1)
+def _embedded() -> PriceTables:
+    """The 20 stocks and the index that skfolio ships, read once in a process."""
+    from skfolio.datasets import load_sp500_dataset, load_sp500_index
+
+    close: pd.DataFrame = load_sp500_dataset()
+    index: pd.DataFrame = load_sp500_index()
+    return {"close": close.join(index[[_INDEX]])}
+
+
+def _embedded_facts() -> dict[str, Any]:
+    return {
+        "source": "embedded",
+        "data": "20 S&P 500 stocks and the index, daily, 1990 to 2022, shipped with skfolio",
+        "skfolio": metadata.version("skfolio"),
+        "adjusted": "closing prices adjusted for dividends and splits",
+        "benchmark_note": "the index is a price index: its dividends are left out, those of the stocks are in",
+        "survivorship": (
+            "the 20 names were chosen with hindsight: all of them were still listed in 2022, so any long-only "
+            "portfolio of them looks better than one of names chosen in 1990 would have"
+        ),
+        "default_benchmark": _INDEX,
+    }
+
+
+def _upper(names: Sequence[str]) -> tuple[str, ...]:
+    """Names as Yahoo writes them."""
+    return tuple(name.strip().upper() for name in names)
+
+
+def _rate(config: MarketConfig) -> float | CashRates:
+    return read_rates(config.cash_rate) if isinstance(config.cash_rate, Path) else config.cash_rate
+
+
+def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfig) -> MarketPanel:
+    """Choose columns, cut to `market.start`, and hand everything to the panel's own checks."""
+    close, rate = tables["close"], _rate(config)
+    provenance = dict(facts)
+    columns = [str(name) for name in provenance.pop("names", close.columns)]
+    benchmark = config.benchmark or provenance.get("default_benchmark")
+    provenance.pop("default_benchmark", None)
+    if benchmark is not None and config.source == "yfinance":
+        benchmark = benchmark.strip().upper()
+    if benchmark is not None and benchmark not in columns:
+        raise MarketError(_unknown("the benchmark (market.benchmark)", benchmark, columns, config.source))
+    names = list(named_assets(config) or [name for name in columns if name != benchmark])
+    if config.source == "yfinance":
+        names = list(_upper(names))
+    for name in names:
+        if name not in columns:
+            raise MarketError(_unknown("the asset (market.tickers)", name, columns, config.source))
+    dates = close.index.to_numpy(dtype="datetime64[D]")
+    kept = np.ones(len(dates), dtype=np.bool_)
+    if config.start is not None:
+        kept = dates >= np.datetime64(config.start, "D")
+        if len(dates) and not kept.any():
+            raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
+    fields = {key: frame.reindex(columns=names).to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
+    provenance |= _drop_what_an_asset_lacks(fields, names, provenance.get("fields_left_out"))
+    panel = MarketPanel(
+        dates=dates[kept],
+        assets=tuple(names),
+        close=fields["close"],
+        cash_returns=cash_returns(dates[kept], rate),
+        open=fields.get("open"),
+        high=fields.get("high"),
+        low=fields.get("low"),
+        volume=fields.get("volume"),
+        benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
+        benchmark_name=benchmark,
+        provenance={**provenance, **(rate.facts() if isinstance(rate, CashRates) else {"cash_rate": rate})},
+    )
+    _check_listings(panel)
+    return panel
+
+
+def _drop_what_an_asset_lacks(
+    fields: dict[str, FloatArray], names: Sequence[str], before: str | None
+) -> dict[str, str]:
+    """Leave out fields that some asset has no value of at all, and say so; holes are the panel's to refuse."""
+    notes = [] if before is None else [before]
+    has_close = np.isfinite(fields["close"]).any(axis=0)
+    for field in [name for name in fields if name != "close"]:
+        lacking = np.flatnonzero(has_close & np.isnan(fields[field]).all(axis=0))
+        if lacking.size:
+            del fields[field]
+            notes.append(f"{field}: {names[int(lacking[0])]} has none")
+            logger.warning("%s left out, because %s has none", field, names[int(lacking[0])])
+    return {"fields_left_out": "; ".join(notes)} if notes else {}
+
+
+def _check_listings(panel: MarketPanel) -> None:
+    """Refuse assets without a single price, and assets that never trade on the same dates."""
+    listed = panel.listed
+    empty = np.flatnonzero(~listed.any(axis=0))
+    span = f"between {panel.dates[0]} and {panel.dates[-1]}"
+    if empty.size:
+        raise MarketError(f"asset {panel.assets[int(empty[0])]!r} has no price {span}; leave it out")
+    if int(np.count_nonzero(listed.sum(axis=1) >= 2)) < 2:
+        raise MarketError(
+            f"the assets have no common dates: there are no two dates {span} on which two of them have a price"
+        )
+
+
+def _unknown(what: str, name: str, columns: list[str], source: str) -> str:
+    folded = {column.casefold(): column for column in columns}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    hint = f"; did you mean {folded[near[0]]!r}?" if near else f"; it has {', '.join(columns[:25])}"
+    other = " (for other tickers set market.source=yfinance)" if source == "embedded" else ""
+    return f"{what} {name!r} is not in the {source} data{hint}{other}"

@@ -1,0 +1,339 @@
+"""Tables of prices from a user's files, in any layout that can be told from the others without guessing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+from finflow.market.sources.price_sheet import KINDS, Sheet, plain_name, read_sheet
+
+__all__ = ["FIELDS", "FILE_AN_ASSET", "FILE_A_FIELD", "LONG", "TWO_LEVELS", "WIDE", "PriceTables", "read_prices"]
+
+PriceTables = dict[str, pd.DataFrame]
+"""Field name ("close" always, "open", "high", "low", "volume" perhaps) -> frame of dates by assets."""
+
+FIELDS = ("open", "high", "low", "close", "volume")
+ADJUSTED = "adj_close"
+
+WIDE, LONG, TWO_LEVELS = "one column an asset", "one row a date and asset", "one column a field and asset"
+FILE_A_FIELD, FILE_AN_ASSET = "one file a field", "one file an asset"
+
+_KNOWN = {**{name: name for name in FIELDS}, "adjclose": ADJUSTED, "adjustedclose": ADJUSTED}
+_CLOSES = ("close", ADJUSTED)
+
+
+def read_prices(
+    path: Path, kind: str, wanted: Collection[str] | None, auto_adjust: bool
+) -> tuple[PriceTables, dict[str, Any]]:
+    """Read a file of prices, or a folder of such files.
+
+    =========================  ==================================================================================
+    file, one column an asset  Date and one column of closes an asset
+    file, two lines of names   fields by assets, as yfinance's own frames are written (Price and Ticker)
+    file, one row an asset     Date, a column Ticker, Symbol or Asset, Close and perhaps Open, High, Low, Volume
+    folder, one file a field   close.csv, and perhaps open.csv, ..., each with one column an asset
+    folder, one file an asset  AAPL.csv, ..., each with Date, Close and perhaps Open, High, Low, Volume
+    folder of rows             files of one row a date and asset, together
+    =========================  ==================================================================================
+
+    Upper and lower case in the names of fields are one, and other columns of files with fields are passed over. Where
+    a file has an Adj Close, it becomes the close if ``auto_adjust`` is set, and open, high and low are multiplied by
+    Adj Close / Close, as yfinance does; volume stays. If it is not set, Adj Close is not used. Rows of the layouts
+    with one asset a row or a file may come in any order; in the others dates must ascend.
+
+    Parameters
+    ----------
+    path : Path
+    kind : str
+        "csv" or "parquet": of a folder, the files that end so.
+    wanted : collection of str, or None
+        Assets (and the benchmark) to read; all of them when None.
+    auto_adjust : bool
+
+    Returns
+    -------
+    tables, facts : PriceTables and dict
+        A frame a field of those assets that are wanted and there; where they come from, how they are adjusted, and
+        under "names" every asset there is.
+
+    Raises
+    ------
+    MarketError
+        With one line that names the file, and line and column where there is one.
+    """
+    if path.is_dir():
+        tables, layout, sheets, names = _folder(path, kind, wanted)
+        listed = "".join(f"{sheet.path.name}\0{sheet.sha256}\n" for sheet in sheets)
+        digest = hashlib.sha256(listed.encode()).hexdigest()
+    else:
+        sheet = read_sheet(path, kind)
+        tables, layout, names = _file(sheet, wanted)
+        sheets, digest = [sheet], sheet.sha256
+    tables, adjusted = _adjusted(path, tables, auto_adjust)
+    if "volume" in tables:  # nothing traded where nothing is listed is no volume
+        volume = tables["volume"]
+        unlisted = tables["close"].reindex(columns=volume.columns).isna()
+        tables["volume"] = volume.mask((volume == 0.0) & unlisted)
+    facts = {
+        "source": kind,
+        "file": path.name,
+        "file_sha256": digest,
+        "layout": layout,
+        **({"files": len(sheets)} if path.is_dir() else {}),
+        **adjusted,
+        "names": names,
+        "survivorship": "the assets are those of the file; if they were chosen with hindsight, results are too good",
+    }
+    return tables, facts
+
+
+def _file(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, str, tuple[str, ...]]:
+    if sheet.assets is not None:
+        tables, names = _stacked([_Rows.of_many(sheet)], wanted)
+        return tables, LONG, names
+    if any(field for field, _ in sheet.columns):
+        tables, names = _two_levels(sheet, wanted)
+        return tables, TWO_LEVELS, names
+    closes = [name for _, name in sheet.columns if _KNOWN.get(plain_name(name)) in _CLOSES]
+    if closes:
+        raise MarketError(
+            f"{sheet.path} has a column {closes[0]!r} and none that names the asset, so it holds a single asset; name "
+            "the folder with one such file an asset, or add a column Ticker (or rename the column, if it is an asset)"
+        )
+    return {"close": _wide(sheet, wanted)}, WIDE, tuple(name for _, name in sheet.columns)
+
+
+def _folder(
+    path: Path, kind: str, wanted: Collection[str] | None
+) -> tuple[PriceTables, str, list[Sheet], tuple[str, ...]]:
+    files = _files(path, kind)
+    fields = [_KNOWN.get(plain_name(file.stem)) for file in files]
+    close = next((file for file, field in zip(files, fields, strict=True) if field in _CLOSES), None)
+    if close is not None:
+        other = next((file for file, field in zip(files, fields, strict=True) if field is None), None)
+        if other is not None:
+            raise MarketError(
+                f"{path} has both {close.name} and {other.name}: a folder holds one file a field (close.{kind}, "
+                f"open.{kind}, ...) or one file an asset, not both"
+            )
+        sheets = {str(field): read_sheet(file, kind) for file, field in zip(files, fields, strict=True)}
+        if len(sheets) < len(files):
+            raise MarketError(f"{path} has two files of one field: {', '.join(file.name for file in files)}")
+        tables, names = _by_field(sheets, wanted)
+        return tables, FILE_A_FIELD, list(sheets.values()), names
+    names = _unique(file.stem for file in files)
+    chosen = [file for file in files if wanted is None or file.stem in wanted]
+    first = read_sheet((chosen or files)[0], kind)
+    of_many = first.assets is not None
+    sheets_read = [first if file == first.path else read_sheet(file, kind) for file in (files if of_many else chosen)]
+    for sheet in sheets_read:
+        if (sheet.assets is not None) != of_many:
+            having, lacking = (first, sheet) if of_many else (sheet, first)
+            raise MarketError(
+                f"{having.path} has a column that names the asset of a row and {lacking.path.name} has none; a folder "
+                "holds files of one kind"
+            )
+    if of_many:
+        tables, names = _stacked([_Rows.of_many(sheet) for sheet in sheets_read], wanted)
+        return tables, LONG, sheets_read, names
+    tables, _ = _stacked([_Rows.of_one(sheet) for sheet in sheets_read], wanted)
+    return tables, FILE_AN_ASSET, sheets_read, names
+
+
+def _files(path: Path, kind: str) -> list[Path]:
+    try:
+        found = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    except OSError as error:
+        raise MarketError(f"market.path {path} cannot be read: {error.strerror or error}") from None
+    files = [file for file in found if file.suffix.lower() == f".{kind}"]
+    if files:
+        return files
+    others = [other for other in KINDS if any(file.suffix.lower() == f".{other}" for file in found)]
+    hint = f"; it has .{others[0]} files: set market.source={others[0]}" if others else ""
+    raise MarketError(f"market.path {path} is a folder without a .{kind} file{hint}")
+
+
+def _wide(sheet: Sheet, wanted: Collection[str] | None) -> pd.DataFrame:
+    names = [name for _, name in sheet.columns]
+    columns = {name: sheet.numbers(i) for i, name in enumerate(names) if wanted is None or name in wanted}
+    return pd.DataFrame(columns, index=sheet.days)
+
+
+def _two_levels(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
+    found: dict[str, dict[str, int]] = {}
+    for position, (label, asset) in enumerate(sheet.columns):
+        field = _KNOWN.get(plain_name(label))
+        if field is not None and asset in found.setdefault(field, {}):
+            raise MarketError(f"{sheet.path}: {label} of {asset!r} appears more than once")
+        if field is not None:
+            found[field][asset] = position
+    names = tuple(found.get("close", found.get(ADJUSTED, {})))
+    if not names:
+        raise MarketError(f"{sheet.path} has no column Close under its two lines of names")
+    kept = [name for name in names if wanted is None or name in wanted]
+    return {
+        field: pd.DataFrame({name: sheet.numbers(at[name]) for name in kept if name in at}, index=sheet.days)
+        for field, at in found.items()
+    }, names
+
+
+def _by_field(sheets: dict[str, Sheet], wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
+    """Tables of a folder with a file a field; dates and assets are those of the closes."""
+    lead = sheets.get("close") or sheets[ADJUSTED]
+    names = tuple(name for _, name in lead.columns)
+    for sheet in sheets.values():
+        if sheet.assets is not None or any(field for field, _ in sheet.columns):
+            raise MarketError(f"{sheet.path} must have Date and one column an asset, as the file of one field")
+        apart = lead.days.symmetric_difference(sheet.days)
+        if len(apart):
+            lacks, has = (sheet, lead) if apart[0] in lead.days else (lead, sheet)
+            raise MarketError(f"{lacks.path} has no row of {apart[0].date()}, and {has.path.name} has one")
+        if not sheet.days.equals(lead.days):
+            raise MarketError(f"{sheet.path} has its dates in another order than {lead.path.name}, or repeats one")
+        strangers = [name for _, name in sheet.columns if name not in names]
+        if strangers:
+            raise MarketError(f"{sheet.path} has a column {strangers[0]!r}, and {lead.path.name} has none")
+    return {field: _wide(sheet, wanted) for field, sheet in sheets.items()}, names
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A sheet whose rows are one asset on one date each: the asset of each row, and the column of each field."""
+
+    sheet: Sheet
+    codes: NDArray[np.intp]
+    names: tuple[str, ...]
+    fields: dict[str, int]
+
+    @classmethod
+    def of_many(cls, sheet: Sheet) -> _Rows:
+        codes, names = pd.factorize(np.asarray(sheet.assets, dtype=object))
+        fields = _fields_of(sheet, [name for _, name in sheet.columns])
+        if not any(close in fields for close in _CLOSES):
+            raise MarketError(
+                f"{sheet.path} has a column that names the asset of a row (Ticker, Symbol or Asset) and no column "
+                "Close; add one, or rename the first if it is an asset"
+            )
+        return cls(sheet, codes, tuple(str(name) for name in names), fields)
+
+    @classmethod
+    def of_one(cls, sheet: Sheet) -> _Rows:
+        name = sheet.path.stem
+        labels = [field or other for field, other in sheet.columns]
+        other = next((asset for field, asset in sheet.columns if field and asset.casefold() != name.casefold()), None)
+        if other is not None:
+            raise MarketError(f"{sheet.path} holds prices of {other!r}; a file is named after the asset in it")
+        fields = _fields_of(sheet, labels)
+        if not any(close in fields for close in _CLOSES):
+            raise MarketError(
+                f"{sheet.path} has no column Close ({', '.join(labels[:6]) or 'no columns but the date'}); each file "
+                "of a folder is one asset, with Date, Close and perhaps Open, High, Low and Volume"
+            )
+        return cls(sheet, np.zeros(len(sheet.days), dtype=np.intp), (name,), fields)
+
+
+def _fields_of(sheet: Sheet, labels: Sequence[str]) -> dict[str, int]:
+    fields: dict[str, int] = {}
+    for position, label in enumerate(labels):
+        field = _KNOWN.get(plain_name(label))
+        if field in fields:
+            raise MarketError(f"{sheet.path}: columns {labels[fields[field]]!r} and {label!r} are the same field")
+        if field is not None:
+            fields[field] = position
+    return fields
+
+
+def _stacked(parts: Sequence[_Rows], wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
+    """Tables from rows: dates are those of the assets wanted, in ascending order."""
+    names = _unique(name for part in parts for name in part.names)
+    kept = [name for name in names if wanted is None or name in wanted]
+    column_of = {name: column for column, name in enumerate(kept)}
+    columns = [np.array([column_of.get(name, -1) for name in part.names], dtype=np.intp)[part.codes] for part in parts]
+    rows = [np.flatnonzero(column >= 0) for column in columns]
+    days = pd.DatetimeIndex(
+        np.concatenate([part.sheet.days.to_numpy("datetime64[s]")[row] for part, row in zip(parts, rows, strict=True)])
+        if parts
+        else []
+    )
+    index = days.unique().sort_values()
+    column = np.concatenate([c[row] for c, row in zip(columns, rows, strict=True)]) if parts else np.zeros(0, np.intp)
+    cell = index.get_indexer(days) * max(len(kept), 1) + column
+    _check_once(parts, rows, cell, days, [kept[i] for i in column[_repeats(cell)[:1]]])
+    tables: PriceTables = {}
+    for field in [name for name in (*FIELDS, ADJUSTED) if any(name in part.fields for part in parts)]:
+        values = np.full(len(index) * len(kept), np.nan)
+        values[cell] = np.concatenate(
+            [
+                part.sheet.numbers(part.fields[field])[row] if field in part.fields else np.full(len(row), np.nan)
+                for part, row in zip(parts, rows, strict=True)
+            ]
+        )
+        tables[field] = pd.DataFrame(values.reshape(len(index), len(kept)), index=index, columns=kept)
+    return tables or {"close": pd.DataFrame(index=index, columns=kept, dtype=np.float64)}, names
+
+
+def _repeats(cell: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Positions whose cell was met before."""
+    return np.flatnonzero(pd.Series(cell).duplicated())
+
+
+def _check_once(
+    parts: Sequence[_Rows], rows: list[NDArray[np.intp]], cell: NDArray[np.intp], days: pd.DatetimeIndex, who: list[str]
+) -> None:
+    twice = _repeats(cell)
+    if not twice.size:
+        return
+    second = int(twice[0])
+    first = int(np.flatnonzero(cell == cell[second])[0])
+    ends = np.cumsum([len(row) for row in rows])
+
+    def place(position: int) -> str:
+        part = int(np.searchsorted(ends, position, side="right"))
+        row = int(rows[part][position - (ends[part - 1] if part else 0)])
+        return f"{parts[part].sheet.path}, {parts[part].sheet.place(row)}"
+
+    raise MarketError(f"{place(second)}: {who[0]!r} has a second row of {days[second].date()} (first: {place(first)})")
+
+
+def _adjusted(path: Path, tables: PriceTables, auto_adjust: bool) -> tuple[PriceTables, dict[str, Any]]:
+    """Tables whose close is the one asked for, and how it is adjusted, in words."""
+    if ADJUSTED not in tables:
+        words = "as in the file; dividends and splits count only if its prices are adjusted for them"
+        return tables, {"adjusted": words}
+    rest = {field: table for field, table in tables.items() if field != ADJUSTED}
+    if not auto_adjust:
+        if "close" not in rest:
+            raise MarketError(f"{path} has Adj Close and no Close; set market.auto_adjust=true")
+        words = "the file's Close, not its Adj Close (market.auto_adjust=false): dividends are left out"
+        return rest, {"adjusted": words}
+    adjusted = tables[ADJUSTED]
+    words = "the file's Adj Close, which counts dividends and splits"
+    if "close" not in rest:
+        out = [field for field in ("open", "high", "low") if rest.pop(field, None) is not None]
+        note = {"fields_left_out": f"{', '.join(out)}: the file has no Close, so how to adjust them is unknown"}
+        return {"close": adjusted, **rest}, {"adjusted": words, **(note if out else {})}
+    close = rest["close"]
+    lacking = [name for name in close.columns if name not in adjusted or not adjusted[name].notna().any()]
+    if lacking:
+        raise MarketError(
+            f"{path}: {lacking[0]!r} has no Adj Close, and others have; give it to all of them, or set "
+            "market.auto_adjust=false to use Close"
+        )
+    ratio = adjusted[list(close.columns)] / close
+    for field in ("open", "high", "low"):
+        if field in rest:
+            rest[field] = rest[field] * ratio[list(rest[field].columns)]
+    rest["close"] = adjusted[list(close.columns)]
+    return rest, {"adjusted": f"{words}; open, high and low times Adj Close / Close"}
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

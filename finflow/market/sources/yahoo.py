@@ -1,0 +1,354 @@
+"""Prices from Yahoo Finance through yfinance, and its shapes and failures made plain."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from finflow.config import MarketConfig
+from finflow.errors import MarketError
+from finflow.market.sources.price_files import PriceTables
+from finflow.market.sources.price_store import Store
+
+__all__ = ["Download", "download_prices", "tables_from_frame"]
+
+Download = Callable[..., "pd.DataFrame | None"]
+"""A function that is called, and answers, like `yfinance.download`."""
+
+logger = logging.getLogger(__name__)
+
+_FIELDS = {"Open": "open", "High": "high", "Low": "low", "Close": "close", "Volume": "volume"}
+_ATTEMPTS = 3
+_WAITS = (1.0, 2.0)
+_LONG_WAITS = (5.0, 20.0)
+"""Seconds between attempts, ordinarily and where Yahoo limits the rate of requests."""
+_PATIENCE = 6.0
+"""Seconds after which nothing is tried again if not one price has arrived."""
+_TIMEOUT = 8.0
+"""Seconds that yfinance waits for one answer."""
+_LIVE_BARS = 5
+"""An asset whose last price is this near to the end is still listed; the bars it lacks there are other calendars'."""
+_LONGEST_HOLE = 10
+"""Consecutive dates that an asset may lack because its exchange was closed."""
+_PERMANENT = re.compile(r"delisted|not found|404|invalid|doesn't exist", re.IGNORECASE)
+_LIMITED = re.compile(r"too many requests|rate ?limit|429", re.IGNORECASE)
+
+
+def download_prices(
+    config: MarketConfig, assets: Sequence[str], store: Store, download: Download | None = None
+) -> tuple[PriceTables, dict[str, Any]]:
+    """Prices of some tickers and of the configured benchmark, from the store or, failing that, from Yahoo.
+
+    Parameters
+    ----------
+    config : MarketConfig
+        Its benchmark, start, test_end and auto_adjust are part of the request.
+    assets : sequence of str
+        Tickers in upper case, two or more.
+    store : Store
+        Answers a request it has seen before without a network, and keeps what is downloaded.
+    download : callable, optional
+        `yfinance.download` when left out.
+
+    Raises
+    ------
+    MarketError
+        Names the tickers that could not be had and what to do about it.
+    """
+    repeated = [name for position, name in enumerate(assets) if name in assets[:position]]
+    if repeated:
+        raise MarketError(f"market.tickers names {repeated[0]} more than once (Yahoo's tickers are in upper case)")
+    benchmark = config.benchmark.strip().upper() if config.benchmark else None
+    tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
+    request = {
+        "source": "yfinance",
+        "tickers": tickers,
+        "start": str(config.start) if config.start else None,
+        "test_end": str(config.test_end) if config.test_end else None,
+        "auto_adjust": config.auto_adjust,
+    }
+    stored = store.get(request)
+    if stored is None:
+        was_damaged = store.damaged
+        try:
+            tables, facts = _fetch(config, tickers, assets, download or _yfinance_download())
+        except MarketError as error:
+            if was_damaged:
+                raise MarketError(f"the stored prices in {store.folder} are damaged, and {error}") from None
+            raise
+        stored = store.put(request, _pack(tables), facts)
+    facts = {**stored.facts, "file_sha256": stored.sha256}
+    return _unpack(stored.frame), facts
+
+
+def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> PriceTables:
+    """Sort a frame of any shape that yfinance returns into one frame a field, dates by tickers.
+
+    Handles columns of (Price, Ticker), (Ticker, Price) and, for one ticker, Price alone; dates with and without a
+    time zone; rows and columns without a single value, which are left out; and a date that Yahoo returns twice (the
+    last row counts).
+    """
+    if frame is None or frame.empty:
+        return {}
+    frame = frame.copy()
+    days = pd.DatetimeIndex(frame.index)
+    frame.index = days.tz_localize(None).normalize()
+    frame = frame[~frame.index.duplicated(keep="last")].sort_index()
+    tables: PriceTables = {}
+    for field, name in _FIELDS.items():
+        if isinstance(frame.columns, pd.MultiIndex):
+            level = 0 if "Close" in frame.columns.get_level_values(0) else 1
+            if field not in frame.columns.get_level_values(level):
+                continue
+            table = cast("pd.DataFrame", frame.xs(field, axis=1, level=level))
+        elif field in frame.columns and len(tickers) == 1:
+            table = frame[[field]].set_axis([tickers[0]], axis=1)
+        else:
+            continue
+        table = table.set_axis([str(column).upper() for column in table.columns], axis=1)
+        tables[name] = table.apply(pd.to_numeric, errors="coerce").astype(np.float64)
+    if "close" not in tables:
+        return {}
+    close = tables["close"].dropna(axis=0, how="all").dropna(axis=1, how="all")
+    return {name: table.reindex(index=close.index, columns=close.columns) for name, table in tables.items()}
+
+
+def _yfinance_download() -> Download:
+    """`yfinance.download`, made to say what went wrong.
+
+    Left to itself, it calls a ticker "possibly delisted" when the network failed for it, and returns prices as they
+    are when adjusting them failed: its option `hide_exceptions` is off while it works.
+    """
+    try:
+        import yfinance
+    except ImportError:
+        raise MarketError("market.source=yfinance needs the package yfinance: pip install yfinance") from None
+
+    def download(tickers: list[str], **options: Any) -> pd.DataFrame | None:
+        debug = yfinance.config.debug
+        hidden = debug.hide_exceptions
+        debug.hide_exceptions = False
+        try:
+            return cast("pd.DataFrame | None", yfinance.download(tickers, **options))
+        finally:
+            debug.hide_exceptions = hidden
+
+    return download
+
+
+def _finished() -> dt.date:
+    """The first date that has not ended everywhere on earth: the bars before it are whole, whatever the exchange."""
+    return _now().astimezone(dt.timezone(dt.timedelta(hours=-12))).date()
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def _fetch(
+    config: MarketConfig, tickers: list[str], assets: Sequence[str], download: Download
+) -> tuple[PriceTables, dict[str, Any]]:
+    """Ask for what is missing until nothing is, or until it makes no sense to ask again."""
+    unfinished = _finished()
+    end = unfinished if config.test_end is None else min(unfinished, config.test_end + dt.timedelta(days=1))
+    found: dict[str, PriceTables] = {}
+    said: list[str] = []
+    began = time.monotonic()
+    for attempt in range(_ATTEMPTS):
+        missing = [name for name in tickers if name not in found]
+        with _captured_log() as lines:
+            try:
+                frame = download(
+                    missing,
+                    start=str(config.start or dt.date(1900, 1, 1)),
+                    end=str(end),
+                    interval="1d",
+                    auto_adjust=config.auto_adjust,
+                    actions=False,
+                    ignore_tz=True,
+                    group_by="column",
+                    multi_level_index=True,
+                    progress=False,
+                    threads=True,
+                    timeout=_TIMEOUT,
+                )
+            except Exception as error:
+                # yfinance lets anything through: its own errors, the HTTP library's, KeyError on odd answers.
+                frame = None
+                lines.append(f"{type(error).__name__}: {error}")
+        said = list(lines)
+        tables = tables_from_frame(frame, missing)
+        for name in missing:
+            if tables and name in tables["close"].columns:
+                found[name] = {field: table[[name]] for field, table in tables.items()}
+        missing = [name for name in tickers if name not in found]
+        hopeless = bool(said) and all(_PERMANENT.search(line) for line in said) and bool(found)
+        if not missing or hopeless or attempt == _ATTEMPTS - 1:
+            break
+        limited = any(_LIMITED.search(line) for line in said)
+        if not found and not limited and time.monotonic() - began > _PATIENCE:
+            break
+        seconds = (_LONG_WAITS if limited else _WAITS)[attempt]
+        logger.warning("no prices yet for %s; asking again in %g s", ", ".join(missing[:10]), seconds)
+        _wait(seconds)
+    missing = [name for name in tickers if name not in found]
+    if missing:
+        raise MarketError(_failure(missing, found, said))
+    fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
+    tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
+    _check_closes(tables["close"])
+    tables, facts = _same_calendar(tables)
+    tables, left_out = _sound_fields(tables, list(dict.fromkeys(assets)))
+    adjusted = (
+        "prices adjusted for dividends and splits (auto_adjust)"
+        if config.auto_adjust
+        else "prices adjusted for splits only: Yahoo's Close, not its Adj Close; dividends are left out"
+    )
+    facts = {
+        "source": "yfinance",
+        "yfinance": metadata.version("yfinance"),
+        "adjusted": adjusted,
+        "downloaded": str(_now().date()),
+        "survivorship": "tickers picked today: names that failed or were bought before today are missing",
+        **facts,
+        **left_out,
+    }
+    return tables, facts
+
+
+def _wait(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@contextlib.contextmanager
+def _captured_log() -> Iterator[list[str]]:
+    """Keep yfinance's log lines from the screen: they are the only place where it says why a ticker failed."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage().strip()
+            if text and not re.fullmatch(r"\d+ Failed downloads?:", text):
+                lines.append(text)
+
+    source = logging.getLogger("yfinance")
+    handlers, propagate, level = source.handlers[:], source.propagate, source.level
+    source.handlers, source.propagate = [Keep(logging.ERROR)], False
+    source.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield lines
+    finally:
+        source.handlers, source.propagate = handlers, propagate
+        source.setLevel(level)
+
+
+def _failure(missing: list[str], found: dict[str, PriceTables], said: list[str]) -> str:
+    """One line: what is missing, why as far as Yahoo says, and what to do."""
+    reason = " ".join(" ".join(said).split())
+    names = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+    shown = f" (yfinance: {reason[:160]})" if reason else ""
+    if _LIMITED.search(reason):
+        return (
+            f"Yahoo limits the rate of requests and gave no prices for {names}; wait some minutes and try again{shown}"
+        )
+    if found:
+        return (
+            f"no prices for {names}, though {len(found)} other tickers were found; check the spelling or leave "
+            f"{'it' if len(missing) == 1 else 'them'} out of market.tickers{shown}"
+        )
+    return (
+        f"no prices could be downloaded for {names}; check the network and the tickers, or work offline with "
+        f"market.source=embedded, csv or parquet{shown}"
+    )
+
+
+def _check_closes(close: pd.DataFrame) -> None:
+    """Refuse what no price can be: where dividends are large beside old prices, adjusting makes them zero or less."""
+    values = close.to_numpy()
+    wrong = np.argwhere(np.isinf(values) | (values <= 0.0))
+    if len(wrong):
+        row, column = (int(place) for place in wrong[-1])
+        day = close.index[row].date()
+        raise MarketError(
+            f"Yahoo's close of {close.columns[column]} is {values[row, column]:g} on {day}, which no price can be; "
+            f"leave it out, set market.start after {day}, or market.auto_adjust=false"
+        )
+
+
+def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
+    """Leave out the dates on which some listed asset's exchange was closed; make nothing up.
+
+    Raises
+    ------
+    MarketError
+        If an asset lacks more than ten dates in a row between its first and last price.
+    """
+    close = tables["close"]
+    present = close.notna().to_numpy()
+    rows = np.arange(len(close))[:, None]
+    first = present.argmax(axis=0)
+    last = len(close) - 1 - present[::-1].argmax(axis=0)
+    last = np.where(last >= len(close) - 1 - _LIVE_BARS, len(close) - 1, last)
+    holes = (rows >= first) & (rows <= last) & ~present
+    for column, name in enumerate(close.columns):
+        where = np.flatnonzero(holes[:, column])
+        run_starts = np.flatnonzero(np.diff(where, prepend=-2) > 1)
+        run_lengths = np.diff(np.append(run_starts, len(where)))
+        if run_lengths.size and run_lengths.max() > _LONGEST_HOLE:
+            longest = int(run_lengths.argmax())
+            since = close.index[int(where[run_starts[longest]])].date()
+            raise MarketError(
+                f"{name} has no prices on {int(run_lengths[longest])} dates in a row from {since}, between its first "
+                "and last price; leave it out or set market.start after the gap"
+            )
+    dropped = holes.any(axis=1)
+    facts: dict[str, Any] = {"dates_dropped": int(dropped.sum())}
+    if dropped.any():
+        logger.warning("%d dates left out because not every listed asset traded on them", int(dropped.sum()))
+    return {field: table.loc[~dropped] for field, table in tables.items()}, facts
+
+
+def _sound_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
+    """Leave out a field that lacks values where there are closes, and ranges that are upside down.
+
+    Only the assets' columns matter, not the index's.
+    """
+    closes = tables["close"][assets].notna().to_numpy()
+    kept: PriceTables = {}
+    for field, table in tables.items():
+        values = table[assets].to_numpy()
+        sound = np.isfinite(values) & ((values >= 0.0) if field == "volume" else (values > 0.0))
+        if field == "close" or bool(sound[closes].all()):
+            kept[field] = table.where(tables["close"].notna())
+    left_out = [field for field in tables if field not in kept]
+    notes = [f"{', '.join(left_out)}: missing or zero where there is a closing price"] if left_out else []
+    if "high" in kept and "low" in kept and bool((kept["high"][assets] < kept["low"][assets]).any(axis=None)):
+        del kept["high"], kept["low"]
+        notes.append("high, low: a high is under its low")
+    return kept, {"fields_left_out": "; ".join(notes)} if notes else {}
+
+
+def _pack(tables: PriceTables) -> pd.DataFrame:
+    return pd.concat([table.add_prefix(f"{field}/") for field, table in tables.items()], axis=1)
+
+
+def _unpack(frame: pd.DataFrame) -> PriceTables:
+    fields: dict[str, list[str]] = {}
+    for column in frame.columns:
+        fields.setdefault(str(column).split("/", 1)[0], []).append(str(column))
+    return {
+        field: frame[columns].set_axis([column.split("/", 1)[1] for column in columns], axis=1)
+        for field, columns in fields.items()
+    }

@@ -1,0 +1,151 @@
+"""Made-up markets whose best portfolio is known, and the market in which nothing can be found.
+
+Five kinds, all with daily business-day dates that end on 2022-12-30, so that the default windows work:
+
+==================  ================================================================================================
+``lognormal``       independent log-normal returns (Merton 1969): part of the best asset, none of the worse, the rest
+                    in cash. Equal weight holds too much of what is worse, and holding ends up with too much risk
+``constant-drift``  the same with an edge so large that the best asset alone is best
+``mean-reverting``  the spread between the assets reverts; trading on it costs (Garleanu and Pedersen 2013)
+``regime``          two hidden regimes, each of which favours the other end of the assets (Hamilton 1989)
+``exchangeable``    no asset differs from another in law: nothing beats equal weight but by luck
+==================  ================================================================================================
+
+The numbers are large beside those of stocks, on purpose: what a sample of n bars can teach costs about 1 / (2 n) of log
+growth a bar for every weight that lies inside its bounds, whatever the volatility. Only where the optimum gains a
+hundred times that over equal weight can an estimate from the sample come within a hundredth of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.config.schema import SyntheticConfig
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.price_files import PriceTables
+from finflow.market.synthetic.price_processes import IndependentReturns, Law, MeanReversion, Regimes, correlated
+
+__all__ = ["LAST_DATE", "law_of", "parameters_of", "permute_labels", "synthetic_tables"]
+
+FloatArray = NDArray[np.float64]
+
+LAST_DATE = "2022-12-30"
+_FIRST_PRICE = 100.0
+_LARGEST_LOG_PRICE = 690.0
+_NAMES = ("A", "B", "C", "D")
+
+_PARAMETERS: dict[str, dict[str, float]] = {
+    "lognormal": {"drift": 0.03125, "edge": 0.025, "volatility": 0.25, "correlation": 0.9},
+    "constant-drift": {"drift": 0.004, "edge": 0.004, "volatility": 0.01, "correlation": 0.3},
+    "mean-reverting": {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9},
+    "regime": {
+        **{"drift": 0.006, "edge": 0.006, "volatility": 0.01, "correlation": 0.3},
+        **{"persistence": 0.97, "volatility_ratio": 2.0, "defensive_ratio": 1.0},
+    },
+    "exchangeable": {"drift": 0.0005, "volatility": 0.01, "correlation": 0.3},
+}
+
+
+def parameters_of(config: SyntheticConfig) -> dict[str, float]:
+    """The parameters of a kind's law, per bar: those configured, and the kind's own for those left out."""
+    own = _PARAMETERS[config.kind]
+    given = {name: getattr(config, name) for name in own}
+    return {name: own[name] if value is None else float(value) for name, value in given.items()}
+
+
+def law_of(config: SyntheticConfig) -> Law:
+    """The law that the configured market is drawn from."""
+    values = parameters_of(config)
+    drift, volatility, correlation = values["drift"], values["volatility"], values["correlation"]
+    falling = drift - values.get("edge", 0.0) * np.linspace(0.0, 1.0, config.assets)
+    covariance = correlated(config.assets, volatility, correlation)
+    if config.kind == "mean-reverting":
+        return MeanReversion(
+            mean=drift - 0.5 * volatility**2,
+            common=volatility * float(np.sqrt((1.0 + correlation) / 2.0)),
+            innovation=volatility * float(np.sqrt(2.0 * (1.0 - correlation))),
+            persistence=values["persistence"],
+            assets=config.assets,
+        )
+    if config.kind == "regime":
+        ratio = values["volatility_ratio"]
+        calmer = np.linspace(1.0, values["defensive_ratio"], config.assets)
+        calm = covariance * np.outer(calmer, calmer)
+        covariances = np.stack([calm, calm * ratio**2])
+        return Regimes(
+            means=np.stack([falling, falling[::-1]]) - 0.5 * np.diagonal(covariances, axis1=1, axis2=2),
+            covariances=covariances,
+            stay=np.full(2, values["persistence"]),
+        )
+    return IndependentReturns(falling - 0.5 * volatility**2, covariance)
+
+
+def synthetic_tables(config: SyntheticConfig) -> tuple[PriceTables, dict[str, Any]]:
+    """Prices of the configured market, drawn from its seed, and what is to be said of them."""
+    rng = np.random.default_rng(config.seed)
+    log_prices = law_of(config).draw(rng, config.bars)
+    if np.abs(log_prices).max() > _LARGEST_LOG_PRICE:
+        raise MarketError(
+            f"prices of the {config.kind} market leave the range of numbers within {config.bars} bars; set fewer "
+            "market.synthetic.bars or a smaller drift, edge or volatility"
+        )
+    dates = pd.bdate_range(end=LAST_DATE, periods=config.bars)
+    close = pd.DataFrame(_FIRST_PRICE * np.exp(log_prices), index=dates, columns=list(_NAMES[: config.assets]))
+    facts = {
+        "source": "synthetic",
+        "kind": config.kind,
+        "seed": config.seed,
+        "parameters": parameters_of(config),
+        "parameters_note": "per bar; the market is made up, and its best portfolio is known",
+        "adjusted": "no dividends, no splits",
+        "survivorship": "none: no asset was chosen with hindsight",
+    }
+    return {"close": close}, facts
+
+
+def permute_labels(panel: MarketPanel, seed: int) -> MarketPanel:
+    """A market without an edge from any market: asset labels permuted independently at each date.
+
+    At every bar the returns of the assets that are listed there and at the bar before change places at random. So each
+    asset follows the same law, given everything known before, and nothing beats equal weight but by luck; what all
+    assets have in common (volatility in time, crises, the mean of all) stays as it was. Shuffling dates would be no
+    null: low-volatility tilts survive it.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    seed : int
+
+    Returns
+    -------
+    MarketPanel
+        With closing prices alone: open, high, low and volume belong to assets that are no longer told apart. Listings,
+        dates, cash and benchmark are unchanged.
+    """
+    rng = np.random.default_rng(seed)
+    returns = np.full(panel.close.shape, np.nan)
+    returns[1:] = np.log(panel.close[1:]) - np.log(panel.close[:-1])
+    known = np.isfinite(returns)
+    # Listed assets first, in random order; the rest stay behind them, and are not read.
+    order = np.argsort(np.where(known, rng.random(returns.shape), 2.0), axis=1)
+    shuffled = np.take_along_axis(returns, order, axis=1)
+    place = np.argsort(~known, axis=1, kind="stable")
+    moved = np.zeros_like(returns)
+    np.put_along_axis(moved, place, np.nan_to_num(shuffled), axis=1)
+    first = panel.close[np.argmax(panel.listed, axis=0), np.arange(panel.n_assets)]
+    path = first * np.exp(np.cumsum(np.where(known, moved, 0.0), axis=0))
+    return replace(
+        panel,
+        close=np.where(panel.listed, path, np.nan),
+        open=None,
+        high=None,
+        low=None,
+        volume=None,
+        provenance={**panel.provenance, "labels": f"permuted independently at each date, seed {seed}"},
+    )

@@ -1,0 +1,236 @@
+"""The data card: how much was decided by whom, where on the simplex, and what it was worth after costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.statistics import metrics
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.offline.recorder import SOURCES, Rows
+
+__all__ = ["REGIONS", "card_lines", "data_card", "regions"]
+
+Weights = NDArray[np.float64]
+
+QUANTILES = {"5%": 0.05, "median": 0.5, "95%": 0.95}
+TRADED = 1e-6  # turnover under this is rounding: the portfolio was held
+
+#: Edges of the regions of the simplex; the effective number of assets goes on to K.
+REGIONS = {
+    "largest_weight": (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0),
+    "effective_assets": (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 16.0, 20.0),
+    "cash_share": (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0),
+    "distance_from_equal_weight": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0),
+}
+
+
+def data_card(
+    rows: Rows,
+    panel: MarketPanel,
+    files: Sequence[Mapping[str, Any]] = (),
+    dates: NDArray[np.datetime64] | None = None,
+) -> dict[str, Any]:
+    """Describe what was collected.
+
+    Counts, coverage and trades of a family are those of the transitions it decided. Returns are of whole episodes,
+    which belong to the family that plays them: throws of the coverage mixture cost it money, and are in its figures.
+
+    Parameters
+    ----------
+    rows : Rows
+        As recorded, the figures in money among them.
+    panel : MarketPanel
+    files : sequence of mapping
+        What became of each file of a user's own decisions.
+    dates : array, optional
+        Of the bars, where there are more than the panel's own.
+
+    Returns
+    -------
+    dict
+        JSON-able, the same for the same data; six digits; None for what is undefined.
+    """
+    starts = np.flatnonzero(np.diff(rows["episode"], prepend=-1))
+    owners = np.minimum.reduceat(rows["family"], starts)
+    figures = [_episode_figures(rows, part) for part in _slices(starts, len(rows["bar"]))]
+    families = {}
+    for index, name in enumerate(SOURCES):
+        decided = rows["family"] == index
+        if not decided.any():
+            continue
+        own = [figure for figure, owner in zip(figures, owners, strict=True) if owner == index]
+        families[name] = {
+            "transitions": int(decided.sum()),
+            "episodes": len(own),
+            "mean_reward": float(rows["reward"][decided].mean()),
+            "returns": _returns(own),
+            "trades": _trades(rows["turnover"][decided]),
+            "coverage": regions(rows["action"][decided], panel.assets),
+        }
+    days = (panel.dates if dates is None else dates)[rows["bar"]]
+    card = {
+        "transitions": len(days),
+        "episodes": len(starts),
+        "first_fill": str(days.min()),
+        "last_fill": str(days.max()),
+        "ruined_episodes": int(rows["terminated"].sum()),
+        "coverage": regions(rows["action"], panel.assets),
+        "families": families,
+        "decision_files": [dict(file) for file in files],
+    }
+    rounded: dict[str, Any] = _rounded(card)
+    return rounded
+
+
+def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
+    """How often each region of the simplex was chosen.
+
+    Parameters
+    ----------
+    actions : array, (n, K)
+    assets : sequence of str
+
+    Returns
+    -------
+    dict
+        For the largest weight of a risky asset, the effective number of assets 1 / sum w^2 (cash counts as one), the
+        share of cash, and the distance from equal weight (half the sum of absolute differences, so the turnover it
+        takes to get there): share of the decisions by interval. ``largest_holding``: by asset, cash last, share of
+        the decisions that hold most of it; ``over_half``: that hold more than half in it; ``mean_weight``.
+    """
+    count = actions.shape[1]
+    names = (*assets, "cash")
+    places = {
+        "largest_weight": actions[:, :-1].max(axis=1),
+        "effective_assets": 1.0 / np.square(actions).sum(axis=1),
+        "cash_share": actions[:, -1],
+        "distance_from_equal_weight": np.abs(actions - 1.0 / count).sum(axis=1) / 2.0,
+    }
+    shares: dict[str, Any] = {}
+    for name, values in places.items():
+        edges = list(REGIONS[name])
+        if name == "effective_assets":
+            edges = [edge for edge in edges if edge < count] + [float(count)]
+        inner = np.searchsorted(edges[1:-1], values, side="right")
+        held = np.bincount(inner, minlength=len(edges) - 1) / len(actions)
+        shares[name] = {
+            f"{low:g} to {high:g}": float(share) for (low, high), share in zip(pairwise(edges), held, strict=True)
+        }
+    first = np.bincount(actions.argmax(axis=1), minlength=count) / len(actions)
+    per_asset = {
+        "largest_holding": first,
+        "over_half": (actions > 0.5).mean(axis=0),
+        "mean_weight": actions.mean(axis=0),
+    }
+    for name, values in per_asset.items():
+        shares[name] = dict(zip(names, values.tolist(), strict=True))
+    return shares
+
+
+def card_lines(card: Mapping[str, Any]) -> list[str]:
+    """A short table of a data card: a line a family, and what became of a user's files."""
+    head = ("", "decisions", "episodes", "return", "volatility", "Sharpe", "drawdown", "turnover", "costs", "cash")
+    table = [head]
+    for name, family in card["families"].items():
+        middle = {key: values["median"] for key, values in family["returns"].items()}
+        table.append(
+            (
+                name,
+                f"{family['transitions']:,}",
+                f"{family['episodes']:,}",
+                _shown(middle["annual_log_return"], "{:.1%}"),
+                _shown(middle["annual_volatility"], "{:.1%}"),
+                _shown(middle["sharpe"], "{:.2f}"),
+                _shown(middle["max_drawdown"], "{:.1%}"),
+                _shown(middle["annual_turnover"], "{:.1f}"),
+                _shown(middle["annual_cost"], "{:.2%}"),
+                _shown(family["coverage"]["mean_weight"]["cash"], "{:.0%}"),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(row))
+        for row in (list(zip(cells, widths, strict=True)) for cells in table)
+    ]
+    lines.append("median episode of each source, a year, net of costs; the share of cash is that of its decisions")
+    for file in card["decision_files"]:
+        ignored = [
+            f"{file[key]} {words}"
+            for key, words in (
+                ("rows_after_the_training_window", "after the training window"),
+                ("rows_before_the_first_bar", "before the first bar"),
+            )
+            if file[key]
+        ]
+        left_out = f"; left out: {', '.join(ignored)}" if ignored else ""
+        lines.append(f"{file['file']}: {file['rows_used']} rows, {file['transitions']:,} decisions{left_out}")
+    return lines
+
+
+def _slices(starts: NDArray[np.int64], stop: int) -> Iterable[slice]:
+    return (slice(first, last) for first, last in pairwise([*starts.tolist(), stop]))
+
+
+def _episode_figures(rows: Rows, part: slice) -> dict[str, float]:
+    """What one episode was worth."""
+    returns = rows["net_return"][part]
+    return {
+        "annual_log_return": float(np.log(np.maximum(1.0 + returns, 1e-12)).mean() * BARS_PER_YEAR),
+        "annual_volatility": metrics.annual_volatility(returns),
+        "sharpe": metrics.sharpe(returns, rows["cash_return"][part]),
+        "max_drawdown": metrics.max_drawdown(returns),
+        "annual_turnover": metrics.annual_turnover(rows["turnover"][part]),
+        "annual_cost": metrics.annual_cost(rows["cost"][part]),
+    }
+
+
+def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Mean and quantiles over episodes of every figure; undefined ones, as of a portfolio all in cash, are left out."""
+    table: dict[str, dict[str, float]] = {}
+    for name in _FIGURES:
+        values = np.array([episode[name] for episode in episodes])
+        values = values[np.isfinite(values)]
+        found = dict.fromkeys(("mean", *QUANTILES), math.nan)
+        if values.size:
+            spots = {label: float(np.quantile(values, share)) for label, share in QUANTILES.items()}
+            found = {"mean": float(values.mean()), **spots}
+        table[name] = found
+    return table
+
+
+_FIGURES = (
+    *("annual_log_return", "annual_volatility", "sharpe", "max_drawdown"),
+    *("annual_turnover", "annual_cost"),
+)
+
+
+def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:
+    """How often a decision traded, and how much then."""
+    traded = turnover[turnover > TRADED]
+    size = {label: float(np.quantile(traded, share)) if traded.size else math.nan for label, share in QUANTILES.items()}
+    return {
+        "share_that_trade": len(traded) / len(turnover),
+        "mean_turnover": float(traded.mean()) if traded.size else math.nan,
+        **{f"turnover_{label}": value for label, value in size.items()},
+    }
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _rounded(value: Any) -> Any:
+    """The same structure with six digits to each number, and None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(inner) for inner in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,340 @@
+"""The best portfolio of a market whose law is known, under our ledger at lag 1, for expected log growth.
+
+Decision t knows bars to t - 1, its target drifts through bar t to the fill, and what was filled earns bar t + 1. So
+what is best is not the textbook's portfolio of the newest signal: the signal is a bar old, and the target has moved.
+
+Without costs the weights held do not matter, and for each belief b the best target maximises
+
+    E[log(a . g g') | b] - E[log(a . g) | b]
+
+with g and g' the gross growth of the bars t and t + 1: exact under the ledger, to the quadrature. The same target is
+best at any cost where it is one and the same asset (or cash) in every belief: then nothing ever trades. Elsewhere
+costs need dynamic programming, `trading_grid`. Slippage that grows with participation is a cost in the square of the
+trade while wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their bounds
+has the closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not follow it, so a
+configuration with such costs is refused.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from finflow.config import EnvConfig, MarketConfig
+from finflow.errors import ConfigError
+from finflow.ledger.costs import BASIS_POINT
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.synthetic.price_processes import Law, MeanReversion
+from finflow.market.synthetic.process_estimation import estimate_law
+from finflow.market.synthetic.synthetic_market import law_of
+from finflow.strategies.optimal.dynamic_programming import axes_for, interpolation, solve_with_costs, trading_cost
+from finflow.strategies.optimal.garleanu_pedersen import spread_rule
+from finflow.strategies.strategy import Information
+
+__all__ = [
+    "CLOSED_FORM",
+    "ON_A_GRID",
+    "OptimalPolicy",
+    "Optimum",
+    "Rule",
+    "TargetRule",
+    "expected_growth",
+    "optimum",
+    "optimum_of",
+    "plug_in",
+]
+
+FloatArray = NDArray[np.float64]
+
+_DUST = 1e-5
+_CLOSER = 3.0
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of the belief at which a policy is shown."""
+
+OPTIMAL = "optimal"
+"""What reports and the command line call the optimal policy."""
+CLOSED_FORM = "Garleanu and Pedersen's closed form: costs in the square of the trade, no bound binds"
+ON_A_GRID = "dynamic programming on a grid, with costs"
+
+
+class Rule(Protocol):
+    """Targets from beliefs and the weights held."""
+
+    def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
+        """(batch, K) from (batch,) and (batch, K)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TargetRule:
+    """Targets that depend on the belief alone, linear between its nodes.
+
+    Attributes
+    ----------
+    beliefs : float64 (B,)
+    portfolios : float64 (B, K)
+    """
+
+    beliefs: FloatArray
+    portfolios: FloatArray
+
+    def targets(self, beliefs: FloatArray, weights: FloatArray) -> FloatArray:
+        """The best portfolio in each belief, whatever is held."""
+        columns = [np.interp(beliefs, self.beliefs, column) for column in self.portfolios.T]
+        return np.stack(columns, axis=1)
+
+
+class OptimalPolicy:
+    """A rule as a Strategy: reads the belief off prices and names the rule's target."""
+
+    def __init__(self, law: Law, rule: Rule, name: str = OPTIMAL) -> None:
+        self.law = law
+        self.rule = rule
+        self.name = name
+
+    def decide(self, information: Information) -> FloatArray:
+        """The rule's target, (K,)."""
+        belief = self.law.belief(np.log(information.prices[-400:]))
+        target: FloatArray = self.rule.targets(np.array([belief]), information.portfolio[None, :])[0]
+        return target
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """What is best in a market, and how good it is.
+
+    Attributes
+    ----------
+    policy : OptimalPolicy
+    utility : float
+        Expected log growth a bar, costs paid, in the long run.
+    method : str
+        How it was found, in words.
+    """
+
+    policy: OptimalPolicy
+    utility: float
+    method: str
+
+    def examples(self, assets: Sequence[str]) -> dict[str, str]:
+        """The policy in words: its targets for an account in equal weights, over the range of the belief.
+
+        Parameters
+        ----------
+        assets : sequence of str
+            Names, without cash.
+        """
+        law, names = self.policy.law, [*assets, "cash"]
+        grid = np.cumsum(_long_run(law))
+        places = [0] if len(law.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
+        beliefs = law.beliefs[np.unique(places)]
+        held = np.append(np.full(law.n_assets, 1.0 / law.n_assets), 0.0)
+        targets = self.policy.rule.targets(beliefs, np.tile(held, (len(beliefs), 1)))
+        portfolios = [
+            " and ".join(f"{weight:.0%} {name}" for weight, name in zip(row, names, strict=True) if weight >= 0.005)
+            for row in targets
+        ]
+        if len(beliefs) == 1:
+            return {"always": portfolios[0]}
+        return {f"{law.belief_name} {belief:.2f}": text for belief, text in zip(beliefs, portfolios, strict=True)}
+
+
+def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
+    """The optimum of a configured synthetic market.
+
+    Raises
+    ------
+    ConfigError
+        Where the market is not synthetic, or the account has limits, a lag or a fill that the optimum is not known for.
+    """
+    if market.source != "synthetic":
+        raise ConfigError(f"market.source = {market.source} has no known optimum; set market.source=synthetic")
+    known = EnvConfig()
+    for name, wanted in (("execution_lag", 1), ("fill", "close")):
+        if getattr(env, name) != wanted:
+            raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known for {wanted} only")
+    if env.costs != known.costs:
+        raise ConfigError("env.costs differs from its defaults: the optimum is known for proportional costs only")
+    for name in ("max_weight", "max_turnover", "no_trade_band"):
+        if getattr(env, name) != getattr(known, name):
+            raise ConfigError(f"env.{name} = {getattr(env, name)}: the optimum is known without such a limit only")
+    if not isinstance(market.cash_rate, float):
+        raise ConfigError(f"market.cash_rate = {market.cash_rate}: the optimum is known for one constant rate only")
+    rate = (env.commission_bps + env.slippage_bps) * BASIS_POINT
+    return optimum(law_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
+
+
+def optimum(
+    law: Law,
+    cost_rate: float,
+    cash: float = 0.0,
+    name: str = OPTIMAL,
+    density: float = 1.0,
+    participation_cost: float = 0.0,
+) -> Optimum:
+    """The best policy under a law.
+
+    Parameters
+    ----------
+    law : Law
+    cost_rate : float
+        Proportional cost, as a share of the traded value.
+    cash : float
+        Log return of cash over a bar.
+    name : str
+        What reports call the policy.
+    density : float
+        Nodes of the grid for each of the default's, on every axis, where there is a grid.
+    participation_cost : float
+        The rate of linear slippage times wealth over the value traded in a day, both constant.
+    """
+    beliefs = law.beliefs
+    portfolios, growth = _without_costs(law, cash)
+    one_asset = bool((portfolios.max(axis=1) == 1.0).all() and (portfolios == portfolios[0]).all())
+    if (cost_rate == 0.0 and participation_cost == 0.0) or one_asset:
+        utility = float(_long_run(law) @ growth)
+        how = "exact without trading: one asset at all times" if one_asset else "exact without costs, by quadrature"
+        return Optimum(OptimalPolicy(law, TargetRule(beliefs, portfolios), name), utility, how)
+    with_cash = bool((portfolios[:, -1] > 0.0).any())
+    if isinstance(law, MeanReversion) and law.n_assets == 2 and cost_rate == 0.0 and not with_cash:
+        solution = spread_rule(law, participation_cost)
+        if solution.valid:
+            return Optimum(OptimalPolicy(law, solution.rule, name), solution.utility, CLOSED_FORM)
+    if (
+        participation_cost > 0.0
+    ):  # small trades are cheap: the nodes must lie closer than where any trade costs its share
+        density *= _CLOSER
+    axes = axes_for(law.n_assets, with_cash, len(beliefs), density)
+    cost = trading_cost(cost_rate, participation_cost)
+    rule, utility = solve_with_costs(law, cost, cash, axes, _worth_a_look(portfolios))
+    return Optimum(OptimalPolicy(law, rule, name), utility, ON_A_GRID)
+
+
+def expected_growth(law: Law, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
+    """Expected log growth over the next bar of weights held in a belief, before any cost, (n,).
+
+    Parameters
+    ----------
+    law : Law
+    weights : float64 (n, K)
+    beliefs : float64 (n,)
+        Between the nodes of the law's belief the expectation is interpolated (quadratic).
+    cash : float
+        Log return of cash over a bar.
+    """
+    chances, growth = _ahead(law, cash)
+    index, share = interpolation(law.beliefs, beliefs)
+    result = np.zeros(len(weights))
+    for column in range(index.shape[1]):
+        node = index[:, column]
+        logs = np.log(np.einsum("nsk,nk->ns", growth[node], weights))
+        result += share[:, column] * (chances[node] * logs).sum(axis=1)
+    return result
+
+
+@lru_cache(maxsize=4)
+def _ahead(law: Law, cash: float) -> tuple[FloatArray, FloatArray]:
+    """Probabilities (B, scenarios) and gross growth (B, scenarios, K) of the next bar, at every node of the belief."""
+    ahead = [law.scenarios(float(belief)) for belief in law.beliefs]
+    return np.stack([each.probability for each in ahead]), np.stack([_with_cash(each.returns, cash) for each in ahead])
+
+
+def plug_in(kind: str, close: FloatArray, cost_rate: float, cash: float = 0.0) -> Optimum:
+    """The optimum of the law estimated from prices, as if the estimate were the truth.
+
+    Parameters
+    ----------
+    kind : str
+        A value of `market.synthetic.kind`.
+    close : float64 (bars, assets)
+        Prices of the training window.
+    cost_rate : float
+        Proportional cost, as a share of the traded value.
+    cash : float
+        Log return of cash over a bar.
+    """
+    return optimum(estimate_law(kind, close), cost_rate, cash, name="plug-in")
+
+
+@lru_cache(maxsize=4)
+def _without_costs(law: Law, cash: float) -> tuple[FloatArray, FloatArray]:
+    """The best portfolio (B, K) at every node of the belief, and its expected log growth (B,)."""
+    portfolios, growth = [], []
+    start = np.full(law.n_assets + 1, 1.0 / (law.n_assets + 1))
+    for belief in law.beliefs:
+        best, value = _best_target(law, float(belief), cash, start)
+        portfolios.append(best)
+        growth.append(value)
+        start = 0.9 * best + 0.1 / len(best)
+    return np.stack(portfolios), np.array(growth)
+
+
+def _worth_a_look(portfolios: FloatArray) -> FloatArray:
+    """Targets to consider beside the nodes: what is best without costs, and equal weight; each once."""
+    equal = np.append(np.full(portfolios.shape[1] - 1, 1.0 / (portfolios.shape[1] - 1)), 0.0)
+    found: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def _best_target(law: Law, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
+    """Maximise E[log(a . g g')] - E[log(a . g)] over the simplex."""
+    now = law.scenarios(belief)
+    first = _with_cash(now.returns, cash)
+    chances, both = [], []
+    for chance, grown, after in zip(now.probability, first, now.belief, strict=True):
+        ahead = law.scenarios(float(after))
+        chances.append(chance * ahead.probability)
+        both.append(grown * _with_cash(ahead.returns, cash))
+    probability, second = np.concatenate(chances), np.concatenate(both)
+
+    def loss(target: FloatArray) -> tuple[float, FloatArray]:
+        earlier, later = first @ target, second @ target
+        value = probability @ np.log(later) - now.probability @ np.log(earlier)
+        slope = (probability / later) @ second - (now.probability / earlier) @ first
+        return -scale * float(value), -scale * slope
+
+    # In units of the largest gain that a change of weights could bring, so that the solver's tolerance means the same.
+    scale = 1.0
+    scale = 1.0 / max(float(np.ptp(loss(start)[1])), 1e-12)
+    simplex: dict[str, Any] = {"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": lambda a: np.ones_like(a)}
+    found = minimize(
+        loss,
+        start,
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * len(start),
+        constraints=[simplex],
+        options={"ftol": 1e-12, "maxiter": 200},
+    )
+    best = np.where(found.x > _DUST, found.x, 0.0)
+    best = best / best.sum()
+    return best, -loss(best)[0] / scale
+
+
+def _with_cash(returns: FloatArray, cash: float) -> FloatArray:
+    """Gross growth (n, K) from log returns (n, assets)."""
+    growth: FloatArray = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
+    return growth
+
+
+def _long_run(law: Law) -> FloatArray:
+    """Long-run distribution over the nodes of the belief, (B,)."""
+    beliefs = law.beliefs
+    moves = np.zeros((len(beliefs), len(beliefs)))
+    for row, belief in enumerate(beliefs):
+        probability, _, after = law.scenarios(float(belief))
+        index, share = interpolation(beliefs, after)
+        np.add.at(moves[row], index, share * probability[:, None])
+    for _ in range(16):  # the chain squared so often has run for 65 536 bars
+        moves = moves @ moves
+        moves /= moves.sum(axis=1, keepdims=True)
+    shares: FloatArray = moves[len(beliefs) // 2]
+    return shares

@@ -1,0 +1,290 @@
+"""What an audit asks about: every part between prices and decisions, as a function of a panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.evaluation.audit.look_ahead import UNPRIMED, Answer, Component, Rows, by_bar
+from finflow.evaluation.audit.shocked_panels import CUT, REPEAT
+from finflow.evaluation.backtest import index_backtest
+from finflow.ledger.costs import costs_of
+from finflow.market.features.asset_features import ASSET_FEATURES, View
+from finflow.market.features.custom_features import own_feature
+from finflow.market.features.feature_set import Features, compute_features
+from finflow.market.features.market_features import MARKET_FEATURES
+from finflow.market.panel import MarketPanel
+from finflow.market.splits import Split
+from finflow.offline.collection import collect
+from finflow.strategies.behaviour import FAMILIES, family_tables
+from finflow.strategies.classical import NAMED
+from finflow.strategies.strategy import Strategy
+from finflow.training.audit.audited_environment import episode, fills, replayed
+from finflow.training.audit.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
+from finflow.training.audit.recorded_strategies import Digger, Played
+from finflow.training.data.training_data import prepare_from
+
+FloatArray = NDArray[np.float64]
+
+_FEW = ("replaced", "relisted", CUT, REPEAT, UNPRIMED)
+"""Probes of what takes long: the wildest, the listings, and none at all."""
+_LEVELS = ("crash", "boom", REPEAT)
+"""Probes that change the level of all prices alike: what comes after the first bar moves as it did."""
+_DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
+"""Probes of listings at the door: with other listings, no two of three assets may be left."""
+_EPISODES, _LENGTH = 24, 60
+_BEFORE = 20
+"""Decisions asked for before a probe."""
+
+
+class Subjects:
+    """The parts of a configuration, sharing what several of them are made from.
+
+    Everything fitted is fitted on the bars before the end of training, and before the end of what a probe leaves
+    alone: for a probe inside the training window, training is taken to end there.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        The configured market, up to the end of the test window.
+    config : Config
+    split : Split
+    near : bool
+        Whether decisions are asked for right before a probe alone, as suits probes of many bars in a row.
+    """
+
+    def __init__(self, panel: MarketPanel, config: Config, split: Split, near: bool = False) -> None:
+        self.panel = panel
+        self.config = config
+        self.split = split
+        self.before = 1 if near else _BEFORE
+        self.features = lru_cache(maxsize=3)(self._features)
+        self.process = lru_cache(maxsize=6)(self._process)
+
+    def _features(self, panel: MarketPanel, fit: int) -> Features:
+        return compute_features(panel, fit, self.config.features.extra)
+
+    def _process(self, panel: MarketPanel, fit: int, lag: int) -> DecisionProcess:
+        features = self.features(panel, fit)
+        env = self.config.env.model_copy(update={"execution_lag": lag})
+        moments = equal_weight_moments(panel, env.fill, range(features.first_bar, fit))
+        return DecisionProcess(panel, features, env, self.config.objectives, moments)
+
+    def fit(self, last: int) -> int:
+        """Where training ends for a probe at `last`."""
+        return min(self.split.train_end, last + 1)
+
+    def of_market(self) -> Iterator[Component]:
+        """Source, features, behaviour tables, and what a training is given."""
+        yield Component("panel", self._fields)
+        yield Component("source", self._source, lambda last, kind: kind in _FEW)
+        if self.panel.n_assets > 2:
+            yield Component("source, listings", self._source_of_newcomers, lambda last, kind: kind in _DOOR)
+            yield Component("source, gaps", self._source_with_gap, lambda last, kind: kind in ("replaced", REPEAT))
+        yield from self.of_features()
+        for family in FAMILIES:
+            yield Component(f"family {family}", self._family(family), self._suits_family)
+        yield Component("growth", self._growth)
+        ends = (self.split.train_end - 1, self.split.validation_end - 1)
+        yield Component("training", self._training, lambda last, kind: last in ends and kind != CUT)
+        yield Component("evaluation", self._evaluation, self._in_test)
+
+    def of_features(self) -> Iterator[Component]:
+        """What is computed from the panel for every bar."""
+        for path in self.config.features.extra:
+            yield Component(f"feature {path.partition('@')[0]}", self._own_feature(path))
+        yield Component("features", self._all_features)
+        if costs_of(self.config.env).needs_market:
+            yield Component("liquidity", self._liquidity)
+
+    def of_near(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
+        """What is quick enough to be asked about many bars in a row."""
+        yield Component("panel", self._fields)
+        yield from self.of_features()
+        yield Component("growth", self._growth)
+        yield from self.of_environments()
+        played = Played(self, {"backtest": lambda: Digger(self.config.env.execution_lag < 2), **strategies})
+        for name in played.makers:
+            yield Component(name if name in ("backtest", "agent") else f"strategy {name}", played.of(name))
+
+    def of_environments(self) -> Iterator[Component]:
+        """The environment at every lag, what its fills are paid, and what is learned from."""
+        for lag in (0, 1, 2):
+            if lag or self.config.env.fill == "close":
+                yield Component(f"environment, lag {lag}", self._environment(lag))
+                yield Component(f"fill, lag {lag}", self._fill(lag), lambda last, kind: kind in _LEVELS)
+        yield Component("replay", self._replay)
+
+    def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
+        """Environments, what the backtest hands out, the index, strategies, behaviour data."""
+        yield from self.of_environments()
+        named = Played(
+            self,
+            {
+                "backtest": lambda: Digger(self.config.env.execution_lag < 2),
+                **{name: make for name, make in strategies.items() if name in NAMED},
+            },
+        )
+        yield Component("backtest", named.of("backtest"), self._judged)
+        if self.panel.benchmark is not None:
+            yield Component("index", self._index)
+        for name, make in strategies.items():
+            played = named if name in NAMED else Played(self, {name: make})
+            yield Component(f"strategy {name}", played.of(name), self._judged)
+        yield Component("behaviour data", self._behaviour, self._suits_behaviour)
+
+    def of_agent(self, make: Callable[[], Strategy]) -> list[Component]:
+        """A trained agent, where features are scaled as it knows them: from the end of training on."""
+        played = Played(self, {"agent": make}).of("agent")
+        return [Component("agent", played, lambda last, kind: kind != UNPRIMED and self._late(last, kind))]
+
+    def _judged(self, last: int, kind: str) -> bool:
+        """At lags over 1 strategies are asked with the account of the unchanged market, which must come first."""
+        return self._late(last, kind) and (kind != UNPRIMED or self.config.env.execution_lag < 2)
+
+    def _fields(self, panel: MarketPanel, last: int) -> Answer:
+        """The panel itself: whether it leaves what it is given as it is."""
+        fields = ("dates", "close", "open", "high", "low", "volume", "benchmark", "cash_returns")
+        arrays = {name: getattr(panel, name) for name in fields}
+        return {name: by_bar(array) for name, array in arrays.items() if array is not None}
+
+    def _growth(self, panel: MarketPanel, last: int) -> Answer:
+        """What every bar pays, and what may be traded at it."""
+        process = self.process(panel, self.fit(last), self.config.env.execution_lag)
+        return {"growth": by_bar(process.growth), "listed": by_bar(process.listed)}
+
+    def _source(self, panel: MarketPanel, last: int) -> Answer:
+        return loaded(panel, self.config.market)
+
+    def _source_of_newcomers(self, panel: MarketPanel, last: int) -> Answer:
+        return loaded_with_newcomers(panel, last, self.config.market)
+
+    def _source_with_gap(self, panel: MarketPanel, last: int) -> Answer:
+        return loaded_with_gap(panel, last, self.config.market)
+
+    def _own_feature(self, path: str) -> Callable[[MarketPanel, int], Answer]:
+        feature = own_feature(path)
+        return lambda panel, last: {feature.name: by_bar(feature.compute(panel))}
+
+    def _all_features(self, panel: MarketPanel, last: int) -> Answer:
+        features = self.features(panel, self.fit(last))
+        assets = {name: by_bar(features.assets[:, :, i]) for i, name in enumerate(features.asset_names)}
+        market = {name: by_bar(features.market[:, i]) for i, name in enumerate(features.market_names)}
+        first = Rows(np.array([features.first_bar]), np.array([last]))
+        return {**assets, **market, "first bar": first, **(self._unrounded(panel) if self.before == 1 else {})}
+
+    def _unrounded(self, panel: MarketPanel) -> Answer:
+        """The features before they are scaled and rounded, where a leak too small to survive that would hide."""
+        view = View(panel)
+        assets = {f"raw {one.name}": by_bar(one.compute(view)) for one in ASSET_FEATURES}
+        return {**assets, **{f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}}
+
+    def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
+        """What costs are made from, row t of it from bars up to t."""
+        found = self.process(panel, self.fit(last), self.config.env.execution_lag).liquidity
+        return {} if found is None else {name: by_bar(table) for name, table in found._asdict().items()}
+
+    def _family(self, family: str) -> Callable[[MarketPanel, int], Answer]:
+        return lambda panel, last: {"targets": by_bar(np.swapaxes(family_tables(panel, family), 0, 1))}
+
+    def _suits_family(self, last: int, kind: str) -> bool:
+        """Families are asked about the training window, the only one that behaviour data come from."""
+        return kind in _FEW and last < self.split.train_end
+
+    def _late(self, last: int, kind: str) -> bool:
+        """From the end of training on, where strategies and agents are judged."""
+        return last >= self.split.train_end - 1
+
+    def _training(self, panel: MarketPanel, last: int) -> Answer:
+        """All that a training is given: its scaling, its moments and its bars may not know what comes after training.
+
+        Nothing at all may know what comes after validation: for that probe every row belongs to its last bar.
+        """
+        materials = prepare_from(panel, self.config)
+        process, moments = materials.process, materials.moments
+        tables = _tables_of(process)
+        end = self.split.validation_end - 1
+        whole = {name: Rows(table[None], np.array([end])) for name, table in tables.items()}
+        fitted = np.array([[moments.first, moments.second, process.first_bar]])
+        return {
+            "fitted": Rows(fitted, np.array([self.split.train_end - 1])),
+            **(whole if last >= end else {name: by_bar(table) for name, table in tables.items()}),
+        }
+
+    def _evaluation(self, panel: MarketPanel, last: int) -> Answer:
+        """What the held-out evaluation gives an agent to see, over all bars."""
+        process = prepare_from(panel, self.config).held_out_process()
+        tables = _tables_of(process)
+        moments = process.objective.moments
+        fitted = np.array([[moments.first, moments.second, process.first_bar]])
+        return {
+            "fitted": Rows(fitted, np.array([self.split.train_end - 1])),
+            **{name: by_bar(table) for name, table in tables.items()},
+        }
+
+    def _in_test(self, last: int, kind: str) -> bool:
+        return last > self.split.validation_end and kind in _FEW
+
+    def _environment(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
+        seed, before = self.config.train.seed, self.before
+        return lambda panel, last: episode(self.process(panel, self.fit(last), lag), last, seed, before)
+
+    def _fill(self, lag: int) -> Callable[[MarketPanel, int], Answer]:
+        return lambda panel, last: fills(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
+
+    def _replay(self, panel: MarketPanel, last: int) -> Answer:
+        return replayed(self.process(panel, self.fit(last), self.config.env.execution_lag), last, self.before)
+
+    def _index(self, panel: MarketPanel, last: int) -> Answer:
+        process = self.process(panel, self.fit(last), self.config.env.execution_lag)
+        played = index_backtest(process, range(max(last - 60, 0), panel.n_bars))
+        if played is None:
+            return {}
+        bars = np.searchsorted(panel.dates, played.dates)
+        return {"returns": Rows(played.returns, bars), "costs": Rows(played.costs, bars)}
+
+    def _suits_behaviour(self, last: int, kind: str) -> bool:
+        """Behaviour data are of the training window; cut inside it, their episodes would start elsewhere."""
+        return kind in _FEW and last < self.split.train_end and (kind != CUT or last == self.split.train_end - 1)
+
+    def _behaviour(self, panel: MarketPanel, last: int) -> Answer:
+        short = min(_LENGTH, self.config.env.episode_length)
+        train = self.config.train.model_copy(update={"offline_episodes": _EPISODES})
+        env = self.config.env.model_copy(update={"episode_length": short})
+        # A user's own decisions are the same on every panel; what they were worth is the ledger's and audited there.
+        offline = self.config.offline.model_copy(update={"decisions": ()})
+        config = self.config.model_copy(update={"train": train, "env": env, "offline": offline})
+        lag = self.config.env.execution_lag
+        process = self.process(panel, self.fit(last), lag)
+        # Episodes around the probe: of those all over the window, few would decide just after it.
+        first = max(last + 1 - 2 * short, process.first_bar)
+        window = range(first, min(last + 1 + short, self.split.train_end))
+        data = collect(config, process, window)
+        seen, bar = min(lag, 1), data.bar.astype(np.int64)
+        columns = {
+            "portfolio": Rows(data.portfolio, bar, seen),
+            "action": Rows(data.action, bar, seen),
+            "family": Rows(data.family, bar, seen),
+            "reward": Rows(data.reward, bar + 1),
+            "next_portfolio": Rows(data.next_portfolio, bar + 1, seen),
+            "next_action": Rows(data.next_action, bar + 1, seen),
+        }
+        scale = Rows(np.array([data.reward_scale]), np.array([window.stop - 1]))
+        return {**columns, "reward scale": scale}
+
+
+def _tables_of(process: DecisionProcess) -> dict[str, NDArray[Any]]:
+    """All that a decision process looks its answers up in, a row a bar."""
+    return {
+        "assets": process.asset_features,
+        "market": process.market_features,
+        "growth": process.growth,
+        "listed": process.listed,
+        "close": process.panel.close,
+    }

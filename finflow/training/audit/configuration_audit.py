@@ -1,0 +1,139 @@
+"""The audit of a configuration: no part of it, from the source of the prices to the agent, knows what comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from finflow.config import Config
+from finflow.errors import MarketError
+from finflow.evaluation.audit.look_ahead import Component, Finding, Probe, audit, joined, unprimed, verdict_of
+from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS
+from finflow.market.features.feature_set import compute_features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.splits import Split, split_panel
+from finflow.strategies.classical import NAMED, named_strategy
+from finflow.strategies.strategy import Strategy
+from finflow.training.audit.audit_subjects import Subjects
+from finflow.training.audit.single_bar_audit import close_ups
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.data.training_data import choose_device
+from finflow.training.judging.agent_strategy import AgentStrategy
+
+_EVERYWHERE = (CUT, "replaced")
+_FEWEST_ROWS = 63
+
+
+class Audit(NamedTuple):
+    """What an audit found.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+    complaint : str or None
+        One line that names the component that looks ahead; None where none does.
+    """
+
+    findings: tuple[Finding, ...]
+    complaint: str | None
+
+
+def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: Path | None = None) -> Audit:
+    """Audit the configured data, features, environment, strategies and behaviour data, and an agent if given.
+
+    Parameters
+    ----------
+    config : Config
+    strategies : sequence of str
+        Of a user's own, by import path, beside every named one.
+    agent : Path, optional
+        A checkpoint file or run folder.
+
+    Raises
+    ------
+    FinflowError
+        If the configuration cannot be used at all.
+    """
+    torch.set_num_threads(config.train.threads)
+    panel = load_panel(config.market)
+    split_panel(panel, config.market)  # refuses windows that are empty
+    split = _by_date(panel, config)
+    panel = panel.until(split.test_end)
+    subjects = Subjects(panel, config, split)
+    makers: dict[str, Callable[[], Strategy]] = {
+        name: _maker(name, config) for name in dict.fromkeys((*NAMED, *strategies))
+    }
+    for make in makers.values():
+        make()  # a name that is not known is the user's mistake, not a finding
+    components: list[Component] = [*subjects.of_market(), *subjects.of_decisions(makers)]
+    own = {name: make for name, make in makers.items() if name not in NAMED}
+    if agent is not None:
+        own["agent"] = _agent_maker(agent, config)
+        components += subjects.of_agent(own["agent"])
+    lag, seed = config.env.execution_lag, config.train.seed
+    # Before anything is asked here: the first answer of all may be what is remembered.
+    first = unprimed(panel, components, first_probes(split, lag), seed)
+    first_bar = compute_features(panel, split.train_end).first_bar
+    probes = probes_of(split, first_bar, lag, seed)
+    passes = [audit(panel, components, probes, seed, first)]
+    for near in close_ups(panel, config, split, first_bar + _FEWEST_ROWS):
+        passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
+    findings = joined(passes)
+    return Audit(findings, verdict_of(findings))
+
+
+def _by_date(panel: MarketPanel, config: Config) -> Split:
+    """The windows as the configured dates have them, whatever the splits make of them."""
+    dates = (config.market.train_end, config.market.validation_end, config.market.test_end)
+    return Split(*(panel.n_bars if day is None else int((panel.dates <= np.datetime64(day)).sum()) for day in dates))
+
+
+def first_probes(split: Split, lag: int) -> tuple[int, ...]:
+    """Bars after which `unprimed` changes the future: the end of training, and near the end of the data."""
+    return (split.train_end - 1, split.test_end - lag - 3)
+
+
+def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:
+    """Bars after which the future is changed, and how.
+
+    The ends of training and validation, near the end of the data, and bars between that are drawn; each with two kinds
+    of shock that find most and two more in turn. The same panel again, which must change nothing, comes first.
+    """
+    rng = np.random.default_rng([seed, 7])
+    first = first_bar + _FEWEST_ROWS
+    latest = split.test_end - lag - 3
+    drawn = (
+        (1, first, split.train_end - 2),
+        (1, split.train_end, split.validation_end - 2),
+        (1, split.validation_end, latest),
+    )
+    bars = {split.train_end - 1, split.validation_end - 1, latest}
+    for count, start, stop in drawn:
+        if stop > start:
+            bars |= {int(bar) for bar in rng.integers(start, stop, size=count)}
+    usable = sorted(bar for bar in bars if first <= bar <= latest)
+    if not usable:
+        raise MarketError(f"the windows are too short for an audit: no bar between {first} and {latest}")
+    others = [kind for kind in SHOCKS if kind not in (REPEAT, *_EVERYWHERE)]
+    probes = [Probe(bar, REPEAT) for bar in {usable[0], split.train_end - 1, usable[-1]} if bar in usable]
+    for turn, bar in enumerate(usable):
+        kinds = (*_EVERYWHERE, others[2 * turn % len(others)], others[(2 * turn + 1) % len(others)])
+        probes += [Probe(bar, kind) for kind in kinds]
+    return tuple(probes)
+
+
+def _maker(name: str, config: Config) -> Callable[[], Strategy]:
+    return lambda: named_strategy(name, config.evaluation)
+
+
+def _agent_maker(path: Path, config: Config) -> Callable[[], Strategy]:
+    """Makes the agent in a checkpoint anew."""
+    device = choose_device(config.train.device)
+    policy = policy_of(read_checkpoint(path), device)
+    policy.eval()
+    return lambda: AgentStrategy(policy, device)

@@ -1,0 +1,241 @@
+"""Reading checkpoints back: as a configuration, as a policy, as a training to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from torch import Generator, Tensor
+
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.offline_learner import trade_range
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import SPACE, BCellConfig, Config, config_hash, describe_schema, load_config
+from finflow.config.yaml_text import parse_file, parse_scalar
+from finflow.errors import CheckpointError, ConfigError
+from finflow.guard.checkpoint_folder import read_newest
+from finflow.guard.state_capture import SEPARATOR
+from finflow.market.features.feature_set import Features
+from finflow.training.checkpoints.migration import checked_facts, with_prior
+
+CONFIG = "config.yaml"
+ONLINE = "online"
+AVERAGE = SEPARATOR.join(("bcell", "average", ""))
+BEFORE: dict[str, object] = {
+    "bcell.expert_cloning": 0.0,
+    "bcell.gate_balance": 0.0,
+    "bcell.anchor.weight": 0.0,
+    "bcell.anchor.to": "pretrained",
+}
+"""What stood in the place of keys whose default changes what is learned, before there were such keys."""
+LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read and verified.
+
+    Attributes
+    ----------
+    path : Path
+    tensors : dict of Tensor
+    facts : dict
+        ``training``, ``config``, ``config_hash``, ``market``, ``shape``, ``features``, ``log``, ``runtime``; in the
+        present format, whichever the file has.
+    warning : str or None
+        What was damaged, where an older one had to be taken.
+    version : int
+        Of the file's format.
+    """
+
+    path: Path
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    warning: str | None
+    version: int
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """How far the training had come."""
+        return dict(self.facts["training"]["counters"])
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint file, or the latest whole one of a run folder; one of an older format is brought to this one.
+
+    Raises
+    ------
+    CheckpointError
+        If it is damaged, of a newer format, no checkpoint of a training, or holds learned numbers that are none.
+    """
+    found, file, warning = read_newest(path)
+    tensors, facts = with_prior(file.tensors, checked_facts(found, file.version, file.state))
+    for name, tensor in tensors.items():
+        if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise CheckpointError(
+                f"{found} holds what is not a number, in {name}: learning had failed there; use an earlier checkpoint"
+            )
+    return Checkpoint(found, tensors, facts, warning, file.version)
+
+
+def configuration_of(path: Path) -> Config:
+    """The resolved configuration that a checkpoint was trained with, its folders as its run has them."""
+    checkpoint = read_checkpoint(path)
+    return stored_config(checkpoint)
+
+
+def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None = None) -> Config:
+    """The configuration in a checkpoint, with overrides on top; the environment plays no part.
+
+    A checkpoint holds what decides results; where files lie is read from the ``config.yaml`` of its run, if that is
+    still beside it.
+    """
+    try:
+        nested = parse_scalar(checkpoint.facts["config"])
+        if not isinstance(nested, Mapping):
+            raise ConfigError("it is no mapping of keys")
+        stored = {**BEFORE, **flatten(nested)}
+        load_config(None, stored, environ={})
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError):
+        raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
+    except ConfigError as error:
+        problem = str(error).replace(" (command line)", "")
+        raise CheckpointError(
+            f"{checkpoint.path} holds a configuration that this finflow does not know ({problem}); use the finflow "
+            "that wrote it, or start a new run"
+        ) from None
+    beside = checkpoint.path.parent.parent / CONFIG
+    if beside.is_file():
+        content, _ = parse_file(beside)
+        known = [key for key, *_ in describe_schema() if key.startswith("output.")]
+        stored |= {key: value for key, value in flatten(content).items() if key in known}
+    return load_config(None, {**stored, **(overrides or {})}, environ={})
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested keys as dotted ones; a search space is one value."""
+    flat: dict[str, object] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping) and f"{prefix}{name}" != SPACE:
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
+    """A training goes on with the configuration that it began with.
+
+    Raises
+    ------
+    CheckpointError
+        If ``config`` differs in anything that decides results.
+    """
+    if config_hash(stored_config(checkpoint)) != config_hash(config):  # keys that are new have their defaults
+        raise CheckpointError(
+            f"{checkpoint.path} was trained with another configuration; a resumed run keeps its own: start a new run, "
+            "or leave the changes out"
+        )
+
+
+def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
+    """An agent reads the features that it was trained on, by name and in their order; not all markets give the same.
+
+    Raises
+    ------
+    CheckpointError
+        If a market's features are others than the checkpoint's.
+    """
+    trained = checkpoint.facts.get("features")
+    if trained is None:
+        raise CheckpointError(
+            f"{checkpoint.path} does not say which features it reads; use the finflow that wrote it, or start a new run"
+        )
+    for kind, names in feature_names(features).items():
+        known = list(trained[kind])
+        if names == known:
+            continue
+        lacking = ", ".join(name for name in known if name not in names)
+        more = ", ".join(name for name in names if name not in known)
+        differences = [f"lacks {lacking}"] * bool(lacking) + [f"has {more} beside"] * bool(more)
+        raise CheckpointError(
+            f"{checkpoint.path} was trained on other features: this market "
+            f"{' and '.join(differences) or 'has them in another order'}; use prices with the same fields (open, high, "
+            "low, volume) and the same features.extra"
+        )
+
+
+def feature_names(features: Features) -> dict[str, list[str]]:
+    """Names of the features, as a checkpoint keeps them."""
+    return {"assets": list(features.asset_names), "market": list(features.market_names)}
+
+
+def shape_of(facts: Mapping[str, Any]) -> NetworkShape:
+    """Sizes of a checkpoint's networks."""
+    shape = facts["shape"]
+    lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
+    return NetworkShape(int(shape["n_asset_features"]), int(shape["n_market_features"]), int(shape["hidden"]), lenses)
+
+
+def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
+    """The policy in a checkpoint of either phase: the average, where the online phase keeps one.
+
+    Raises
+    ------
+    CheckpointError
+        If there is none that fits.
+    """
+    shape = shape_of(checkpoint.facts)
+    largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
+    if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
+        raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
+    try:
+        rates = trade_range(BCellConfig(**checkpoint.facts.get("bcell", {})))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
+    policy = ExpertPolicy(shape, Generator(), trade_range=rates).to(device)
+    for place in (("bcell", "average", ""), ("bcell", "policy", ""), ("learner", "policy", "")):
+        prefix = SEPARATOR.join(place)
+        own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+        if own:
+            try:
+                policy.load_state_dict(own)
+            except (RuntimeError, ValueError, TypeError) as error:
+                reason = " ".join(str(error).split())[:160]
+                raise CheckpointError(
+                    f"the policy in {checkpoint.path} does not fit this finflow ({reason}); use the one that wrote it"
+                ) from error
+            return policy
+    raise CheckpointError(f"{checkpoint.path} holds no policy")
+
+
+def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
+    """Put what was learned in a checkpoint of either phase into an agent: policy, critics, targets, V_mu.
+
+    Of a policy and its average it is the average, which is what was validated there.
+
+    Raises
+    ------
+    CheckpointError
+        If a network is missing or does not fit.
+    """
+    learner = "bcell" if checkpoint.counters["phase"] == ONLINE else "learner"
+    parts = {name: name for name in ("policy", "critic", "target_critic")}
+    parts["behaviour_value"] = "behaviour_value" if learner == "bcell" else "value"
+    if any(name.startswith(AVERAGE) for name in checkpoint.tensors):
+        parts["policy"] = "average"
+    for own, theirs in parts.items():
+        prefix = SEPARATOR.join((learner, theirs, ""))
+        found = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+        try:
+            getattr(bcell, own).load_state_dict(found)
+        except (RuntimeError, ValueError, TypeError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise CheckpointError(
+                f"the {own} in {checkpoint.path} does not fit the configuration ({reason}); leave bcell.n_critics, "
+                "bcell.n_quantiles and bcell.hidden_dim as they were"
+            ) from error
+    bcell.begin()

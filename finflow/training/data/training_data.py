@@ -1,0 +1,249 @@
+"""What a training receives: prices up to the end of validation, features fitted on the training window, a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from finflow.agent.networks.critic import NetworkShape
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.objective import Moments
+from finflow.errors import ConfigError, MarketError
+from finflow.market.features.feature_set import Features, apply_features, compute_features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.splits import Split, split_panel, visible
+from finflow.training.data.training_worlds import Learning, learning_of, met_in
+
+
+@dataclass(frozen=True)
+class Materials:
+    """The market of one training.
+
+    Attributes
+    ----------
+    config : Config
+    panel : MarketPanel
+        All bars up to the end of the test window; only ``held_out_process`` reads those after validation.
+    split : Split
+    process : DecisionProcess
+        Ends with validation: training cannot see further.
+    features : Features
+        Of the process.
+    moments : Moments
+        Of equal weight on the training window.
+    stretches : tuple of range
+        Where the bars to learn from are parted by what was held out: the parts, in each of which episodes stay. Empty
+        where they are all of the training window.
+    """
+
+    config: Config
+    panel: MarketPanel
+    split: Split
+    process: DecisionProcess
+    features: Features
+    moments: Moments
+    stretches: tuple[range, ...] = ()
+
+    @property
+    def train(self) -> range | tuple[range, ...]:
+        """Bars that episodes stay within; of several ranges, each within one."""
+        return self.stretches or self.split.train
+
+    @cached_property
+    def learning(self) -> Learning:
+        """The market that is learned in; `process` itself where no histories are resampled."""
+        windows = self.stretches or (self.split.train,)
+        return learning_of(self.config, self.process, self.features, self.moments, windows)
+
+    def windows(self, phase: str) -> range | tuple[range, ...]:
+        """Bars of `learning` that the episodes of a phase stay within, as `train` has them."""
+        resampled = self.learning.resampled if met_in(self.config, phase) else ()
+        if not resampled:
+            return self.train
+        return (*(self.stretches or (self.split.train,)), *resampled)
+
+    @property
+    def shape(self) -> NetworkShape:
+        """Sizes of the networks."""
+        return NetworkShape(
+            n_asset_features=self.process.asset_features.shape[2],
+            n_market_features=self.process.market_features.shape[1],
+            hidden=self.config.bcell.hidden_dim,
+            lenses=self._lenses,
+        )
+
+    @property
+    def _lenses(self) -> tuple[tuple[int, ...], ...]:
+        if self.config.bcell.one_head:
+            return (tuple(range(len(self.features.asset_names))),)
+        return tuple(self.features.lenses.values())
+
+    def unlisted(self) -> tuple[str, ...]:
+        """Assets that are not listed at every bar that is learned from."""
+        process = self.process
+        windows = [process.decision_bars(window) for window in self.stretches or (self.split.train,)]
+        bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
+        listed = process.panel.listed[bars]
+        return tuple(asset for number, asset in enumerate(process.panel.assets) if not listed[:, number].all())
+
+    def held_out_process(self) -> DecisionProcess:
+        """A process over the test window as well: for the final evaluation alone."""
+        if not self.split.test:
+            raise ValueError("the market of a fold has no test window")
+        features = compute_features(self.panel, self.split.train_end, self.config.features.extra)
+        return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
+
+
+def prepare(config: Config) -> Materials:
+    """Load prices, split them, compute features.
+
+    Raises
+    ------
+    MarketError
+        If prices are missing, wrong or too few for the windows and the episodes.
+    """
+    return prepare_from(load_panel(config.market), config)
+
+
+def prepare_pieces(
+    panel: MarketPanel,
+    config: Config,
+    pieces: Sequence[range],
+    validation: int,
+    features: Features | None = None,
+) -> Materials:
+    """The market of a training that may not see some of the bars: the pieces that are left, joined.
+
+    What is held out is not in the panel at all, so that neither features, nor what is fitted, nor a reward can depend
+    on it. After each join nothing is learned until every window of a feature lies after it.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Cut before the test window.
+    config : Config
+    pieces : sequence of range
+        Bars of ``panel`` that may be seen, one after another and apart.
+    validation : int
+        How many of the last bars are for choosing a checkpoint.
+    features : Features, optional
+        Of the same pieces, from earlier materials; computed when left out.
+
+    Raises
+    ------
+    MarketError
+        If what is left is too short to learn in.
+    """
+    joined = panel.spliced(pieces)
+    train_end = joined.n_bars - validation
+    if features is None:
+        features = compute_features(joined, train_end, config.features.extra)
+    moments = _moments(joined, config, range(features.first_bar, train_end))
+    process = DecisionProcess(joined, features, config.env, config.objectives, moments)
+    listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
+    stretches, first = [], 0
+    for number, piece in enumerate(pieces):
+        stop = min(first + len(piece), train_end)
+        stretch = range(first + (process.first_bar - listed if number else 0), stop)
+        if len(process.decision_bars(stretch)) >= config.env.episode_length:
+            stretches.append(stretch)
+        first += len(piece)
+    if not stretches:
+        raise MarketError(
+            f"no stretch of the {train_end} bars to learn from has room for an episode of {config.env.episode_length} "
+            "decisions (env.episode_length) after the longest feature; use more data, shorter episodes or fewer folds"
+        )
+    split = Split(train_end, joined.n_bars, joined.n_bars)
+    return Materials(config, joined, split, process, features, moments, tuple(stretches))
+
+
+def process_on(materials: Materials, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
+    """The decision process of a trained agent on other bars: everything that is fitted comes from its training.
+
+    Parameters
+    ----------
+    materials : Materials
+    panel : MarketPanel
+    features : Features, optional
+        Of that panel, by what was fitted in the same training window; computed when left out.
+    """
+    config = materials.config
+    if features is None:
+        features = features_on(materials, panel)
+    return DecisionProcess(panel, features, config.env, config.objectives, materials.moments)
+
+
+def features_on(materials: Materials, panel: MarketPanel) -> Features:
+    """Features of other bars, by what was fitted on the training window."""
+    if materials.features.fitted is None:
+        raise ValueError("nothing was fitted with these features")
+    return apply_features(panel, materials.features.fitted, materials.config.features.extra)
+
+
+def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
+    """Moments of equal weight on the training window."""
+    moments = equal_weight_moments(panel, config.env.fill, train)
+    if not moments.second > 0.0:
+        raise MarketError("the prices of the training window do not move: there is nothing to learn from them")
+    return moments
+
+
+def prepare_from(panel: MarketPanel, config: Config) -> Materials:
+    """Split prices that were loaded, and compute features.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Bars beyond the test window are cut off.
+    config : Config
+    """
+    split = split_panel(panel, config.market)
+    panel = panel.until(split.test_end)
+    seen = visible(panel, split)
+    features = compute_features(seen, split.train_end, config.features.extra)
+    moments = _moments(seen, config, range(features.first_bar, split.train_end))
+    process = DecisionProcess(seen, features, config.env, config.objectives, moments)
+    decisions = len(process.decision_bars(split.train))
+    if decisions < config.env.episode_length:
+        raise MarketError(
+            f"the training window has {decisions} bars to decide at after the longest feature, fewer than "
+            f"env.episode_length ({config.env.episode_length}); use more data, a later market.train_end or shorter "
+            "episodes"
+        )
+    for name, window in (("validation", split.validation), ("test", split.test)):
+        if len(window) < 3:  # two decisions, and a bar of growth after them
+            raise MarketError(
+                f"the {name} window holds too few bars ({len(window)}): a backtest needs three at least; move "
+                f"market.{name}_end or use more data"
+            )
+    return Materials(config, panel, split, process, features, moments)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a configuration; ``auto`` takes CUDA, then MPS, then the CPU.
+
+    Raises
+    ------
+    ConfigError
+        If the one asked for is not there.
+    """
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(candidate for candidate in ("cuda", "mps", "cpu") if available[candidate])
+    if not available[name]:
+        raise ConfigError(f"train.device = {name}, but this machine has no such device; use auto or cpu")
+    return torch.device(name)
+
+
+def device_here(name: str) -> torch.device:
+    """The device of a configuration; the CPU where agents were trained on one that this machine lacks."""
+    try:
+        return choose_device(name)
+    except ConfigError:
+        return torch.device("cpu")

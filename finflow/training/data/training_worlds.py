@@ -1,0 +1,114 @@
+"""The market that is learned in: the real training window, and histories resampled from it laid beside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import PURPOSE, EpisodeWorlds
+from finflow.env.objective import Moments
+from finflow.errors import MarketError
+from finflow.market.features.feature_set import Features, apply_features
+from finflow.market.synthetic.block_bootstrap import draw_days, resampled_panel
+
+
+class Learning(NamedTuple):
+    """Where episodes are played to learn from.
+
+    Attributes
+    ----------
+    process : DecisionProcess
+        Bars of the real panel keep their numbers; those of resampled ones follow.
+    resampled : tuple of range
+        Windows of the resampled histories.
+    """
+
+    process: DecisionProcess
+    resampled: tuple[range, ...]
+
+
+def learning_of(
+    config: Config,
+    process: DecisionProcess,
+    features: Features,
+    moments: Moments,
+    windows: Sequence[range],
+) -> Learning:
+    """Lay resampled histories beside the training window, if the configuration asks for any.
+
+    Nothing after the training window is in the result: neither its days, nor what was fitted, comes from later bars.
+
+    Parameters
+    ----------
+    config : Config
+    process : DecisionProcess
+        Of the real market, up to the end of validation.
+    features : Features
+        Of ``process``.
+    moments : Moments
+    windows : sequence of range
+        Bars that may be learned from; days are drawn from these alone.
+
+    Raises
+    ------
+    MarketError
+        If an episode does not fit into a resampled history.
+    """
+    if not config.worlds.bootstraps:
+        return Learning(process.with_universes(members_of(config, process)), ())
+    stop = max(window.stop for window in windows)
+    panel = process.panel.until(stop)
+    own = Features(
+        features.assets[:stop],
+        features.market[:stop],
+        features.asset_names,
+        features.market_names,
+        features.lenses,
+        features.first_bar,
+        features.fitted,
+    )
+    if features.fitted is None:
+        raise ValueError("nothing was fitted with these features")
+    eligible = np.zeros(stop, dtype=np.bool_)
+    for window in windows:
+        eligible[window.start + 1 : window.stop] = True  # the first bar of a window has no return that lies within
+    real = DecisionProcess(panel, own, config.env, config.objectives, moments)
+    others, ranges = [], []
+    for number in range(config.worlds.bootstraps):
+        words = config.train.seed, PURPOSE, 1 + number  # [seed, 70, 0] would be [seed, 70], the sub-universes' own
+        rng = np.random.default_rng(np.random.SeedSequence(words))
+        source = draw_days(panel.listed, eligible, config.worlds.block_length, rng)
+        other = resampled_panel(panel, source)
+        made = apply_features(other, features.fitted, config.features.extra)
+        others.append(DecisionProcess(other, made, config.env, config.objectives, moments))
+        first = stop * (number + 1)
+        ranges.append(range(first + others[-1].first_bar, first + stop))
+    episode = config.env.episode_length
+    if any(len(window) - 1 < episode for window in ranges):
+        raise MarketError(
+            f"a resampled history (worlds.bootstraps) has {min(map(len, ranges)) - 1} bars to decide at, fewer than "
+            f"env.episode_length ({episode}); use more data or shorter episodes"
+        )
+    stacked = real.beside(others)
+    return Learning(stacked.with_universes(members_of(config, process)), tuple(ranges))
+
+
+def members_of(config: Config, process: DecisionProcess) -> NDArray[np.int64] | None:
+    """The pool of sub-universes of a configuration; None where episodes have all assets."""
+    worlds = EpisodeWorlds.of(config.worlds, process.n_weights - 1, config.train.seed)
+    return None if worlds is None else worlds.members
+
+
+def episode_worlds(config: Config, process: DecisionProcess, phase: str) -> EpisodeWorlds | None:
+    """What the episodes of a phase draw from; None where all are alike."""
+    return EpisodeWorlds.of(config.worlds, process.n_weights - 1, config.train.seed, met_in(config, phase))
+
+
+def met_in(config: Config, phase: str) -> bool:
+    """Whether a phase meets resampled histories and other costs."""
+    return config.worlds.phases in ("both", phase)

@@ -1,0 +1,284 @@
+"""A decision of the agent taken apart: the door between its networks and the plain tables of an evaluation."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.batch import States
+from finflow.agent.feature_attribution import decide, integrated_gradients, precise, precisely
+from finflow.agent.learners.bcell import states_of
+from finflow.agent.networks.policy import Decision, ExpertPolicy
+from finflow.env.decision_process import DecisionProcess
+from finflow.errors import ConfigError
+from finflow.evaluation.analysis.attribution import attribute
+from finflow.evaluation.analysis.decision_explanation import Altered, Asked, Influence, Move, Reasons, largest_trades
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.market.features.feature_set import Features
+from finflow.strategies.classical import named_strategy
+from finflow.training.checkpoints.checkpoint_reader import policy_of
+from finflow.training.checkpoints.run_resolver import open_for_judging
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.reading_count import count_reading, ledger_of, policy_identity
+
+REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
+TRADES = 3  # whose targets are divided among the features, each
+CHANGED = 8  # features that are set to their mean, each alone
+
+FloatArray = NDArray[np.float64]
+
+
+class Explainer:
+    """Takes apart the decisions of one backtest.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    process : DecisionProcess
+        On which ``run`` was played.
+    features : Features
+        For their names.
+    window : range
+    run : Backtest
+        Of an `AgentStrategy`.
+    """
+
+    def __init__(
+        self, policy: ExpertPolicy, process: DecisionProcess, features: Features, window: range, run: Backtest
+    ) -> None:
+        if run.explanation is None:
+            raise ValueError("only an agent's backtest can be explained")
+        self.policy = precise(policy)
+        self.process, self.run = process, run
+        self.reasons = run.explanation
+        self.bars = process.decision_bars(window)
+        self.asset_features, self.market_features = features.asset_names, features.market_names
+        growth = process.growth[self.bars.start + 1 : self.bars.stop + 1]
+        self.contributions = attribute(run, growth)
+
+    @property
+    def dates(self) -> NDArray[np.datetime64]:
+        """Bars at which the decisions filled."""
+        return self.process.panel.dates[self.bars.start : self.bars.stop]
+
+    def explain(self, step: int, asked: Sequence[Asked] = ()) -> Reasons:
+        """Take one decision apart.
+
+        Parameters
+        ----------
+        step : int
+            Of the backtest.
+        asked : sequence of Asked
+            Changes to try; the most influential features at their means where none are given.
+
+        Raises
+        ------
+        ConfigError
+            If one names a feature or an asset that there is not.
+        """
+        bar, run, names = self.bars[step], self.run, self.run.assets
+        states = self._states(step)
+        decision = decide(self.policy, states)
+        held, centre = states.weights[0], decision.distribution.centre()[0]
+        move = centre - held
+        largest = torch.argsort(-move.abs(), stable=True)[:TRADES]
+        directions = torch.cat([0.5 * move.sign().unsqueeze(0), torch.eye(len(names), dtype=torch.float64)[largest]])
+        found = integrated_gradients(self.policy, states, directions)
+        still = float(directions[0] @ held)
+        influences = self._influences(states, found.assets[0], found.market[0], found.reward_state[0])
+        tried = asked or [Asked(one.feature, 0.0) for one in influences[:CHANGED]]
+        dates = self.process.panel.dates
+        day = self.contributions
+
+        def named(weights: Tensor | FloatArray) -> dict[str, float]:
+            return dict(zip(names, weights.tolist(), strict=True))
+
+        return Reasons(
+            **vars(self._move(states, decision)),
+            date=str(dates[bar]),
+            known=str(dates[bar - self.process.lag]),
+            experts={name: named(decision.experts[0, expert]) for expert, name in enumerate(self.policy.names)},
+            held=named(held),
+            aim=named(decision.aim[0]),
+            filled=named(run.weights[step]),
+            turnover=float(run.turnover[step]),
+            cost=float(run.costs[step]),
+            next_return=float(run.returns[step]),
+            earned=named(np.append(day.assets[step], day.cash[step])) | {"costs": float(day.costs[step])},
+            baseline=float(found.baseline[0]) - still,
+            error=float(found.error[0]),
+            steps=found.steps,
+            influences=influences,
+            by_trade={
+                names[int(asset)]: {
+                    one.feature: one.part
+                    for one in self._influences(states, found.assets[row], found.market[row], found.reward_state[row])
+                }
+                for row, asset in enumerate(largest, start=1)
+            },
+            altered=tuple(self._altered(states, one) for one in tried),
+        )
+
+    def largest(self, count: int) -> list[Reasons]:
+        """The largest trades, taken apart."""
+        return [self.explain(step) for step in largest_trades(self.run, count)]
+
+    def _states(self, step: int) -> States:
+        """What the agent knew, as it knew it."""
+        known = self.bars[step] - self.process.lag
+        observation = {
+            "assets": self.process.asset_features[known].copy(),
+            "market": self.process.market_features[known].copy(),
+            "portfolio": np.concatenate([self.reasons["held"][step], self.reasons["reward_state"][step]]),
+        }
+        return precisely(states_of(observation, torch.device("cpu")))
+
+    def _influences(
+        self, states: States, assets: Tensor, market: Tensor, reward_state: Tensor
+    ) -> tuple[Influence, ...]:
+        """Parts by feature, by falling size."""
+        listed, names = states.listed[0], self.run.assets[:-1]
+        count = max(int(listed.sum()), 1)
+        found = [
+            Influence(
+                name,
+                float((states.assets[0, :, column] * listed).sum()) / count,
+                float(assets[:, column].sum()),
+                dict(zip(names, assets[:, column].tolist(), strict=True)),
+            )
+            for column, name in enumerate(self.asset_features)
+        ]
+        for labels, values, parts in (
+            (self.market_features, states.market[0], market),
+            (REWARD_STATE, states.reward_state[0], reward_state),
+        ):
+            found += [
+                Influence(name, value, part, {})
+                for name, value, part in zip(labels, values.tolist(), parts.tolist(), strict=True)
+            ]
+        return tuple(sorted(found, key=lambda one: -abs(one.part)))
+
+    def _altered(self, states: States, asked: Asked) -> Altered:
+        """The decision with one feature at another value."""
+        assets, market, portfolio = (tensor.clone() for tensor in states[:3])
+        listed, names = states.listed[0], self.run.assets[:-1]
+        known = (*self.asset_features, *self.market_features, *REWARD_STATE)
+        if asked.feature not in known:
+            raise ConfigError(f"there is no feature {asked.feature}{_nearest(asked.feature, known)}")
+        if asked.asset is not None and asked.feature not in self.asset_features:
+            raise ConfigError(f"{asked.feature} is a feature of the market, not of {asked.asset}: leave that out")
+        if asked.asset is not None and asked.asset not in names:
+            raise ConfigError(f"there is no asset {asked.asset}{_nearest(asked.asset, names)}")
+        if asked.feature in self.asset_features:
+            column = self.asset_features.index(asked.feature)
+            chosen = listed.clone()
+            if asked.asset is not None:
+                chosen &= torch.arange(len(names)) == names.index(asked.asset)
+            before = float(assets[0, chosen, column].mean()) if bool(chosen.any()) else 0.0
+            assets[0, chosen, column] = asked.value
+        elif asked.feature in self.market_features:
+            column = self.market_features.index(asked.feature)
+            before = float(market[0, column])
+            market[0, column] = asked.value
+        else:
+            column = len(self.run.assets) + REWARD_STATE.index(asked.feature)
+            before = float(portfolio[0, column])
+            portfolio[0, column] = asked.value
+        decision: Decision = decide(self.policy, States(assets, market, portfolio, states.complete))
+        return Altered(**vars(self._move(states, decision)), asked=asked, before=before)
+
+    def _move(self, states: States, decision: Decision) -> Move:
+        """Where a decision goes from what is held."""
+        centre = decision.distribution.centre()[0]
+        return Move(
+            gate=dict(zip(self.policy.names, decision.gate[0].tolist(), strict=True)),
+            trade_rate=float(decision.trade_rate),
+            target=dict(zip(self.run.assets, centre.tolist(), strict=True)),
+            traded=0.5 * float((centre - states.weights[0]).abs().sum()),
+        )
+
+
+def explain_dates(
+    path: Path, overrides: Mapping[str, object], dates: Sequence[str], asked: Sequence[Asked] = ()
+) -> list[Reasons]:
+    """Take apart decisions of a trained agent in its test window.
+
+    The window is read for that, and the reading is counted where this agent has none on file.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint file, or a run folder (its best by validation, or its latest without one).
+    overrides : mapping
+        As in `opened.open_for_judging`.
+    dates : sequence of str
+        YYYY-MM-DD; a day without trading stands for the next one with.
+    asked : sequence of Asked
+        Changes to try.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, MarketError
+    """
+    wanted = [_date(text) for text in dates]
+    checkpoint, materials, device = open_for_judging(path, overrides)
+    config, window = materials.config, materials.split.test
+    policy, process = policy_of(checkpoint, device), materials.held_out_process()
+    steps = _steps(process, window, wanted)
+    agent, beside = AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)
+    runs = run_backtests(process, window, [agent, beside])
+    identity, panel = policy_identity(policy), materials.panel.sha256
+    if not any(reading.judged == identity for reading in readings_of(ledger_of(config), panel)):
+        count_reading(config, panel, identity, runs, path)
+    explainer = Explainer(policy, process, materials.features, window, runs[0])
+    return [explainer.explain(step, asked) for step in steps]
+
+
+def asked_of(text: str) -> Asked:
+    """Read `FEATURE=VALUE` or `ASSET:FEATURE=VALUE`.
+
+    Raises
+    ------
+    ConfigError
+    """
+    name, sign, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not sign or not name or not math.isfinite(value):
+        raise ConfigError(f"{text!r} is no change to try: write FEATURE=VALUE or ASSET:FEATURE=VALUE, as in trend=0")
+    asset, colon, feature = name.rpartition(":")
+    return Asked(feature, value, asset if colon else None)
+
+
+def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
+    """Decisions that filled on these days, or on the next day of trading."""
+    bars = process.decision_bars(window)
+    dates = process.panel.dates[bars.start : bars.stop]
+    for date in wanted:
+        if not dates[0] <= date <= dates[-1]:
+            raise ConfigError(f"{date} is no date of the evaluation, which decides from {dates[0]} to {dates[-1]}")
+    return [int(np.searchsorted(dates, date)) for date in wanted]
+
+
+def _date(text: str) -> np.datetime64:
+    try:
+        return np.datetime64(dt.date.fromisoformat(text), "D")
+    except ValueError:
+        raise ConfigError(f"{text!r} is no date: write it as 2020-03-16") from None
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

@@ -1,0 +1,99 @@
+"""Who reads the test window: what is judged, as the ledger of readings knows it, and what it counts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import inspect
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config, config_hash
+from finflow.errors import EvidenceError
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
+from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.strategies.strategy import Strategy
+
+
+def ledger_of(config: Config) -> Path:
+    """Where the readings are kept: ``output.readings``, or a file in ``output.logs_dir``."""
+    return config.output.readings or config.output.logs_dir / FILE
+
+
+def policy_identity(policy: ExpertPolicy) -> str:
+    """SHA-256 of a policy's weights: the same agent, wherever its checkpoint lies."""
+    digest = hashlib.sha256(b"policy")
+    for name, tensor in sorted(policy.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def strategy_identity(strategy: Strategy) -> str:
+    """SHA-256 of a rule: its name, kind and plain settings; of a user's own, its source as well."""
+    kind = type(strategy)
+    own = getattr(strategy, "__dict__", {})
+    settings = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | None)}
+    digest = hashlib.sha256(b"strategy")
+    digest.update(json.dumps([strategy.name, kind.__module__, kind.__qualname__, settings], sort_keys=True).encode())
+    if kind.__module__.partition(".")[0] != "finflow":
+        try:
+            digest.update(Path(inspect.getfile(kind)).read_bytes())
+        except (OSError, TypeError):
+            digest.update(b"source unknown")
+    return digest.hexdigest()
+
+
+def count_reading(config: Config, panel: str, judged: str, runs: Sequence[Backtest], folder: Path) -> Tries:
+    """Record that the test window was read, and say what had been tried on it before.
+
+    Parameters
+    ----------
+    config : Config
+    panel : str
+        SHA-256 of the panel.
+    judged : str
+        From `policy_identity` or `strategy_identity`.
+    runs : sequence of Backtest
+        What was played, the judged one first.
+    folder : Path
+        Of the run.
+
+    Raises
+    ------
+    EvidenceError, OutputError
+        If the ledger is damaged, or cannot be written.
+    """
+    path, first = ledger_of(config), runs[0]
+    before = readings_of(path, panel)
+    reading = Reading(
+        panel=panel,
+        judged=judged,
+        name=first.name,
+        compared=tuple(run.name for run in runs[1:]),
+        configuration=config_hash(config),
+        configurations=config.evaluation.configurations_tried,
+        window=(str(first.dates[0]), str(first.dates[-1])),
+        active_sharpe=_active_sharpe(runs),
+        run=str(folder),
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    )
+    record(path, reading)
+    return tries_of(before, judged, config.evaluation.configurations_tried)
+
+
+def _active_sharpe(runs: Sequence[Backtest]) -> float | None:
+    """Sharpe ratio of the judged return over equal weight's, a bar; None where there is none."""
+    baseline = next((run for run in runs[1:] if run.name == BASELINE), None)
+    if baseline is None:
+        return None
+    try:
+        return track_of(runs[0].returns - baseline.returns).sharpe
+    except EvidenceError:
+        return None

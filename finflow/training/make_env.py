@@ -1,0 +1,104 @@
+"""A configuration's environment in one line, for agents and libraries of a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import overload
+
+from finflow.config import Config, load_config
+from finflow.env.portfolio_env import PortfolioEnv
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import ConfigError
+from finflow.training.data.training_data import prepare
+from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.phases.training_state import ONLINE
+
+SPLITS = ("train", "validation", "test")
+
+
+@overload
+def make_env(
+    config: Config | Path | str | None = ...,
+    split: str = ...,
+    num_envs: None = ...,
+    *,
+    whole_window: bool | None = ...,
+    random_portfolios: bool = ...,
+    final_evaluation: bool = ...,
+) -> PortfolioEnv: ...
+
+
+@overload
+def make_env(
+    config: Config | Path | str | None = ...,
+    split: str = ...,
+    *,
+    num_envs: int,
+    whole_window: bool | None = ...,
+    random_portfolios: bool = ...,
+    final_evaluation: bool = ...,
+) -> PortfolioVectorEnv: ...
+
+
+def make_env(
+    config: Config | Path | str | None = None,
+    split: str = "train",
+    num_envs: int | None = None,
+    *,
+    whole_window: bool | None = None,
+    random_portfolios: bool = False,
+    final_evaluation: bool = False,
+) -> PortfolioEnv | PortfolioVectorEnv:
+    """Make the environment of a configuration: its prices, features, costs, limits and reward.
+
+    Parameters
+    ----------
+    config : Config, path of a YAML file, or None for the defaults
+    split : str
+        ``train``, ``validation`` or ``test``: the window that episodes stay within. In ``train`` they have the worlds
+        of the configuration (``worlds.*``), where it has any.
+    num_envs : int, optional
+        Portfolios of a ``PortfolioVectorEnv``; one ``PortfolioEnv`` when left out.
+    whole_window : bool, optional
+        Whether an episode is the whole window; otherwise it is ``env.episode_length`` decisions from a random start.
+        When left out: random starts for ``train``, the whole window for the others.
+    random_portfolios : bool
+        Start from random portfolios, not from cash.
+    final_evaluation : bool
+        Needed for ``test``, and for nothing else: that this is the last look, after everything has been chosen.
+
+    Raises
+    ------
+    ConfigError
+        If the split is not one of the three, or ``test`` is asked for without ``final_evaluation``.
+    MarketError
+        If prices are missing, wrong or too few.
+
+    Examples
+    --------
+    >>> import finflow
+    >>> env = finflow.make_env(split="validation")
+    >>> observation, info = env.reset(seed=0)
+    >>> len(env.action_space.low)  # 20 stocks and cash
+    21
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
+    if split == "test" and not final_evaluation:
+        raise ConfigError(
+            "the test window is for the final evaluation alone: choose by split='validation', and pass "
+            "final_evaluation=True when nothing is left to be chosen"
+        )
+    materials = prepare(config if isinstance(config, Config) else load_config(config))
+    process, worlds = materials.process, None
+    window: range | tuple[range, ...] = getattr(materials.split, split)
+    if split == "test":
+        process = materials.held_out_process()
+    if split == "train":
+        process, window = materials.learning.process, materials.windows(ONLINE)
+        worlds = episode_worlds(materials.config, process, ONLINE)
+    whole = split != "train" if whole_window is None else whole_window
+    length = None if whole else materials.config.env.episode_length
+    if num_envs is None:
+        return PortfolioEnv(process, window, length, random_portfolios, worlds=worlds)
+    return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios, worlds=worlds)
