@@ -29,7 +29,7 @@ from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 
 SECONDS = 1.0  # of each contender in each round
 VECTORS = (64, 1024, 4096)
@@ -98,7 +98,7 @@ def single_rate(env: gym.Env[Any, Any], action: Any) -> Callable[[], Rate]:
     return measure
 
 
-def peer(materials: Materials) -> gym.Env[Any, Any] | None:
+def peer(training_data: TrainingData) -> gym.Env[Any, Any] | None:
     """gym-trading-env on one asset with as many features, where it is installed."""
     if importlib.util.find_spec("gym_trading_env") is None:
         return None
@@ -107,9 +107,9 @@ def peer(materials: Materials) -> gym.Env[Any, Any] | None:
     with warnings.catch_warnings():  # its import turns every warning of the process into an error
         from gym_trading_env.environments import TradingEnv
 
-    close = materials.panel.close[:, 0]
-    frame = pd.DataFrame({"close": close}, index=pd.DatetimeIndex(materials.panel.dates))
-    features = materials.process.asset_features[:, 0, :-1]
+    close = training_data.panel.close[:, 0]
+    frame = pd.DataFrame({"close": close}, index=pd.DatetimeIndex(training_data.panel.dates))
+    features = training_data.process.asset_features[:, 0, :-1]
     for column in range(features.shape[1]):
         frame[f"feature_{column}"] = np.resize(features[:, column], len(frame))
     env: gym.Env[Any, Any] = TradingEnv(
@@ -132,8 +132,8 @@ def copy_bandwidth(size: int) -> float:
 
 def benchmark_environments(rounds: int) -> None:
     """Print steps a second of our environments and of others."""
-    materials = prepare(Config())
-    process, window, n_weights = materials.process, materials.split.train, materials.process.n_weights
+    training_data = prepare(Config())
+    process, window, n_weights = training_data.process, training_data.split.train, training_data.process.n_weights
     uniform = np.full(n_weights, 1.0 / n_weights)
     contenders: dict[str, Callable[[], Rate]] = {}
     for size in VECTORS:
@@ -144,7 +144,7 @@ def benchmark_environments(rounds: int) -> None:
     contenders["ours, single"] = single_rate(PortfolioEnv(process, window, 252), uniform)
     sync = gym.vector.SyncVectorEnv([lambda: PortfolioEnv(process, window, 252) for _ in range(64)])
     contenders["SyncVectorEnv, 64 of our single"] = vector_rate(sync, 64, n_weights)
-    other = peer(materials)
+    other = peer(training_data)
     if other is not None:
         contenders["gym-trading-env, 1 asset"] = single_rate(other, 1)
     features = process.asset_features.shape[1] * process.asset_features.shape[2] + process.market_features.shape[1]

@@ -23,7 +23,7 @@ from finflow.cores import share_cores
 from finflow.offline.collection import collect
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.training_state import seeded
 
@@ -42,16 +42,16 @@ class Ours(NamedTuple):
     update: Callable[[Batch], Any]
 
 
-def our_iql(materials: Materials) -> Ours:
+def our_iql(training_data: TrainingData) -> Ours:
     """IQL on the behaviour's transitions, as the offline phase runs it."""
-    config, device = materials.config, torch.device("cpu")
-    dataset = collect(config, materials.process, materials.split.train)
+    config, device = training_data.config, torch.device("cpu")
+    dataset = collect(config, training_data.process, training_data.split.train)
     store, market = (
         Transitions.of(dataset, device),
-        MarketTensors.of(materials.process, device, config.bcell.expert_cloning > 0.0),
+        MarketTensors.of(training_data.process, device, config.bcell.expert_cloning > 0.0),
     )
-    units = RewardUnits.of(materials.process, dataset.reward_scale, config.train.reward_reference, device)
-    learner = IQL(portfolio_networks(materials.shape, config.bcell, seeded(0, 0)), config.bcell, device)
+    units = RewardUnits.of(training_data.process, dataset.reward_scale, config.train.reward_reference, device)
+    learner = IQL(portfolio_networks(training_data.shape, config.bcell, seeded(0, 0)), config.bcell, device)
     noise, epochs, updates = seeded(0, 1), Epochs(config, dataset), itertools.count()
 
     def draw() -> Batch:
@@ -69,14 +69,14 @@ def benchmark_offline(rounds: int, peer_python: str | None) -> None:
     torch.set_num_threads(1)
     share_cores()  # one thread for all
     config = load_config(None, {"train.offline_batch_size": BATCH}, {})
-    materials = prepare(config)
-    ours = our_iql(materials)
+    training_data = prepare(config)
+    ours = our_iql(training_data)
     batches = [ours.draw() for _ in range(N_BATCHES)]
     contenders = {
         OURS: contender(lambda step: ours.update(batches[step % N_BATCHES])),
         MADE: contender(lambda step: ours.update(ours.draw())),
     }
-    process = materials.process
+    process = training_data.process
     assets = process.asset_features.shape[1] * process.asset_features.shape[2]
     observation = assets + process.market_features.shape[1] + process.portfolio_size
     sizes = (observation, process.n_weights, BATCH)

@@ -22,7 +22,7 @@ from finflow.cores import share_cores
 from finflow.offline.collection import collect
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.finetune import CoveragePool
 from finflow.training.phases.training_state import seeded
 
@@ -38,17 +38,17 @@ python -m venv sb3env && sb3env/bin/pip install torch==2.13.0 stable-baselines3=
 python scripts/benchmark.py online --peer-python d3env/bin/python --sb3-python sb3env/bin/python"""
 
 
-def our_updates(materials: Materials) -> tuple[Contender, Contender]:
+def our_updates(training_data: TrainingData) -> tuple[Contender, Contender]:
     """The online update on the behaviour's transitions: on batches that are ready, and with their making."""
-    config, device = materials.config, torch.device("cpu")
-    dataset = collect(config, materials.process, materials.split.train)
+    config, device = training_data.config, torch.device("cpu")
+    dataset = collect(config, training_data.process, training_data.split.train)
     store, market = (
         Transitions.of(dataset, device),
-        MarketTensors.of(materials.process, device, config.bcell.expert_cloning > 0.0),
+        MarketTensors.of(training_data.process, device, config.bcell.expert_cloning > 0.0),
     )
-    units = RewardUnits.of(materials.process, dataset.reward_scale, config.train.reward_reference, device)
-    agent, noise = BCell(materials.shape, config.bcell, seeded(0, 0), device), seeded(0, 1)
-    pool = CoveragePool(0, materials.process.n_weights, device)
+    units = RewardUnits.of(training_data.process, dataset.reward_scale, config.train.reward_reference, device)
+    agent, noise = BCell(training_data.shape, config.bcell, seeded(0, 0), device), seeded(0, 1)
+    pool = CoveragePool(0, training_data.process.n_weights, device)
 
     def draw() -> tuple[Batch, CoverageProposals]:
         batch = make_batch(store.draw(BATCH, noise), market, units, noise, config.train.observation_noise)
@@ -66,12 +66,12 @@ def benchmark_online(rounds: int, d3rlpy_python: str | None, sb3_python: str | N
     """Print updates a second of all, the bounds of their arithmetic, and ours over each peer's."""
     torch.set_num_threads(1)
     share_cores()  # one thread for all: what a second core brings is not measured here
-    materials = prepare(load_config(None, {"train.online_batch_size": BATCH}, {}))
-    without = replace(materials, config=load_config(None, {"bcell.cql_alpha": 0.0}, {}))
+    training_data = prepare(load_config(None, {"train.online_batch_size": BATCH}, {}))
+    without = replace(training_data, config=load_config(None, {"bcell.cql_alpha": 0.0}, {}))
     contenders: dict[str, Contender] = {}
-    contenders[CQL], contenders[MADE] = our_updates(materials)
+    contenders[CQL], contenders[MADE] = our_updates(training_data)
     contenders[PLAIN], contenders[PLAIN_MADE] = our_updates(without)
-    process = materials.process
+    process = training_data.process
     features = process.asset_features.shape[1] * process.asset_features.shape[2] + process.market_features.shape[1]
     sizes = (features + process.portfolio_size, process.n_weights, BATCH)
     peers = {}
@@ -84,7 +84,7 @@ def benchmark_online(rounds: int, d3rlpy_python: str | None, sb3_python: str | N
     rates, gemm = measure(contenders, rounds)
     for peer in peers.values():
         peer.close()
-    print(f"batch {BATCH}, hidden {materials.config.bcell.hidden_dim}, float32, one thread, {rounds} rounds")
+    print(f"batch {BATCH}, hidden {training_data.config.bcell.hidden_dim}, float32, one thread, {rounds} rounds")
     print_rates(contenders, rates, gemm)
     for ours, name, goal in GOALS:
         if name in peers:

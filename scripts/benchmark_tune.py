@@ -71,9 +71,9 @@ def _bare(tuning: Tuning, folder: Path) -> tuple[float, float]:
     rare = {"save_latest": False, "max_checkpoints": 0, "checkpoint_interval": 10**9, "checkpoint_updates": 10**9}
     train = tuning.config.train.model_copy(update=rare)
     config = tuning.config.model_copy(update={"output": output, "train": train, "tune": TuneConfig()})
-    materials = tuning.arena.materials(fold, config)
+    training_data = tuning.arena.training_data(fold, config)
     began = time.perf_counter(), time.process_time()
-    trainer = FinFlowTrainer(config, materials=materials, progress=Meter(None))
+    trainer = FinFlowTrainer(config, training_data=training_data, progress=Meter(None))
     trainer.train_iql()
     trainer.finetune()
     return time.perf_counter() - began[0], time.process_time() - began[1]

@@ -116,13 +116,13 @@ def places(members: NDArray[np.int64], n_weights: int) -> NDArray[np.int64]:
     return np.concatenate([members, cash], axis=-1)
 
 
-def narrowed(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
+def gather_assets(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
     """Portfolios (N, K) of which nothing lies outside, as portfolios of their sub-universes, (N, n + 1)."""
     found: FloatArray = np.take_along_axis(weights, places(members, weights.shape[-1]), axis=-1)
     return found
 
 
-def widened(weights: FloatArray, members: NDArray[np.int64], n_weights: int) -> FloatArray:
+def scatter_assets(weights: FloatArray, members: NDArray[np.int64], n_weights: int) -> FloatArray:
     """Portfolios of sub-universes (N, n + 1) among all K weights, with nothing outside."""
     wide = np.zeros((len(weights), n_weights), dtype=weights.dtype)
     np.put_along_axis(wide, places(members, n_weights), weights, axis=-1)
@@ -134,7 +134,7 @@ def restricted(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
 
     The share of cash stays; what lies in the assets inside is scaled to the rest, or equal there where it is nothing.
     """
-    inside = narrowed(weights, members)
+    inside = gather_assets(weights, members)
     cash = inside[..., -1:]
     risky = inside[..., :-1]
     total = risky.sum(axis=-1, keepdims=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess, PortfolioState, Step
-from finflow.env.episode_worlds import Draws, EpisodeWorlds, widened
+from finflow.env.episode_worlds import Draws, EpisodeWorlds, scatter_assets
 from finflow.env.objective import COMPONENTS
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
@@ -114,20 +114,18 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.copy = copy
         self._written: dict[str, Any] | None = None
         self.compiled = compile_process(self.process) if compiled else None
-        stretches = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
-        longest = max(len(bars) for bars in stretches)
+        segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
+        longest = max(len(bars) for bars in segments)
         self.episode_length = longest if episode_length is None else episode_length
         if longest < max(self.episode_length, 1):
             raise MarketError(
                 f"the window has {longest} bars to decide at, fewer than env.episode_length "
                 f"({self.episode_length}); move its dates or shorten the episodes"
             )
-        self.bars = np.concatenate([np.arange(bars.start, bars.stop) for bars in stretches])
+        self.bars = np.concatenate([np.arange(bars.start, bars.stop) for bars in segments])
         # the last bar of a window has no decision, so that two windows never touch
         self._inside = np.isin(np.arange(len(process.growth) + 1), self.bars)
-        self._starts = np.concatenate(
-            [np.arange(bars.start, bars.stop - self.episode_length + 1) for bars in stretches]
-        )
+        self._starts = np.concatenate([np.arange(bars.start, bars.stop - self.episode_length + 1) for bars in segments])
         self.random_portfolios = random_portfolios
         self.num_envs = num_envs
         self.single_observation_space = observation_space(process)
@@ -242,7 +240,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             return draw_coverage(self.np_random, count, self.process.n_weights)[0]
         inside = members[worlds.universe]
         weights, _ = draw_coverage(self.np_random, count, inside.shape[1] + 1)
-        return widened(weights, inside, self.process.n_weights)
+        return scatter_assets(weights, inside, self.process.n_weights)
 
     def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the next steps depend on: arrays by name, and the generator's state."""

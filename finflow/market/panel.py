@@ -176,7 +176,7 @@ class MarketPanel:
         return self._rows(slice(start, stop))
 
     def spliced(self, pieces: Sequence[range]) -> MarketPanel:
-        """Some stretches of bars joined to one panel, as if what lies between them had never been.
+        """Some segments of bars joined to one panel, as if what lies between them had never been.
 
         From each join on, an asset's prices are scaled so that it did not move over the join (its volume too, so that
         the money traded stays what it was): no return of a bar that was left out can be read off the prices that are

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision_process import DecisionProcess, PortfolioState, WorldState
-from finflow.env.episode_worlds import Draws, EpisodeWorlds, narrowed, restricted, widened
+from finflow.env.episode_worlds import Draws, EpisodeWorlds, gather_assets, restricted, scatter_assets
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
@@ -102,7 +102,7 @@ class Behaviour:
         inside = self._inside(state)
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
         if inside is not None:
-            weights = narrowed(weights, inside)
+            weights = gather_assets(weights, inside)
         aim = smooth(self._aims(state, inside), AIM_SMOOTHING)
         wanted = weights + habits.trade_rate[:, None] * (aim - weights)
         noise = habits.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
@@ -114,7 +114,7 @@ class Behaviour:
         elsewhere, _ = draw_coverage(self.rng, *weights.shape)
         chosen = np.where(thrown[:, None], elsewhere, targets)
         if inside is not None:
-            chosen = widened(chosen, inside, self.process.n_weights)
+            chosen = scatter_assets(chosen, inside, self.process.n_weights)
         return chosen, np.where(thrown, COVERAGE, habits.source)
 
     def _aims(self, state: PortfolioState, inside: NDArray[np.int64] | None) -> NDArray[np.float64]:

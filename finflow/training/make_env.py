@@ -89,16 +89,16 @@ def make_env(
             "the test window is for the final evaluation alone: choose by split='validation', and pass "
             "final_evaluation=True when nothing is left to be chosen"
         )
-    materials = prepare(config if isinstance(config, Config) else load_config(config))
-    process, worlds = materials.process, None
-    window: range | tuple[range, ...] = getattr(materials.split, split)
+    training_data = prepare(config if isinstance(config, Config) else load_config(config))
+    process, worlds = training_data.process, None
+    window: range | tuple[range, ...] = getattr(training_data.split, split)
     if split == "test":
-        process = materials.held_out_process()
+        process = training_data.held_out_process()
     if split == "train":
-        process, window = materials.learning.process, materials.windows(ONLINE)
-        worlds = episode_worlds(materials.config, process, ONLINE)
+        process, window = training_data.learning.process, training_data.windows(ONLINE)
+        worlds = episode_worlds(training_data.config, process, ONLINE)
     whole = split != "train" if whole_window is None else whole_window
-    length = None if whole else materials.config.env.episode_length
+    length = None if whole else training_data.config.env.episode_length
     if num_envs is None:
         return PortfolioEnv(process, window, length, random_portfolios, worlds=worlds)
     return PortfolioVectorEnv(process, window, num_envs, length, random_portfolios, worlds=worlds)

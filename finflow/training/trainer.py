@@ -31,7 +31,7 @@ from finflow.training.checkpoints.manifest import MANIFEST, manifest_text
 from finflow.training.checkpoints.run_resolver import run_folder_of
 from finflow.training.checkpoints.runtime import changed, runtime
 from finflow.training.data.offline_data import CARD, OfflineData, offline_data
-from finflow.training.data.training_data import Materials, choose_device, prepare
+from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.held_out import Outcome, evaluate_agent
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import METRICS, RunLog
@@ -58,7 +58,7 @@ class FinFlowTrainer:
     pretrained : Path, optional
         A checkpoint of the offline phase's end, to start the online phase from; or a checkpoint of either phase from
         another market, of as many assets as that had: its networks go on learning online in this one.
-    materials : Materials, optional
+    training_data : TrainingData, optional
         The market to learn in, such as a fold's; that of the configuration when left out.
     progress : ProgressDisplay, optional
         Shows how far it is; one on standard output when left out.
@@ -86,7 +86,7 @@ class FinFlowTrainer:
         config: Config,
         resume: Path | None = None,
         pretrained: Path | None = None,
-        materials: Materials | None = None,
+        training_data: TrainingData | None = None,
         progress: ProgressDisplay | None = None,
         on_validation: OnValidation | None = None,
     ) -> None:
@@ -94,11 +94,11 @@ class FinFlowTrainer:
         torch.set_num_threads(config.train.threads)
         self.device = choose_device(config.train.device)
         checkpoint = self._read(resume or pretrained, exact=pretrained is None)
-        self.materials = prepare(config) if materials is None else materials
+        self.training_data = prepare(config) if training_data is None else training_data
         self._moves = False
         if checkpoint is not None:
             self._moves = self._is_elsewhere(checkpoint, may_move=pretrained is not None)
-            check_same_features(checkpoint, self.materials.features)
+            check_same_features(checkpoint, self.training_data.features)
         self._offline_data: OfflineData | None = None
         self._start_from = checkpoint
         self._branches = resume is not None
@@ -131,7 +131,7 @@ class FinFlowTrainer:
         recollect : bool
             Collect even where the file is there, and write over it.
         """
-        self._offline_data = offline_data(self.config, self.materials, path, recollect)
+        self._offline_data = offline_data(self.config, self.training_data, path, recollect)
         return self._offline_data.dataset
 
     def train_iql(self) -> dict[str, float]:
@@ -201,7 +201,7 @@ class FinFlowTrainer:
         """The run, made when it is first needed."""
         if self._run is None:
             data, checkpoint = self._data(), self._start_from
-            state = start_offline(self.config, self.materials, self.device, len(data))
+            state = start_offline(self.config, self.training_data, self.device, len(data))
             if checkpoint is not None and self._moves:
                 self._carry_over(state, checkpoint)
             elif checkpoint is not None:
@@ -211,12 +211,12 @@ class FinFlowTrainer:
             CheckpointFolder(self.run_folder / MODELS).sweep()
             write_atomically(self.run_folder / CONFIG, dump_run(self.config))
             write_atomically(self.run_folder / CARD, card_file(data))
-            write_atomically(self.run_folder / MANIFEST, manifest_text(self.materials, self.device))
+            write_atomically(self.run_folder / MANIFEST, manifest_text(self.training_data, self.device))
             progress = self._progress or ProgressDisplay()
             progress.write_to(log.console)
             for line in self._warnings:
                 log.console(line)
-            if unlisted := self.materials.unlisted():
+            if unlisted := self.training_data.unlisted():
                 progress.note(gaps_line(unlisted))
             if checkpoint is not None:
                 self._bring_best(state, checkpoint, progress)
@@ -225,7 +225,7 @@ class FinFlowTrainer:
                     progress.note(line)
             self._run = TrainingRun(
                 self.config,
-                self.materials,
+                self.training_data,
                 self.device,
                 state,
                 self.run_folder,
@@ -255,10 +255,10 @@ class FinFlowTrainer:
     def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Put a checkpoint's state into the one just made."""
         if checkpoint.counters["phase"] == ONLINE:
-            state.bcell, state.world = start_online(self.config, self.materials, self.device)
+            state.bcell, state.world = start_online(self.config, self.training_data, self.device)
             state.learner = state.behaviour_returns = None
         try:
-            if shape_of(checkpoint.facts) != self.materials.shape:
+            if shape_of(checkpoint.facts) != self.training_data.shape:
                 raise CheckpointError("its networks have other sizes")
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
         except CheckpointError as error:
@@ -275,7 +275,7 @@ class FinFlowTrainer:
         CheckpointError
             If it is and may not be, or if there is no online phase to start from it.
         """
-        if checkpoint.facts["market"] != self.materials.process.panel.sha256:
+        if checkpoint.facts["market"] != self.training_data.process.panel.sha256:
             if not may_move:
                 raise CheckpointError(
                     f"{checkpoint.path} was trained on other prices than the configured market has now"
@@ -287,11 +287,11 @@ class FinFlowTrainer:
 
     def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Begin the online phase with the networks of another market's checkpoint; all else begins afresh."""
-        if shape_of(checkpoint.facts) != self.materials.shape:
+        if shape_of(checkpoint.facts) != self.training_data.shape:
             raise CheckpointError(
                 f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
             )
-        bcell, world = start_online(self.config, self.materials, self.device)
+        bcell, world = start_online(self.config, self.training_data, self.device)
         carry_over(checkpoint, bcell)
         state.learner = state.behaviour_returns = None
         state.bcell, state.world = bcell, world
@@ -342,7 +342,7 @@ class FinFlowTrainer:
         if run.state.learner is None:
             raise FinflowError("there is nothing to hand over: the offline phase left no networks")
         self._keep_pretrained(run)
-        bcell, world = start_online(self.config, self.materials, self.device)
+        bcell, world = start_online(self.config, self.training_data, self.device)
         bcell.seed_from(run.state.learner)
         run.state.learner = run.state.behaviour_returns = None
         run.state.bcell, run.state.world = bcell, world
@@ -360,7 +360,7 @@ class FinFlowTrainer:
             path = run.checkpoints.path(LATEST)
         run.progress.message("judging the best checkpoint on the test window")
         with stopping_at_once():
-            return evaluate_agent(self.materials, read_checkpoint(path), self.device, self.run_folder)
+            return evaluate_agent(self.training_data, read_checkpoint(path), self.device, self.run_folder)
 
     def _read(self, path: Path | None, exact: bool) -> Checkpoint | None:
         """Read the checkpoint to start from, if there is one, and see that it fits."""

@@ -36,12 +36,12 @@ def train_and_look(config: Config) -> dict[str, Any]:
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
     trainer.finetune()
-    materials = trainer.materials
-    windows = {"training": materials.split.train, "validation": materials.split.validation}
-    fitted = materials.features.fitted
+    training_data = trainer.training_data
+    windows = {"training": training_data.split.train, "validation": training_data.split.validation}
+    fitted = training_data.features.fitted
     if fitted is None:
         raise EvidenceError("nothing was fitted on this market, and so it has no crisis score")
-    found = {name: gate_on(trainer.policy, materials.process, one, fitted.crisis) for name, one in windows.items()}
+    found = {name: gate_on(trainer.policy, training_data.process, one, fitted.crisis) for name, one in windows.items()}
     return {"gate": found, "seconds": {"processor": round(time.process_time() - began, 1)}}
 
 

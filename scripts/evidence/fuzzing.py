@@ -27,7 +27,7 @@ from finflow.guard.checkpoint_folder import LATEST, MODELS, PRETRAINED, Checkpoi
 from finflow.guard.state_capture import restore
 from finflow.tensor_file import KEY, file_content, read_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, stored_config
-from finflow.training.data.training_data import Materials
+from finflow.training.data.training_data import TrainingData
 from finflow.training.phases.training_state import start_offline, start_online
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
@@ -183,7 +183,7 @@ def fuzz(folder: Path, cases: int) -> dict[str, Any]:
     models = CheckpointFolder(trainer.run_folder / MODELS)
     originals = [models.path(name).read_bytes() for name in (PRETRAINED, LATEST)]
     transitions = len(trainer.collect_offline_data())
-    return Fuzzer(folder, originals, config, trainer.materials, transitions).run(cases)
+    return Fuzzer(folder, originals, config, trainer.training_data, transitions).run(cases)
 
 
 class Fuzzer:
@@ -196,23 +196,23 @@ class Fuzzer:
     originals : sequence of bytes
         Whole checkpoints of one configuration.
     config : Config
-    materials : Materials
+    training_data : TrainingData
         Of that configuration.
     transitions : int
         Of its behaviour data.
     """
 
     def __init__(
-        self, folder: Path, originals: list[bytes], config: Config, materials: Materials, transitions: int
+        self, folder: Path, originals: list[bytes], config: Config, training_data: TrainingData, transitions: int
     ) -> None:
         self.path = folder / "checkpoint.safetensors"
         self.base = folder / "original.safetensors"
         self.originals = originals
         device = torch.device("cpu")
-        self.states = {"offline": start_offline(config, materials, device, transitions)}
-        self.states["online"] = start_offline(config, materials, device, transitions)
+        self.states = {"offline": start_offline(config, training_data, device, transitions)}
+        self.states["online"] = start_offline(config, training_data, device, transitions)
         online = self.states["online"]
-        online.bcell, online.world = start_online(config, materials, device)
+        online.bcell, online.world = start_online(config, training_data, device)
         online.learner = online.behaviour_returns = None
         self.events: list[str] = []
         self.watching = False

@@ -140,7 +140,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     checkpoint = read_checkpoint(path)
     seconds = round(time.process_time() - began, 1)
     device = choose_device(config.train.device)
-    process = process_on(training.materials(plan.panel), plan.panel)
+    process = process_on(training.training_data(plan.panel), plan.panel)
     policy = policy_of(checkpoint, device)
     strategies = [AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)]
     agent, equal = run_backtests(process, cut.tests[0], strategies)
@@ -163,7 +163,7 @@ def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     began = time.process_time()
     plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut = plan.folds[fold - 1]
-    process = process_on(plan.training(cut, config.train.seed).materials(plan.panel), plan.panel)
+    process = process_on(plan.training(cut, config.train.seed).training_data(plan.panel), plan.panel)
     names = dict.fromkeys((BASELINE, *COMPARED))
     played = run_backtests(process, cut.tests[0], [named_strategy(name, config.evaluation) for name in names])
     return {

@@ -19,7 +19,7 @@ import numpy as np
 from finflow.config import Config, changed_config
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from finflow.training.phases.training_state import ONLINE
 from finflow.training.trainer import FinFlowTrainer
@@ -77,14 +77,14 @@ def hand_over_variants(seeds: int, markets: Sequence[str] = tuple(MARKETS)) -> l
 def pretrain_and_branch(config: Config) -> dict[str, Any]:
     """Pretrain, and fine-tune from there in every way of `DEVICES`; what the policy was worth at each look."""
     began = time.process_time()
-    materials = prepare(config)
-    judge, unit = _judge(materials)
-    trainer = FinFlowTrainer(config, materials=materials)
+    training_data = prepare(config)
+    judge, unit = _judge(training_data)
+    trainer = FinFlowTrainer(config, training_data=training_data)
     trainer.train_iql()
     start = CheckpointFolder(trainer.run_folder / MODELS).path(LATEST)
     curves: dict[str, list[list[float]]] = {}
     for name, overrides in DEVICES.items():
-        curves[name] = _fine_tuned(changed_config(config, overrides), start, materials, judge, whole=not overrides)
+        curves[name] = _fine_tuned(changed_config(config, overrides), start, training_data, judge, whole=not overrides)
     return {
         "market": config.market.source if config.market.source == "embedded" else config.market.synthetic.kind,
         "unit": unit,
@@ -97,7 +97,9 @@ class _Enough(Exception):
     """The first part of a fine-tuning is over."""
 
 
-def _fine_tuned(config: Config, start: Path, materials: Materials, judge: Judge, whole: bool) -> list[list[float]]:
+def _fine_tuned(
+    config: Config, start: Path, training_data: TrainingData, judge: Judge, whole: bool
+) -> list[list[float]]:
     """Updates and worth at each look of a fine-tuning from a pretrained checkpoint."""
     train = config.train
     total = train.online_episodes * config.env.episode_length // train.n_envs * train.updates_per_vector_step
@@ -112,7 +114,7 @@ def _fine_tuned(config: Config, start: Path, materials: Materials, judge: Judge,
         if not first and not whole:
             raise _Enough
 
-    trainer = FinFlowTrainer(config, pretrained=start, materials=materials, on_validation=look)
+    trainer = FinFlowTrainer(config, pretrained=start, training_data=training_data, on_validation=look)
     try:
         trainer.finetune()
     except _Enough:
@@ -120,11 +122,11 @@ def _fine_tuned(config: Config, start: Path, materials: Materials, judge: Judge,
     return curve
 
 
-def _judge(materials: Materials) -> tuple[Judge, str]:
+def _judge(training_data: TrainingData) -> tuple[Judge, str]:
     """What a backtest of the validation window is worth, and what that is called."""
-    if materials.config.market.source == "embedded":
+    if training_data.config.market.source == "embedded":
         return lambda run: sharpe(run.returns, run.cash_returns), "Sharpe ratio"
-    return judge_of(materials), "score"
+    return judge_of(training_data), "score"
 
 
 def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:

@@ -176,8 +176,8 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
         ``edge``, ``seed``, and ``verdicts`` as of `judge_market`.
     """
     config = load_config(None, {"evaluation.rebalance_every": EVERY}, environ={})
-    materials = prepare(config)
-    test = materials.split.test
+    training_data = prepare(config)
+    test = training_data.split.test
     bars = range(test.start - WARM_UP, test.stop)
     stamp = {"code": code_hash(), "samples": study.samples, "agent": policy is not None}
     lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()] if notes.is_file() else []
@@ -187,7 +187,7 @@ def study_markets(study: NullStudy, policy: ExpertPolicy | None, notes: Path) ->
     for edge, seed in markets:
         if (edge, seed) in known:
             continue
-        panel = permuted_panel(materials.panel, bars, seed, edge)
+        panel = permuted_panel(training_data.panel, bars, seed, edge)
         names = RULES if edge == 0.0 else ("momentum",)
         strategies: list[Strategy] = [FirstHalf(), *(named_strategy(name, config.evaluation) for name in names)]
         if policy is not None and edge == 0.0:

@@ -62,12 +62,12 @@ def pretrain_and_measure(config: Config) -> dict[str, Any]:
 
 def family_results(config: Config) -> dict[str, list[dict[str, float]]]:
     """Every variant of every family on the validation window, on the same ledger."""
-    materials = prepare(config)
+    training_data = prepare(config)
     found: dict[str, list[dict[str, float]]] = {}
     for family in FAMILIES:
-        tables = family_tables(materials.process.panel, family)
+        tables = family_tables(training_data.process.panel, family)
         rules = [FamilyRule(f"{family} {number}", table) for number, table in enumerate(tables)]
-        played = run_backtests(materials.process, materials.split.validation, rules)
+        played = run_backtests(training_data.process, training_data.split.validation, rules)
         found[family] = [
             {**summarise(run, config.objectives.cvar_alpha), "value": _mean_reward(run.rewards)} for run in played
         ]

@@ -26,7 +26,7 @@ from finflow.files import write_atomically
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.known_state import EXPECTED_RETURNS
@@ -115,7 +115,7 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
     ]
 
 
-def judge_of(materials: Materials) -> Judge:
+def judge_of(training_data: TrainingData) -> Judge:
     """What scores a backtest of the validation window; not a number where the optimum is no better than holding.
 
     Raises
@@ -123,7 +123,7 @@ def judge_of(materials: Materials) -> Judge:
     ConfigError
         If the market has no known optimum.
     """
-    process, window, config = materials.process, materials.split.validation, materials.config
+    process, window, config = training_data.process, training_data.split.validation, training_data.config
     best = optimum_of(config.market, config.env)
     names = ("equal-weight", "buy-and-hold")
     references = run_backtests(process, window, [best.policy, *(named_strategy(n, config.evaluation) for n in names)])
@@ -145,8 +145,8 @@ def traits(run: Backtest) -> dict[str, float]:
 
 def train_and_follow(config: Config) -> dict[str, Any]:
     """Train in full: seconds and score at each look, and what the last policy does."""
-    materials = prepare(config)
-    judge = judge_of(materials)
+    training_data = prepare(config)
+    judge = judge_of(training_data)
     curve: list[tuple[float, float | None]] = []
     looking, last, began = 0.0, {}, time.process_time()
 
@@ -158,7 +158,7 @@ def train_and_follow(config: Config) -> dict[str, Any]:
         last = traits(found.backtest)
         looking += time.process_time() - now
 
-    trainer = FinFlowTrainer(config, materials=materials, on_validation=look)
+    trainer = FinFlowTrainer(config, training_data=training_data, on_validation=look)
     trainer.train_iql()
     trainer.finetune()
     seconds = round(time.process_time() - began - looking, 1)

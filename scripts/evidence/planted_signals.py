@@ -96,7 +96,7 @@ def learn_and_score(config: Config) -> dict[str, Any]:
     trainer = FinFlowTrainer(config)
     trainer.train_iql()
     seconds = round(time.monotonic() - began, 1)
-    process, window = trainer.materials.process, trainer.materials.split.validation
+    process, window = trainer.training_data.process, trainer.training_data.split.validation
     best = optimum_of(config.market, config.env)
     agent = AgentStrategy(trainer.policy, trainer.device)
     classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]

@@ -150,7 +150,7 @@ def retrain(config: Config) -> dict[str, Any]:
         trainer.finetune()
         path = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
         policy = policy_of(read_checkpoint(path), trainer.device) if path.is_file() else trainer.policy
-        process, window = trainer.materials.held_out_process(), trainer.materials.split.test
+        process, window = trainer.training_data.held_out_process(), trainer.training_data.split.test
         optimum = optimum_of(config.market, config.env)
         agent = AgentStrategy(policy, trainer.device)
         classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]

@@ -115,9 +115,9 @@ def train_and_measure(config: Config) -> dict[str, Any]:
 
 def classical_results(config: Config) -> dict[str, dict[str, float]]:
     """The classical strategies on the validation window, on the same ledger."""
-    materials = prepare(config)
+    training_data = prepare(config)
     strategies = [named_strategy(name, config.evaluation) for name in COMPARED]
-    played = run_backtests(materials.process, materials.split.validation, strategies)
+    played = run_backtests(training_data.process, training_data.split.validation, strategies)
     return {run.name: summarise(run, config.objectives.cvar_alpha) for run in played}
 
 

@@ -109,10 +109,10 @@ class Learned:
 class Looking(BaseCallback):
     """Looks at the validation window now and then, off the clock, and ends the learning when its time is up."""
 
-    def __init__(self, materials: Any, mapping: str, limit: float) -> None:
+    def __init__(self, training_data: Any, mapping: str, limit: float) -> None:
         super().__init__()
-        self.materials, self.mapping, self.limit = materials, mapping, limit
-        self.judge = judge_of(materials)
+        self.training_data, self.mapping, self.limit = training_data, mapping, limit
+        self.judge = judge_of(training_data)
         self.curve: list[tuple[float, float | None]] = []
         self.last: dict[str, float] = {}
         self.off, self.began = 0.0, time.process_time()
@@ -126,7 +126,7 @@ class Looking(BaseCallback):
         """Score the policy as it is."""
         seconds, now = self.seconds, time.process_time()
         agent = Learned(self.model, self.mapping)
-        (run,) = run_backtests(self.materials.process, self.materials.split.validation, [agent])
+        (run,) = run_backtests(self.training_data.process, self.training_data.split.validation, [agent])
         value = self.judge(run)
         self.curve.append((round(seconds, 1), None if math.isnan(value) else round(value, 4)))
         self.last = traits(run)
@@ -143,7 +143,7 @@ def main() -> None:
     one_thread()
     settings, algorithm, mapping, limit = sys.argv[1:]
     config = load_config(Path(settings), environ={})
-    materials = prepare(config)
+    training_data = prepare(config)
     portfolios = make_env(config, "train", num_envs=config.train.n_envs, random_portfolios=True)
     market = Flat(SB3VecEnv(portfolios), mapping)
     chosen = {"sac": SAC, "tqc": TQC}[algorithm]
@@ -155,7 +155,7 @@ def main() -> None:
         seed=config.train.seed,
         device="cpu",
     )
-    looking = Looking(materials, mapping, float(limit))
+    looking = Looking(training_data, mapping, float(limit))
     model.learn(10**9, callback=looking)
     seconds = {"processor": round(looking.seconds, 1)}
     print(json.dumps({"seconds": seconds, "curve": looking.curve, "steps": model.num_timesteps, **looking.last}))

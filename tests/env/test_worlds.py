@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, WorldsConfig
 from finflow.env.decision_process import DecisionProcess, WorldState
-from finflow.env.episode_worlds import EpisodeWorlds, are_alike, assets_of, narrowed, restricted, widened
+from finflow.env.episode_worlds import EpisodeWorlds, are_alike, assets_of, gather_assets, restricted, scatter_assets
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 
@@ -119,9 +119,9 @@ def test_a_state_put_back_goes_on_in_the_same_worlds(process_of: Make, prices: M
 def test_portfolios_go_into_a_sub_universe_and_back() -> None:
     members = np.array([[0, 2], [1, 3]])
     inside = np.array([[0.2, 0.5, 0.3], [0.0, 0.4, 0.6]])
-    wide = widened(inside, members, 5)
+    wide = scatter_assets(inside, members, 5)
     np.testing.assert_array_equal(wide, [[0.2, 0.0, 0.5, 0.0, 0.3], [0.0, 0.0, 0.0, 0.4, 0.6]])
-    np.testing.assert_array_equal(narrowed(wide, members), inside)
+    np.testing.assert_array_equal(gather_assets(wide, members), inside)
     rule = np.array([[0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.0, 0.3, 0.0, 0.2]])
     np.testing.assert_allclose(restricted(rule, members), [[0.8 / 3, 1.6 / 3, 0.2], [0.4, 0.4, 0.2]])
 

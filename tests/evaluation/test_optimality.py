@@ -25,7 +25,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.strategies.classical import BuyAndHold, EqualWeight, InverseVolatility
 from finflow.strategies.optimal.optimal_policy import Optimum, optimum_of, plug_in
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from scripts.evidence.planted_signals import OWN
 
@@ -43,7 +43,7 @@ def settings(kind: str, seed: int) -> Config:
 
 
 @lru_cache
-def materials(kind: str, seed: int) -> Materials:
+def training_data(kind: str, seed: int) -> TrainingData:
     return prepare(settings(kind, seed))
 
 
@@ -62,7 +62,7 @@ def scores(kind: str) -> dict[str, Optimality]:
     samples: dict[str, list[Growth]] = {"plug-in": [], "agent": []}
     best = best_of(kind)
     for seed in SEEDS[kind]:
-        made = materials(kind, seed)
+        made = training_data(kind, seed)
         rate = (made.config.env.commission_bps + made.config.env.slippage_bps) * BASIS_POINT
         estimate = plug_in(kind.partition(",")[0], made.panel.close[: made.split.train_end], rate)
         policy = ExpertPolicy(made.shape._replace(hidden=32), torch.Generator().manual_seed(seed))
@@ -108,7 +108,7 @@ def test_a_market_without_an_edge_has_nothing_to_score() -> None:
 
 
 def test_the_ends_of_the_scale() -> None:
-    made, best = materials("mean-reverting", 0), best_of("mean-reverting")
+    made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
     played = [measure_growth(made.process, made.split.validation, rule, best) for rule in (EqualWeight(), best.policy)]
     assert [optimality([each]).score for each in played] == pytest.approx([0.0, 1.0])
     assert optimality(played[:1]).baseline_name == "equal-weight"
@@ -117,7 +117,7 @@ def test_the_ends_of_the_scale() -> None:
 
 
 def test_runs_side_by_side_are_scored_as_each_alone() -> None:
-    made, best = materials("mean-reverting", 0), best_of("mean-reverting")
+    made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
     window = range(made.split.validation.start, made.split.validation.start + 300)
     rules = [InverseVolatility(21, 60), best.policy, BuyAndHold(), EqualWeight()]
     known = score_runs(made.process, window, run_backtests(made.process, window, rules), best)

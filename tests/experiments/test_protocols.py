@@ -124,8 +124,8 @@ def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Call
     config = small()
     plan = plan_of(config, "cpcv")
     fold = with_a_hole(plan)
-    materials = plan.training(fold, 0).materials(plan.panel)
-    data = offline_data(config, materials).dataset
+    training_data = plan.training(fold, 0).training_data(plan.panel)
+    data = offline_data(config, training_data).dataset
     first, second = fold.pieces
     join = len(first)
     at = data.bar
@@ -134,8 +134,10 @@ def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Call
     assert (at > join).any()
     episodes = pd.Series(at).groupby(data.episode)
     assert ((episodes.max() < join) | (episodes.min() > join)).all()
-    assert materials.panel.n_bars == len(first) + len(second)
-    assert materials.split.validation == range(materials.panel.n_bars - fold.validation, materials.panel.n_bars)
+    assert training_data.panel.n_bars == len(first) + len(second)
+    assert training_data.split.validation == range(
+        training_data.panel.n_bars - fold.validation, training_data.panel.n_bars
+    )
 
 
 def test_the_test_window_is_not_even_loaded(small: Callable[..., Config]) -> None:
@@ -243,6 +245,6 @@ def test_decisions_of_a_users_own_are_refused(small: Callable[..., Config], tmp_
         plan_of(config, "walk-forward")
 
 
-def test_episodes_that_no_stretch_has_room_for_are_told(small: Callable[..., Config]) -> None:
-    with pytest.raises(FinflowError, match=r"fold \d, seed 0 cannot be trained: no stretch of the \d+ bars"):
+def test_episodes_that_no_segment_has_room_for_are_told(small: Callable[..., Config]) -> None:
+    with pytest.raises(FinflowError, match=r"fold \d, seed 0 cannot be trained: no segment of the \d+ bars"):
         plan_of(small(env__episode_length=500), "cpcv")

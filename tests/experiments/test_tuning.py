@@ -134,11 +134,11 @@ def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> Non
 def test_a_trial_that_reaches_for_the_test_window_is_stopped(tmp_path: Path) -> None:
     config = made(tmp_path)
     arena = arena_of(config, (), 6)
-    materials = arena.materials(arena.folds[0], config)
+    training_data = arena.training_data(arena.folds[0], config)
     with pytest.raises(ValueError, match="no test window"):
-        materials.held_out_process()
+        training_data.held_out_process()
     with pytest.raises(ValueError, match="no test window"):
-        FinFlowTrainer(config, materials=materials).train()
+        FinFlowTrainer(config, training_data=training_data).train()
     with pytest.raises(IndexError):
         _ = arena.panel.close[arena.panel.n_bars]
 
@@ -566,7 +566,7 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
         if len(told) == 2:
             raise RuntimeError("enough")
 
-    trainer = FinFlowTrainer(config, materials=arena.materials(arena.folds[0], config), on_validation=listen)
+    trainer = FinFlowTrainer(config, training_data=arena.training_data(arena.folds[0], config), on_validation=listen)
     with pytest.raises(RuntimeError, match="enough"):
         trainer.train_iql()
     assert told[0].phase == "offline"

@@ -29,9 +29,9 @@ from finflow.training.audit import audit_subjects as audited
 from finflow.training.audit import configuration_audit as auditing
 from finflow.training.audit import single_bar_audit as close_ups
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
-from finflow.training.data import training_data as materials
+from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.trainer import FinFlowTrainer
 
 BARS_OF, FIRST_PROBES = close_ups.bars_of, auditing.first_probes
@@ -314,18 +314,20 @@ def _fitted_on_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(panel: Any, fit: int, extra: Any = ()) -> Any:
         return compute_features(panel, panel.n_bars, extra)
 
-    monkeypatch.setattr(materials, "compute_features", late)
+    monkeypatch.setattr(training_data, "compute_features", late)
 
 
 def _moments_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = materials.equal_weight_moments
+    real = training_data.equal_weight_moments
     monkeypatch.setattr(
-        materials, "equal_weight_moments", lambda panel, fill, bars: real(panel, fill, range(bars.start, panel.n_bars))
+        training_data,
+        "equal_weight_moments",
+        lambda panel, fill, bars: real(panel, fill, range(bars.start, panel.n_bars)),
     )
 
 
 def _nothing_is_hidden_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(materials, "visible", lambda panel, split: panel)
+    monkeypatch.setattr(training_data, "visible", lambda panel, split: panel)
 
 
 def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,16 +472,16 @@ def _a_bar_too_many_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
         split = split_panel(panel, config)
         return dataclasses.replace(split, train_end=split.train_end + 1)
 
-    for module in (materials, auditing):
+    for module in (training_data, auditing):
         monkeypatch.setattr(module, "split_panel", late)
 
 
 def _held_out_scaled_on_the_test_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(self: Materials) -> DecisionProcess:
+    def late(self: TrainingData) -> DecisionProcess:
         features = compute_features(self.panel, self.split.test_end, self.config.features.extra)
         return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
 
-    monkeypatch.setattr(Materials, "held_out_process", late)
+    monkeypatch.setattr(TrainingData, "held_out_process", late)
 
 
 def _learning_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:

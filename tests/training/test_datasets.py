@@ -28,10 +28,10 @@ def called(name: str, *arguments: str) -> int:
 
 def test_a_file_is_collected_once_and_reused_then(tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, path = tiny(), tmp_path / "set.npz"
-    materials = prepare(config)
-    first = offline_data(config, materials, path)
+    training_data = prepare(config)
+    first = offline_data(config, training_data, path)
     monkeypatch.setattr(datasets, "collect", lambda *_: pytest.fail("collected again"))
-    second = offline_data(config, materials, path)
+    second = offline_data(config, training_data, path)
     assert (first.reused, second.reused) == (False, True)
     assert second.dataset.meta == first.dataset.meta
     assert "collected: " in first.lines()[0]
@@ -67,30 +67,30 @@ def test_a_file_that_would_come_out_differently_is_refused_and_collected_anew_on
     offline_data(config, prepare(config), path)
     before = path.read_bytes()
     other = tiny(**change)
-    materials = prepare(other)
+    training_data = prepare(other)
     with pytest.raises(FinflowError) as raised:
-        offline_data(other, materials, path)
+        offline_data(other, training_data, path)
     assert named in str(raised.value)
     assert "--recollect" in str(raised.value)
     assert path.read_bytes() == before
-    anew = offline_data(other, materials, path, recollect=True)
+    anew = offline_data(other, training_data, path, recollect=True)
     assert not anew.reused
     assert path.read_bytes() != before
-    assert offline_data(other, materials, path).reused
+    assert offline_data(other, training_data, path).reused
     assert json.loads(path.with_suffix(".json").read_text())["made_by"] == anew.dataset.meta["made_by"]
 
 
 def test_collecting_anew_what_fits_changes_no_bit_and_mends_a_damaged_file(tiny: Make, tmp_path: Path) -> None:
     config, path = tiny(), tmp_path / "set.npz"
-    materials = prepare(config)
-    offline_data(config, materials, path)
+    training_data = prepare(config)
+    offline_data(config, training_data, path)
     before = path.read_bytes()
     path.write_bytes(before[:1000])
     with pytest.raises(FinflowError, match="not a whole finflow dataset"):
-        offline_data(config, materials, path)
-    offline_data(config, materials, path, recollect=True)
+        offline_data(config, training_data, path)
+    offline_data(config, training_data, path, recollect=True)
     assert len(path.read_bytes()) == len(before)
-    assert offline_data(config, materials, path).reused
+    assert offline_data(config, training_data, path).reused
 
 
 def test_pretraining_shows_the_card_reuses_the_file_and_refuses_another(

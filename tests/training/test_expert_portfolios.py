@@ -44,7 +44,7 @@ def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path)
     folders = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}
     trainer = FinFlowTrainer(load_config(None, {**DEMO_SIZED, **folders}, environ={}))
     outcome = trainer.train()
-    process, window = trainer.materials.process, trainer.materials.split.validation
+    process, window = trainer.training_data.process, trainer.training_data.split.validation
     named = named_portfolios(trainer.policy, process, process.decision_bars(window))
     np.testing.assert_allclose(named.sum(axis=-1), 1.0, atol=1e-5)
     found = traits_on(trainer.policy, process, window)

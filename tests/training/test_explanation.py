@@ -18,7 +18,7 @@ from finflow.errors import ConfigError
 from finflow.evaluation.analysis.decision_explanation import Asked, as_numbers, largest_trades, lines, section
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.report.section import section_html
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.explainer import Explainer, asked_of
 from finflow.training.trainer import FinFlowTrainer
@@ -27,24 +27,24 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def materials(tiny: Callable[..., Config]) -> Materials:
+def training_data(tiny: Callable[..., Config]) -> TrainingData:
     return prepare(tiny())
 
 
-def explainer_of(materials: Materials) -> Explainer:
+def explainer_of(training_data: TrainingData) -> Explainer:
     """Of an agent that has learned nothing, but trades."""
-    policy = ExpertPolicy(materials.shape, torch.Generator().manual_seed(5))
+    policy = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5))
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(3.0)
-    process, window = materials.held_out_process(), materials.split.test
+    process, window = training_data.held_out_process(), training_data.split.test
     (run,) = run_backtests(process, window, [AgentStrategy(policy, CPU)])
-    return Explainer(policy, process, materials.features, window, run)
+    return Explainer(policy, process, training_data.features, window, run)
 
 
-def test_what_is_explained_is_what_was_decided(materials: Materials) -> None:
+def test_what_is_explained_is_what_was_decided(training_data: TrainingData) -> None:
     """Taken apart again from the tensors, in double precision, the decision is that of the backtest."""
-    explainer = explainer_of(materials)
+    explainer = explainer_of(training_data)
     run, recorded = explainer.run, explainer.run.explanation
     assert recorded is not None
     for step in (0, 17, len(run.dates) - 1):
@@ -64,8 +64,8 @@ def test_what_is_explained_is_what_was_decided(materials: Materials) -> None:
     assert str(explainer.dates[17]) == explainer.explain(17).date
 
 
-def test_the_parts_of_the_features_sum_to_the_trade(materials: Materials) -> None:
-    one = explainer_of(materials).explain(30)
+def test_the_parts_of_the_features_sum_to_the_trade(training_data: TrainingData) -> None:
+    one = explainer_of(training_data).explain(30)
     assert sum(found.part for found in one.influences) == pytest.approx(
         one.traded - one.baseline + one.error, abs=1e-12
     )
@@ -79,8 +79,8 @@ def test_the_parts_of_the_features_sum_to_the_trade(materials: Materials) -> Non
     assert list(one.by_trade) == one.trades[:3]
 
 
-def test_one_changed_feature_changes_the_decision_as_the_policy_says(materials: Materials) -> None:
-    explainer = explainer_of(materials)
+def test_one_changed_feature_changes_the_decision_as_the_policy_says(training_data: TrainingData) -> None:
+    explainer = explainer_of(training_data)
     same = explainer.explain(30)
     feature = next(found for found in same.influences if found.by_asset)
     asset = explainer.run.assets[0]
@@ -107,9 +107,9 @@ def test_one_changed_feature_changes_the_decision_as_the_policy_says(materials: 
         (Asked("rsi_14", 0.0, "E"), "there is no asset E"),
     ],
 )
-def test_a_question_about_what_there_is_not_is_answered(materials: Materials, asked: Asked, words: str) -> None:
+def test_a_question_about_what_there_is_not_is_answered(training_data: TrainingData, asked: Asked, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        explainer_of(materials).explain(3, [asked])
+        explainer_of(training_data).explain(3, [asked])
 
 
 @pytest.mark.parametrize("text", ["trend", "=3", "trend=", "trend=much", "trend=nan"])
@@ -124,9 +124,9 @@ def test_a_change_names_a_feature_and_perhaps_an_asset() -> None:
 
 
 def test_the_report_takes_the_largest_trades_apart(
-    materials: Materials, fits_schema: Callable[[Any], list[str]]
+    training_data: TrainingData, fits_schema: Callable[[Any], list[str]]
 ) -> None:
-    explainer = explainer_of(materials)
+    explainer = explainer_of(training_data)
     turnover = explainer.run.turnover
     steps = largest_trades(explainer.run, 2)
     later = np.sort(turnover[63:])[-2:] if len(turnover) > 126 else np.sort(turnover)[-2:]
@@ -171,8 +171,8 @@ def test_the_command_line_explains_a_date(
         assert said.count("\n") == 1
 
 
-def test_the_text_and_the_json_say_the_same(materials: Materials) -> None:
-    one = explainer_of(materials).explain(30)
+def test_the_text_and_the_json_say_the_same(training_data: TrainingData) -> None:
+    one = explainer_of(training_data).explain(30)
     text, numbers = "\n".join(lines(one)), as_numbers(one)
     assert f"traded {numbers['traded']:.2%} of the portfolio" in text
     assert f"completeness error {one.error:+.1e}" in text

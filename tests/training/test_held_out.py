@@ -195,8 +195,8 @@ def test_a_report_without_sweeps_runs_nothing_again(
     play = held_out.run_backtests
     monkeypatch.setattr(held_out, "run_backtests", lambda *given: (played.append(1), play(*given))[1])
     monkeypatch.setattr(Field, "play", lambda *given, **named: pytest.fail("run again"))
-    materials = prepare(tiny())
-    held_out.judge_held_out(materials, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, {}, sweeps=False)
+    training_data = prepare(tiny())
+    held_out.judge_held_out(training_data, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, {}, sweeps=False)
     assert played == [1]
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 

@@ -207,10 +207,10 @@ def test_the_cases_above_are_crafted_from_one_that_is_taken(desk: Path) -> None:
     assert read_file(latest).version == 2
     again = read_checkpoint(latest)
     config = configuration_of(desk / "run")
-    materials = prepare(config)
-    assert again.facts["market"] == materials.process.panel.sha256
-    state = start_offline(config, materials, CPU, 10)
-    state.bcell, state.world = start_online(config, materials, CPU)
+    training_data = prepare(config)
+    assert again.facts["market"] == training_data.process.panel.sha256
+    state = start_offline(config, training_data, CPU, 10)
+    state.bcell, state.world = start_online(config, training_data, CPU)
     state.learner = state.behaviour_returns = None
     restore(state, again.tensors, again.facts["training"])
     tensors, facts = capture(state)

@@ -181,7 +181,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     state, data = trainer._begin().state, trainer.collect_offline_data()
     normalizer = state.reward_normalizer
     assert normalizer is not None
-    units = RewardUnits.of(trainer.materials.process, data.reward_scale, "equal-weight", torch.device("cpu"))
+    units = RewardUnits.of(trainer.training_data.process, data.reward_scale, "equal-weight", torch.device("cpu"))
     places = np.linspace(0, len(data) - 1, 120).astype(int)
     scaled = units.scaled(torch.from_numpy(data.reward[places]).double(), torch.from_numpy(data.bar[places]).long())
     offline = normalizer.get_statistics()
@@ -195,7 +195,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     mean = float(units.scaled(last["reward"].double(), last["bar"]).mean())
     assert online["mean"] == pytest.approx(mean, abs=1e-5)  # the replay's are raw, float32
 
-    market = trainer._begin().materials
+    market = trainer._begin().training_data
     from finflow.training.data.replay import MarketTensors
 
     tensors = MarketTensors.of(market.process, torch.device("cpu"))
@@ -227,7 +227,7 @@ def test_the_window_is_filled_once(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny())
     data = trainer.collect_offline_data()
     normalizer = RewardNormalizer(window_size=30)
-    without = RewardUnits.of(trainer.materials.process, data.reward_scale, "none", torch.device("cpu"))
+    without = RewardUnits.of(trainer.training_data.process, data.reward_scale, "none", torch.device("cpu"))
     fill_window(without._replace(normalizer=normalizer), data)
     before = normalizer.get_statistics()
     fill_window(without._replace(normalizer=normalizer), data)

@@ -23,10 +23,10 @@ def test_a_constant_reward_is_worth_itself(tiny: Callable[..., Config], gamma: f
     trainer = FinFlowTrainer(config)
     run = trainer._begin()
     dataset = dataclasses.replace(trainer._data(), reward=np.full(len(trainer._data()), 0.004, dtype=np.float32))
-    store, market = Transitions.of(dataset, run.device), MarketTensors.of(run.materials.process, run.device)
+    store, market = Transitions.of(dataset, run.device), MarketTensors.of(run.training_data.process, run.device)
     learner = run.state.learner
     assert learner is not None
-    units = RewardUnits.of(run.materials.process, 0.002, "none", run.device)
+    units = RewardUnits.of(run.training_data.process, 0.002, "none", run.device)
     if normalised:  # in units of rewards whose mean is 1.5 and whose deviation is 3
         units = units._replace(normalizer=RewardNormalizer(warmup=2))
         units.normalizer.update([-1.5, 4.5])

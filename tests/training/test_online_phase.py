@@ -80,7 +80,7 @@ def test_the_best_is_chosen_by_the_risk_of_validation_returns(tiny: Make) -> Non
     run = trainer._begin()
     run.progress.start_phase("validation", 1)
     found = run.validate(trainer.policy)
-    process, window = trainer.materials.process, trainer.materials.split.validation
+    process, window = trainer.training_data.process, trainer.training_data.split.validation
     (played,) = run_backtests(process, window, [AgentStrategy(trainer.policy, trainer.device)])
     assert played.rewards is not None
     returns = discounted_means(played.rewards, 0.9)
@@ -97,7 +97,7 @@ def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     trainer.train_iql()
     trainer.finetune()
     run, data, agent = trainer._begin(), trainer._data(), trainer.agent
-    store, market = Transitions.of(data, run.device), MarketTensors.of(trainer.materials.process, run.device)
+    store, market = Transitions.of(data, run.device), MarketTensors.of(trainer.training_data.process, run.device)
     units = reward_units(run, data)
     calibrate(store, agent, market, units, data)
     rows = np.flatnonzero(data.episode == data.episode[0])

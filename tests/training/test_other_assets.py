@@ -91,7 +91,7 @@ def test_it_goes_on_learning_on_thirty_others(
     assert np.isfinite(result["value"])
     weight = moved.agent.policy.score.weight
     assert not torch.equal(weight, at_once.agent.policy.score.weight)
-    observation = moved.materials.process.observe(moved.materials.process.start(np.arange(400, 403)))
+    observation = moved.training_data.process.observe(moved.training_data.process.start(np.arange(400, 403)))
     assert moved.agent.act(observation).shape == (3, 31)
 
 
@@ -104,7 +104,7 @@ def test_of_an_average_it_is_the_average_that_is_carried_over(trained: tuple[Fin
         if name.startswith("bcell/policy/")
     }
     bcell_config = trainer.config.bcell.model_copy(update={"averaging": AveragingConfig(kind="ema")})
-    bcell = BCell(trainer.materials.shape, bcell_config, torch.Generator(), torch.device("cpu"))
+    bcell = BCell(trainer.training_data.shape, bcell_config, torch.Generator(), torch.device("cpu"))
     carry_over(checkpoint._replace(tensors={**checkpoint.tensors, **averaged}), bcell)
     for policy in (bcell.policy, bcell.prior, bcell.deployed):
         for part, tensor in policy.state_dict().items():
@@ -119,7 +119,7 @@ def test_a_run_that_is_resumed_keeps_its_market(trained: tuple[FinFlowTrainer, P
 
 def test_what_an_agent_says_of_a_decision_adds_up(trained: tuple[FinFlowTrainer, Path]) -> None:
     """`explain` tells gate, experts, aim, trade rate and centre, which make one another; `act` returns the last."""
-    agent, process = trained[0].agent, trained[0].materials.process
+    agent, process = trained[0].agent, trained[0].training_data.process
     observation = process.observe(process.start(np.arange(400, 404)))
     told = agent.explain(observation)
     assert {name: part.shape for name, part in told.items()} == {

@@ -63,7 +63,7 @@ def learn(folder: Path, **changes: Any) -> Learned:
     assert learner is not None
     assert isinstance(learner.policy, ExpertPolicy)
     best = optimum_of(config.market, config.env)
-    process, window = trainer.materials.process, trainer.materials.split.validation
+    process, window = trainer.training_data.process, trainer.training_data.split.validation
     assert best is not None
     classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
     runs = run_backtests(process, window, [AgentStrategy(learner.policy, trainer.device), best.policy, *classical])

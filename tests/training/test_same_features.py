@@ -17,7 +17,7 @@ from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
-from finflow.training.data import training_data as materials
+from finflow.training.data import training_data
 from finflow.training.judging.held_out import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
@@ -46,11 +46,11 @@ def test_an_agent_of_volumes_refuses_a_market_of_closes(
 ) -> None:
     config, real = tiny(), load_panel
     with monkeypatch.context() as patched:
-        patched.setattr(materials, "load_panel", lambda market: with_fields(real(market)))
+        patched.setattr(training_data, "load_panel", lambda market: with_fields(real(market)))
         trainer = FinFlowTrainer(config)
         trainer.train_iql()
         saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
-        assert {"money_flow_21", "parkinson_21"} <= set(trainer.materials.features.asset_names)
+        assert {"money_flow_21", "parkinson_21"} <= set(trainer.training_data.features.asset_names)
     with pytest.raises(CheckpointError, match=r"this market lacks parkinson_21, .*use prices with the same fields"):
         evaluate_checkpoint(saved, {}, output=tmp_path / "refused")
     assert not (tmp_path / "refused").exists()

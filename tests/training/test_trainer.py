@@ -214,7 +214,7 @@ def test_an_agent_is_evaluated_from_its_checkpoint_alone(tiny: Make, tmp_path: P
 
 def test_the_agent_saves_and_loads_itself(tiny: Make, tmp_path: Path) -> None:
     trainer = train_through(tiny())
-    agent, process = trainer.agent, trainer.materials.process
+    agent, process = trainer.agent, trainer.training_data.process
     observation = process.observe(process.start(np.arange(400, 405)))
     path = tmp_path / "agent.safetensors"
     agent.save(path)

@@ -25,7 +25,7 @@ from finflow.training.data import training_worlds
 from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.finetune import calibrate, mixed_batch
 from finflow.training.phases.pretrain import Epochs, reward_units
 from finflow.training.phases.stopping import request_stop
@@ -99,7 +99,7 @@ def test_with_all_devices_on_a_stop_changes_no_bit(tiny: Make, moment: str, monk
 def test_learners_see_the_assets_of_an_episode_and_no_others(tiny: Make) -> None:
     trainer = train_through(tiny(**ALL))
     run, data = trainer._begin(), trainer.collect_offline_data()
-    process, world = run.materials.learning.process, run.state.world
+    process, world = run.training_data.learning.process, run.state.world
     assert world is not None
     assert process.inside is not None
     for columns in (data.arrays(), {name: c.numpy() for name, c in world.replay.columns.items()}):
@@ -120,8 +120,8 @@ def test_learners_see_the_assets_of_an_episode_and_no_others(tiny: Make) -> None
 def test_what_is_named_and_taken_from_rewards_is_of_the_episode_s_own_assets(tiny: Make) -> None:
     """What cloned experts come to, and what a risk measure adds to the spread, in a batch of sub-universes."""
     config = tiny(**ALL)
-    materials = prepare(config)
-    process, data = materials.learning.process, offline_data(config, materials).dataset
+    training_data = prepare(config)
+    process, data = training_data.learning.process, offline_data(config, training_data).dataset
     assert process.members is not None
     market = MarketTensors.of(process, CPU, with_families=True)
     store = Transitions.of(data, CPU, universes=True)
@@ -151,7 +151,7 @@ def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(tiny: Make) -> 
     """Discounted rewards to an episode's end and the fitted value there, in sub-universes."""
     trainer = train_through(tiny(**ALL))
     run, data = trainer._begin(), trainer.collect_offline_data()
-    bcell, process = run.state.bcell, run.materials.learning.process
+    bcell, process = run.state.bcell, run.training_data.learning.process
     assert bcell is not None
     assert process.members is not None
     market, units = MarketTensors.of(process, CPU), reward_units(run, data)
@@ -171,8 +171,8 @@ def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(tiny: Make) -> 
 
 
 def test_what_lies_outside_cannot_change_a_decision(tiny: Make) -> None:
-    materials = prepare(tiny(**ALL))
-    process = materials.learning.process
+    training_data = prepare(tiny(**ALL))
+    process = training_data.learning.process
     assert process.members is not None
     universe = np.arange(8) % len(process.members)
     market = MarketTensors.of(process, CPU)
@@ -191,14 +191,14 @@ def test_what_lies_outside_cannot_change_a_decision(tiny: Make) -> None:
             masked = np.where(outside, 0.0, features)
             states = states_of({"assets": masked, "market": narrow.market.numpy(), "portfolio": portfolio.numpy()}, CPU)
             centre = policy(states).distribution.centre()
-            own = market.narrowed(centre, torch.from_numpy(universe))
+            own = market.gather_assets(centre, torch.from_numpy(universe))
             torch.testing.assert_close(own, expected, atol=1e-5, rtol=1e-3)  # shown or left away, it is the same
         full = process.observe(process.start(bars))  # and with all assets it is another decision
         torch.testing.assert_close(torch.from_numpy(full["assets"][0, :, -1]), torch.ones(4))
 
 
-def learning_tables(materials: Materials) -> list[np.ndarray]:
-    process = materials.learning.process
+def learning_tables(training_data: TrainingData) -> list[np.ndarray]:
+    process = training_data.learning.process
     return [process.growth, process.asset_features, process.market_features]
 
 
@@ -214,12 +214,12 @@ def test_prices_after_the_training_window_are_in_no_world(
 
 
 def test_the_real_bars_keep_their_numbers_and_every_episode_stays_in_one_history(tiny: Make) -> None:
-    materials = prepare(tiny(worlds__bootstraps=2, worlds__block_length=20, offline__group_size=1))
-    learning, stop = materials.learning, materials.split.train_end
+    training_data = prepare(tiny(worlds__bootstraps=2, worlds__block_length=20, offline__group_size=1))
+    learning, stop = training_data.learning, training_data.split.train_end
     assert len(learning.process.growth) == 3 * stop
-    np.testing.assert_array_equal(learning.process.asset_features[:stop], materials.process.asset_features[:stop])
-    np.testing.assert_array_equal(learning.process.growth[:stop], materials.process.growth[:stop])
-    data = offline_data(materials.config, materials).dataset
+    np.testing.assert_array_equal(learning.process.asset_features[:stop], training_data.process.asset_features[:stop])
+    np.testing.assert_array_equal(learning.process.growth[:stop], training_data.process.growth[:stop])
+    data = offline_data(training_data.config, training_data).dataset
     history = data.bar // stop
     assert set(history.tolist()) == {0, 1, 2}
     for episode in range(12):
@@ -228,14 +228,14 @@ def test_the_real_bars_keep_their_numbers_and_every_episode_stays_in_one_history
         assert ((data.bar[own] + 1) // stop == history[own]).all()
         assert (np.diff(data.bar[own]) == 1).all()
     returns = np.log(learning.process.growth[stop + 1 : 2 * stop, 0])
-    real = np.log(materials.process.growth[1:stop, 0])
+    real = np.log(training_data.process.growth[1:stop, 0])
     assert np.abs(returns[:, None] - real[None, :]).min(axis=1).max() < 1e-12
 
 
 def test_episodes_that_see_one_market_share_it_in_a_batch(tiny: Make) -> None:
     config = tiny(**ALL)
-    materials = prepare(config)
-    data = offline_data(config, materials).dataset
+    training_data = prepare(config)
+    data = offline_data(config, training_data).dataset
     epochs = Epochs(config, data)
     assert epochs.group_size == 4
     rows = epochs.rows(0).view(-1, 4)
@@ -246,8 +246,8 @@ def test_episodes_that_see_one_market_share_it_in_a_batch(tiny: Make) -> None:
 
 
 def test_the_reference_is_equal_weight_of_the_episode_s_own_assets(tiny: Make) -> None:
-    materials = prepare(tiny(worlds__assets=2))
-    process = materials.learning.process
+    training_data = prepare(tiny(worlds__assets=2))
+    process = training_data.learning.process
     assert process.members is not None
     units = RewardUnits.of(process, 2.0, "equal-weight", CPU)
     bars, universe = torch.tensor([300, 301, 302]), torch.tensor([0, 5, 9])
@@ -309,11 +309,11 @@ def test_each_history_and_the_sub_universes_are_drawn_by_generators_of_their_own
 
 
 def test_a_phase_left_out_meets_the_real_history_alone(tiny: Make) -> None:
-    materials = prepare(tiny(worlds__bootstraps=2, worlds__cost_high=2.0, worlds__phases="offline"))
-    online = materials.windows("online")
+    training_data = prepare(tiny(worlds__bootstraps=2, worlds__cost_high=2.0, worlds__phases="offline"))
+    online = training_data.windows("online")
     assert isinstance(online, range)
-    assert online.stop <= materials.split.train_end
-    assert len(materials.windows("offline")) == 3
+    assert online.stop <= training_data.split.train_end
+    assert len(training_data.windows("offline")) == 3
     with pytest.raises(ConfigError, match=r"worlds\.phases"):
         tiny(worlds__assets=3, worlds__phases="offline")
 
@@ -324,11 +324,11 @@ def test_decisions_of_a_user_s_own_are_about_all_assets(tiny: Make) -> None:
 
 
 def test_nothing_changes_where_nothing_is_asked_for(tiny: Make) -> None:
-    materials = prepare(tiny())
-    learning = materials.learning
-    assert learning.process.growth is materials.process.growth
-    assert materials.windows("offline") == materials.windows("online") == materials.split.train
-    data = offline_data(materials.config, materials).dataset
+    training_data = prepare(tiny())
+    learning = training_data.learning
+    assert learning.process.growth is training_data.process.growth
+    assert training_data.windows("offline") == training_data.windows("online") == training_data.split.train
+    data = offline_data(training_data.config, training_data).dataset
     assert not data.universe.any()
     market = MarketTensors.of(learning.process, CPU)
     store = Transitions.of(data, CPU)

@@ -88,8 +88,8 @@ def estimate(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], w
         changes = {"train": train.model_copy(update=short), "output": output, "evaluation": EvaluationConfig()}
         small = config.model_copy(update=changes)
         watch = Stopwatch()
-        materials = last.materials(panels[last.market], small)
-        trainer = FinFlowTrainer(small, materials=materials, progress=watch)
+        training_data = last.training_data(panels[last.market], small)
+        trainer = FinFlowTrainer(small, training_data=training_data, progress=watch)
         began = time.monotonic()
         rows = len(trainer.collect_offline_data())
         collecting = (time.monotonic() - began) * train.offline_episodes / episodes

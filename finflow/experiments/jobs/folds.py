@@ -66,7 +66,7 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig) -> tuple[F
     cuts = _walk_forward(bars, settings, purge) if protocol == "walk-forward" else _combinatorial(bars, settings, purge)
     folds = []
     for number, (learned, tests, paths) in enumerate(cuts, start=1):
-        pieces = tuple(_seen(_stretches(learned), tests, settings.embargo))
+        pieces = tuple(_seen(_segments(learned), tests, settings.embargo))
         validation = _validation(pieces, settings.validation_share)
         if validation < FEWEST or any(len(test) < FEWEST for test in tests):
             raise MarketError(
@@ -142,21 +142,21 @@ def _combinatorial(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[
         yield learned, windows, tuple(int(path) for path in paths[number])
 
 
-def _stretches(bars: NDArray[np.int64]) -> list[range]:
+def _segments(bars: NDArray[np.int64]) -> list[range]:
     """Bars in ascending order as ranges without a gap."""
     parts = np.split(bars, np.flatnonzero(np.diff(bars) > 1) + 1)
     return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
 
 
 def _seen(learned: list[range], tests: tuple[range, ...], embargo: int) -> Iterator[range]:
-    """The stretches to learn from, each after a judged window with the bars before it that its features look back on.
+    """The segments to learn from, each after a judged window with the bars before it that its features look back on.
 
     Of those bars none lies in the window or its embargo.
     """
-    for stretch in learned:
-        ended = [test.stop for test in tests if test.stop <= stretch.start]
+    for segment in learned:
+        ended = [test.stop for test in tests if test.stop <= segment.start]
         held_out = max(ended) + embargo if ended else 0
-        yield range(max(held_out, stretch.start - HISTORY), stretch.stop)
+        yield range(max(held_out, segment.start - HISTORY), segment.stop)
 
 
 def _validation(pieces: tuple[range, ...], share: float) -> int:

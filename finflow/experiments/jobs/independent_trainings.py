@@ -24,7 +24,7 @@ from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.checkpoint_reader import CONFIG
-from finflow.training.data.training_data import Materials, prepare_from, prepare_pieces
+from finflow.training.data.training_data import TrainingData, prepare_from, prepare_pieces
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer
 
@@ -65,7 +65,7 @@ class Training:
     market: str = ""
     cut: Cut | None = None
 
-    def materials(self, panel: MarketPanel, config: Config | None = None) -> Materials:
+    def training_data(self, panel: MarketPanel, config: Config | None = None) -> TrainingData:
         """Its market; by another configuration, if one is given."""
         config = config or self.config
         if self.cut is None:
@@ -200,7 +200,7 @@ def _train_alone(panel: MarketPanel, training: Training) -> Result:
     trainer = FinFlowTrainer(
         training.config,
         resume=run if goes_on else None,
-        materials=training.materials(panel),
+        training_data=training.training_data(panel),
         progress=task_progress(),
     )
     note = {**training.stamp(panel), "run": trainer.run_folder.name}

@@ -159,7 +159,7 @@ def plan_of(config: Config, protocol: Protocol, parent: Path | None = None, mark
     name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
     plan = Plan(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
     for fold in folds:  # before the first of them takes hours
-        process = plan.training(fold, config.train.seed).materials(panel).process
+        process = plan.training(fold, config.train.seed).training_data(panel).process
         for test in fold.tests:
             if len(range(max(test.start, process.first_bar), test.stop - 1)) < 2:
                 raise MarketError(
@@ -178,7 +178,7 @@ def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
     others: dict[int, tuple[Backtest, ...]] = {}
     seldom: dict[int, Backtest] = {}
     for (fold, seed), path in zip(plan.parts, checkpoints, strict=True):
-        process = process_on(plan.training(fold, seed).materials(plan.panel), plan.panel)
+        process = process_on(plan.training(fold, seed).training_data(plan.panel), plan.panel)
         policy = policy_of(read_checkpoint(path), device)
         for test, way in zip(fold.tests, fold.paths, strict=True):
             window = windows.index(test)

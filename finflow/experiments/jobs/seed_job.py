@@ -93,15 +93,15 @@ class Job:
 
     def judge(self, checkpoints: Sequence[Path]) -> Outcome:
         """Judge the agents together on the test window; a single one like any run."""
-        materials = prepare_from(self.panel, self.config)
+        training_data = prepare_from(self.panel, self.config)
         device = device_here(self.config.train.device)
         found = [read_checkpoint(path) for path in checkpoints]
         if len(found) == 1:
-            outcome = evaluate_agent(materials, found[0], device, self.folder)
+            outcome = evaluate_agent(training_data, found[0], device, self.folder)
         else:
-            outcome = judge_ensemble(materials, found, device, self.folder)
+            outcome = judge_ensemble(training_data, found, device, self.folder)
         seeds = [one.config.train.seed for one in self.trainings]
-        write_manifest(self.folder, materials, device, seeds=seeds)
+        write_manifest(self.folder, training_data, device, seeds=seeds)
         return outcome
 
 

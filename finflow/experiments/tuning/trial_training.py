@@ -30,7 +30,7 @@ from finflow.market.splits import split_panel, visible
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.data.training_data import Materials, features_on, prepare_pieces, process_on
+from finflow.training.data.training_data import TrainingData, features_on, prepare_pieces, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import Fact, ProgressDisplay
 from finflow.training.phases.training_run import Validation
@@ -89,19 +89,19 @@ class Arena:
         """Levels of a whole trial."""
         return LEVELS * len(self.units)
 
-    def materials(self, fold: Fold, config: Config) -> Materials:
+    def training_data(self, fold: Fold, config: Config) -> TrainingData:
         """The market of a training; features are computed once for all trials, since no key of theirs is searched."""
         known = self._features.get((fold.number, False))
         found = prepare_pieces(self.panel, config, fold.pieces, fold.validation, known)
         self._features[fold.number, False] = found.features
         return found
 
-    def judged(self, fold: Fold, materials: Materials, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
+    def judged(self, fold: Fold, training_data: TrainingData, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
         """Strategies over the window that a fold is judged on."""
         (window,) = fold.tests
-        known = self._features.get((fold.number, True)) or features_on(materials, self.panel)
+        known = self._features.get((fold.number, True)) or features_on(training_data, self.panel)
         self._features[fold.number, True] = known
-        return run_backtests(process_on(materials, self.panel, known), window, strategies)
+        return run_backtests(process_on(training_data, self.panel, known), window, strategies)
 
 
 def arena_of(config: Config, searched: Sequence[str], tries: int) -> Arena:
@@ -127,7 +127,7 @@ def arena_of(config: Config, searched: Sequence[str], tries: int) -> Arena:
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
     arena = Arena(config, seen, folds, seeds, tuple(searched), tries)
     for fold in folds:
-        arena.materials(fold, config)
+        arena.training_data(fold, config)
     return arena
 
 
@@ -212,13 +212,13 @@ class Course:
         """Settings of the study."""
         return self.arena.config.tune
 
-    def begin(self, meter: Meter, materials: Materials) -> None:
+    def begin(self, meter: Meter, training_data: TrainingData) -> None:
         """Another training begins."""
         self._meter, self._current, self._before = meter, None, self.updates
         self._baseline = None
         if "dsr" in self.tune.objective:
-            equal_weight = named_strategy(BASELINE, materials.config.evaluation)
-            (self._baseline,) = run_backtests(materials.process, materials.split.validation, [equal_weight])
+            equal_weight = named_strategy(BASELINE, training_data.config.evaluation)
+            (self._baseline,) = run_backtests(training_data.process, training_data.split.validation, [equal_weight])
 
     def on_validation(self, told: Validation) -> None:
         """Report what the training's best policy so far is worth, where that is a number."""
@@ -307,10 +307,10 @@ def _train(
     output = config.output.model_copy(update={"logs_dir": scratch / "logs", "offline_dir": offline})
     changes = {"train": train, "output": output, "evaluation": EvaluationConfig(), "tune": TuneConfig()}
     settings = config.model_copy(update=changes)
-    materials = arena.materials(fold, settings)
+    training_data = arena.training_data(fold, settings)
     meter = Meter(display)
-    course.begin(meter, materials)
-    trainer = FinFlowTrainer(settings, materials=materials, progress=meter, on_validation=course.on_validation)
+    course.begin(meter, training_data)
+    trainer = FinFlowTrainer(settings, training_data=training_data, progress=meter, on_validation=course.on_validation)
     trainer.train_iql()
     trainer.finetune()
     best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
@@ -318,6 +318,6 @@ def _train(
     strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
     if "dsr" in arena.config.tune.objective:
         strategies.append(named_strategy(BASELINE, config.evaluation))
-    runs = arena.judged(fold, materials, strategies)
+    runs = arena.judged(fold, training_data, strategies)
     shutil.rmtree(trainer.run_folder, ignore_errors=True)
     return runs

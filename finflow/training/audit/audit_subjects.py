@@ -206,8 +206,8 @@ class Subjects:
 
         Nothing at all may know what comes after validation: for that probe every row belongs to its last bar.
         """
-        materials = prepare_from(panel, self.config)
-        process, moments = materials.process, materials.moments
+        training_data = prepare_from(panel, self.config)
+        process, moments = training_data.process, training_data.moments
         tables = _tables_of(process)
         end = self.split.validation_end - 1
         whole = {name: Rows(table[None], np.array([end])) for name, table in tables.items()}

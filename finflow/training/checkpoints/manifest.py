@@ -14,18 +14,18 @@ import torch
 from finflow.config import config_hash, dump_run
 from finflow.files import write_together
 from finflow.training.checkpoints.checkpoint_reader import CONFIG
-from finflow.training.data.training_data import Materials
+from finflow.training.data.training_data import TrainingData
 
 MANIFEST = "manifest.json"
 LIBRARIES = ("finflow", "torch", "numpy", "pandas", "gymnasium", "skfolio", "safetensors", "pydantic")
 
 
-def manifest_text(materials: Materials, device: torch.device, **facts: object) -> str:
+def manifest_text(training_data: TrainingData, device: torch.device, **facts: object) -> str:
     """The manifest as JSON; ``facts`` are added to it."""
-    config = materials.config
+    config = training_data.config
     content = {
-        "data": materials.panel.describe(),
-        "data_sha256": materials.panel.sha256,
+        "data": training_data.panel.describe(),
+        "data_sha256": training_data.panel.sha256,
         "configuration_sha256": config_hash(config),
         "seed": config.train.seed,
         "device": str(device),
@@ -39,7 +39,7 @@ def manifest_text(materials: Materials, device: torch.device, **facts: object) -
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
-def write_manifest(folder: Path, materials: Materials, device: torch.device, **facts: object) -> None:
+def write_manifest(folder: Path, training_data: TrainingData, device: torch.device, **facts: object) -> None:
     """Write the manifest and the configuration of a folder that is no run's.
 
     Raises
@@ -48,5 +48,8 @@ def write_manifest(folder: Path, materials: Materials, device: torch.device, **f
         If they cannot be written.
     """
     write_together(
-        {folder / CONFIG: dump_run(materials.config), folder / MANIFEST: manifest_text(materials, device, **facts)}
+        {
+            folder / CONFIG: dump_run(training_data.config),
+            folder / MANIFEST: manifest_text(training_data, device, **facts),
+        }
     )

@@ -16,16 +16,16 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_checkpoint,
     stored_config,
 )
-from finflow.training.data.training_data import Materials, choose_device, prepare
+from finflow.training.data.training_data import TrainingData, choose_device, prepare
 
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
 
 
 class Opened(NamedTuple):
-    """A checkpoint, the materials of its configuration, and the device that it runs on."""
+    """A checkpoint, the training data of its configuration, and the device that it runs on."""
 
     checkpoint: Checkpoint
-    materials: Materials
+    training_data: TrainingData
     device: torch.device
 
 
@@ -49,9 +49,9 @@ def open_for_judging(path: Path, overrides: Mapping[str, object]) -> Opened:
     checkpoint = read_checkpoint(best if best.is_file() else path)
     config = stored_config(checkpoint, overrides)
     torch.set_num_threads(config.train.threads)
-    materials = prepare(config)
-    check_same_features(checkpoint, materials.features)
-    return Opened(checkpoint, materials, choose_device(config.train.device))
+    training_data = prepare(config)
+    check_same_features(checkpoint, training_data.features)
+    return Opened(checkpoint, training_data, choose_device(config.train.device))
 
 
 def check_free(overrides: Mapping[str, object]) -> None:

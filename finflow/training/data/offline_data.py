@@ -16,7 +16,7 @@ from finflow.offline.collection import collect
 from finflow.offline.data_card import card_lines
 from finflow.offline.dataset import OfflineDataset, load_dataset, made_by, save_dataset
 from finflow.offline.minari_files import export_minari, import_minari, minari_folder
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_state import OFFLINE
 
 CARD = "dataset.json"
@@ -48,14 +48,14 @@ class OfflineData(NamedTuple):
 
 
 def offline_data(
-    config: Config, materials: Materials, path: Path | None = None, recollect: bool = False
+    config: Config, training_data: TrainingData, path: Path | None = None, recollect: bool = False
 ) -> OfflineData:
     """Collect the behaviour data, or reuse what was collected by the same code from the same market.
 
     Parameters
     ----------
     config : Config
-    materials : Materials
+    training_data : TrainingData
     path : Path, optional
         The npz file; one named after what made it, under ``output.offline_dir``, when left out.
     recollect : bool
@@ -66,7 +66,7 @@ def offline_data(
     FinflowError
         If the file was made by something else; it is never overwritten then.
     """
-    process, window = materials.learning.process, materials.windows(OFFLINE)
+    process, window = training_data.learning.process, training_data.windows(OFFLINE)
     expected = made_by(config, process, window)
     given = path
     if path is None:
@@ -107,9 +107,9 @@ def export(config: Config, path: Path, name: str, root: Path | None, full: bool)
     folder = minari_folder(name, root)
     process: DecisionProcess | None = None
     if full:
-        materials = prepare(config)
-        process = materials.learning.process
-        expected = made_by(config, process, materials.windows(OFFLINE))
+        training_data = prepare(config)
+        process = training_data.learning.process
+        expected = made_by(config, process, training_data.windows(OFFLINE))
         dataset = load_dataset(path, {name: expected[name] for name in SHOWN_BY})
     else:
         dataset = load_dataset(path)

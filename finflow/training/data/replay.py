@@ -93,7 +93,7 @@ class MarketTensors(NamedTuple):
         else:
             inside = self.members[universe]
             assets = self.assets[rows.unsqueeze(1), inside]
-            portfolio = self.narrowed(portfolio, universe.repeat_interleave(len(portfolio) // len(universe)))
+            portfolio = self.gather_assets(portfolio, universe.repeat_interleave(len(portfolio) // len(universe)))
         if scale > 0.0 and noise is not None:
             market = market + scale * torch.randn(market.shape, generator=noise, device=market.device)
             drawn = torch.randn(assets.shape, generator=noise, device=assets.device)
@@ -120,7 +120,7 @@ class MarketTensors(NamedTuple):
         shares = torch.where(total > SMALLEST_TOTAL, risky / total.clamp(min=SMALLEST_TOTAL), equal)
         return torch.cat([(1.0 - cash) * shares, cash], dim=-1)
 
-    def narrowed(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
+    def gather_assets(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
         """Of each of ``portfolios`` (batch, K + ...) the columns of its own assets, of cash, and what follows."""
         if self.members is None or universe is None:
             return portfolios
@@ -128,7 +128,7 @@ class MarketTensors(NamedTuple):
         rest = torch.arange(n_assets, portfolios.shape[1], device=portfolios.device).expand(len(portfolios), -1)
         return portfolios.gather(1, torch.cat([self.members[universe], rest], dim=1))
 
-    def widened(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
+    def scatter_assets(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
         """Portfolios of sub-universes (batch, n + 1) among all weights, with nothing outside."""
         if self.members is None or universe is None:
             return portfolios
@@ -310,10 +310,10 @@ def make_batch(
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
     return Batch(
         both=market.states(bars, portfolios, noise, noise_scale, shared),
-        actions=market.narrowed(rows["action"], universe),
+        actions=market.gather_assets(rows["action"], universe),
         rewards=units.scaled(rows["reward"], rows["bar"], universe),
         terminated=rows["terminated"],
-        next_actions=market.narrowed(rows["next_action"], universe),
+        next_actions=market.gather_assets(rows["next_action"], universe),
         families=rows["family"],
         calibrations=rows["calibration"],
         behaviour_returns=rows["behaviour_return"],

@@ -22,7 +22,7 @@ from finflow.training.data.training_worlds import Learning, learning_of, met_in
 
 
 @dataclass(frozen=True)
-class Materials:
+class TrainingData:
     """The market of one training.
 
     Attributes
@@ -37,7 +37,7 @@ class Materials:
         Of the process.
     moments : Moments
         Of equal weight on the training window.
-    stretches : tuple of range
+    segments : tuple of range
         Where the bars to learn from are parted by what was held out: the parts, in each of which episodes stay. Empty
         where they are all of the training window.
     """
@@ -48,17 +48,17 @@ class Materials:
     process: DecisionProcess
     features: Features
     moments: Moments
-    stretches: tuple[range, ...] = ()
+    segments: tuple[range, ...] = ()
 
     @property
     def train(self) -> range | tuple[range, ...]:
         """Bars that episodes stay within; of several ranges, each within one."""
-        return self.stretches or self.split.train
+        return self.segments or self.split.train
 
     @cached_property
     def learning(self) -> Learning:
         """The market that is learned in; `process` itself where no histories are resampled."""
-        windows = self.stretches or (self.split.train,)
+        windows = self.segments or (self.split.train,)
         return learning_of(self.config, self.process, self.features, self.moments, windows)
 
     def windows(self, phase: str) -> range | tuple[range, ...]:
@@ -66,7 +66,7 @@ class Materials:
         resampled = self.learning.resampled if met_in(self.config, phase) else ()
         if not resampled:
             return self.train
-        return (*(self.stretches or (self.split.train,)), *resampled)
+        return (*(self.segments or (self.split.train,)), *resampled)
 
     @property
     def shape(self) -> NetworkShape:
@@ -87,7 +87,7 @@ class Materials:
     def unlisted(self) -> tuple[str, ...]:
         """Assets that are not listed at every bar that is learned from."""
         process = self.process
-        windows = [process.decision_bars(window) for window in self.stretches or (self.split.train,)]
+        windows = [process.decision_bars(window) for window in self.segments or (self.split.train,)]
         bars = [bar for window in windows for bar in range(window.start, window.stop + 1)]  # with the last one's growth
         listed = process.panel.listed[bars]
         return tuple(asset for number, asset in enumerate(process.panel.assets) if not listed[:, number].all())
@@ -100,7 +100,7 @@ class Materials:
         return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
 
 
-def prepare(config: Config) -> Materials:
+def prepare(config: Config) -> TrainingData:
     """Load prices, split them, compute features.
 
     Raises
@@ -117,7 +117,7 @@ def prepare_pieces(
     pieces: Sequence[range],
     validation: int,
     features: Features | None = None,
-) -> Materials:
+) -> TrainingData:
     """The market of a training that may not see some of the bars: the pieces that are left, joined.
 
     What is held out is not in the panel at all, so that neither features, nor what is fitted, nor a reward can depend
@@ -133,7 +133,7 @@ def prepare_pieces(
     validation : int
         How many of the last bars are for choosing a checkpoint.
     features : Features, optional
-        Of the same pieces, from earlier materials; computed when left out.
+        Of the same pieces, from earlier training_data; computed when left out.
 
     Raises
     ------
@@ -147,43 +147,43 @@ def prepare_pieces(
     moments = _moments(joined, config, range(features.first_bar, train_end))
     process = DecisionProcess(joined, features, config.env, config.objectives, moments)
     listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
-    stretches, first = [], 0
+    segments, first = [], 0
     for number, piece in enumerate(pieces):
         stop = min(first + len(piece), train_end)
-        stretch = range(first + (process.first_bar - listed if number else 0), stop)
-        if len(process.decision_bars(stretch)) >= config.env.episode_length:
-            stretches.append(stretch)
+        segment = range(first + (process.first_bar - listed if number else 0), stop)
+        if len(process.decision_bars(segment)) >= config.env.episode_length:
+            segments.append(segment)
         first += len(piece)
-    if not stretches:
+    if not segments:
         raise MarketError(
-            f"no stretch of the {train_end} bars to learn from has room for an episode of {config.env.episode_length} "
+            f"no segment of the {train_end} bars to learn from has room for an episode of {config.env.episode_length} "
             "decisions (env.episode_length) after the longest feature; use more data, shorter episodes or fewer folds"
         )
     split = Split(train_end, joined.n_bars, joined.n_bars)
-    return Materials(config, joined, split, process, features, moments, tuple(stretches))
+    return TrainingData(config, joined, split, process, features, moments, tuple(segments))
 
 
-def process_on(materials: Materials, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
+def process_on(training_data: TrainingData, panel: MarketPanel, features: Features | None = None) -> DecisionProcess:
     """The decision process of a trained agent on other bars: everything that is fitted comes from its training.
 
     Parameters
     ----------
-    materials : Materials
+    training_data : TrainingData
     panel : MarketPanel
     features : Features, optional
         Of that panel, by what was fitted in the same training window; computed when left out.
     """
-    config = materials.config
+    config = training_data.config
     if features is None:
-        features = features_on(materials, panel)
-    return DecisionProcess(panel, features, config.env, config.objectives, materials.moments)
+        features = features_on(training_data, panel)
+    return DecisionProcess(panel, features, config.env, config.objectives, training_data.moments)
 
 
-def features_on(materials: Materials, panel: MarketPanel) -> Features:
+def features_on(training_data: TrainingData, panel: MarketPanel) -> Features:
     """Features of other bars, by what was fitted on the training window."""
-    if materials.features.fitted is None:
+    if training_data.features.fitted is None:
         raise ValueError("nothing was fitted with these features")
-    return apply_features(panel, materials.features.fitted, materials.config.features.extra)
+    return apply_features(panel, training_data.features.fitted, training_data.config.features.extra)
 
 
 def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
@@ -194,7 +194,7 @@ def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
     return moments
 
 
-def prepare_from(panel: MarketPanel, config: Config) -> Materials:
+def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     """Split prices that were loaded, and compute features.
 
     Parameters
@@ -222,7 +222,7 @@ def prepare_from(panel: MarketPanel, config: Config) -> Materials:
                 f"the {name} window holds too few bars ({len(window)}): a backtest needs three at least; move "
                 f"market.{name}_end or use more data"
             )
-    return Materials(config, panel, split, process, features, moments)
+    return TrainingData(config, panel, split, process, features, moments)
 
 
 def choose_device(name: str) -> torch.device:

@@ -21,7 +21,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
 )
 from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.checkpoints.run_resolver import check_free
-from finflow.training.data.training_data import Materials, choose_device, prepare
+from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import Outcome, judge_held_out
 from finflow.training.judging.reading_count import policy_identity
@@ -88,18 +88,18 @@ def evaluate_ensemble(
     checkpoints = [read_checkpoint(path) for path in paths]
     config = stored_config(checkpoints[0], overrides)
     torch.set_num_threads(config.train.threads)
-    materials = prepare(config)
+    training_data = prepare(config)
     device = choose_device(config.train.device)
     identities = _identities(checkpoints, device)
     folder = (output / _mark(identities) if own_folder else output) / (part or "")
-    outcome = judge_ensemble(materials, checkpoints, device, folder, with_backtest)
+    outcome = judge_ensemble(training_data, checkpoints, device, folder, with_backtest)
     updates = [checkpoint.counters["update"] for checkpoint in checkpoints]
-    write_manifest(folder, materials, device, checkpoint_updates=updates)
+    write_manifest(folder, training_data, device, checkpoint_updates=updates)
     return outcome
 
 
 def judge_ensemble(
-    materials: Materials,
+    training_data: TrainingData,
     checkpoints: Sequence[Checkpoint],
     device: torch.device,
     folder: Path,
@@ -111,7 +111,7 @@ def judge_ensemble(
     """
     _check_alike(checkpoints)
     for checkpoint in checkpoints:
-        check_same_features(checkpoint, materials.features)
+        check_same_features(checkpoint, training_data.features)
     identities = _identities(checkpoints, device)
     policies = [policy_of(checkpoint, device) for checkpoint in checkpoints]
     names = _names(checkpoints)
@@ -123,12 +123,12 @@ def judge_ensemble(
     together = EnsembleStrategy([make() for make in makers]).name
     found = [f"{name}: update {one.counters['update']}" for name, one in zip(names, checkpoints, strict=True)]
     return judge_held_out(
-        materials,
+        training_data,
         {together: lambda: EnsembleStrategy([make() for make in makers])},
         identities[0] if len(identities) == 1 else _mark(identities, whole=True),
         folder,
         {"agents": found, "decision": "the mean of the agents' portfolios"},
-        with_backtest or materials.config.evaluation.sweeps,
+        with_backtest or training_data.config.evaluation.sweeps,
         members=[make() for make in makers],
     )
 

@@ -231,16 +231,16 @@ def explain_dates(
     ConfigError, CheckpointError, MarketError
     """
     wanted = [_date(text) for text in dates]
-    checkpoint, materials, device = open_for_judging(path, overrides)
-    config, window = materials.config, materials.split.test
-    policy, process = policy_of(checkpoint, device), materials.held_out_process()
+    checkpoint, training_data, device = open_for_judging(path, overrides)
+    config, window = training_data.config, training_data.split.test
+    policy, process = policy_of(checkpoint, device), training_data.held_out_process()
     steps = _steps(process, window, wanted)
     agent, beside = AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)
     runs = run_backtests(process, window, [agent, beside])
-    identity, panel = policy_identity(policy), materials.panel.sha256
+    identity, panel = policy_identity(policy), training_data.panel.sha256
     if not any(reading.judged == identity for reading in readings_of(ledger_of(config), panel)):
         count_reading(config, panel, identity, runs, path)
-    explainer = Explainer(policy, process, materials.features, window, runs[0])
+    explainer = Explainer(policy, process, training_data.features, window, runs[0])
     return [explainer.explain(step, asked) for step in steps]
 
 

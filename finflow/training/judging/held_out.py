@@ -42,7 +42,7 @@ from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of
 from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.checkpoints.run_resolver import open_for_judging, run_folder_of
 from finflow.training.data.offline_data import CARD
-from finflow.training.data.training_data import Materials, prepare
+from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.judging.expert_portfolios import gate_on, traits_on
 from finflow.training.judging.explainer import Explainer
@@ -73,13 +73,13 @@ class Outcome(NamedTuple):
 
 
 def evaluate_agent(
-    materials: Materials, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
+    training_data: TrainingData, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
 ) -> Outcome:
     """Judge the policy in a checkpoint on the test window, beside the classical strategies, and write the report.
 
     Parameters
     ----------
-    materials : Materials
+    training_data : TrainingData
     checkpoint : Checkpoint
     device : torch.device
     folder : Path
@@ -95,9 +95,9 @@ def evaluate_agent(
     told = _logged(checkpoint, folder, EVENTS)
     events = None if told is None else tuple(json.loads(line) for line in told)
     makers: dict[str, Make] = {AGENT: lambda: AgentStrategy(policy, device, AGENT)}
-    sweeps = with_backtest or materials.config.evaluation.sweeps
+    sweeps = with_backtest or training_data.config.evaluation.sweeps
     return judge_held_out(
-        materials,
+        training_data,
         makers,
         policy_identity(policy),
         folder,
@@ -130,10 +130,10 @@ def evaluate_checkpoint(
     ------
     ConfigError, CheckpointError, MarketError
     """
-    checkpoint, materials, device = open_for_judging(path, overrides)
-    outcome = evaluate_agent(materials, checkpoint, device, output or run_folder_of(checkpoint.path), with_backtest)
+    checkpoint, training_data, device = open_for_judging(path, overrides)
+    outcome = evaluate_agent(training_data, checkpoint, device, output or run_folder_of(checkpoint.path), with_backtest)
     if output is not None:
-        write_manifest(output, materials, device, checkpoint_update=checkpoint.counters["update"])
+        write_manifest(output, training_data, device, checkpoint_update=checkpoint.counters["update"])
     return outcome
 
 
@@ -156,10 +156,10 @@ def backtest_strategies(config: Config, names: Sequence[str], output: Path | Non
             raise ConfigError(f"--strategy names {name} twice; leave one of them out")
         makers[name] = make
     folder = output or config.output.logs_dir / f"backtest_{next(iter(makers))}"
-    materials = prepare(config)
+    training_data = prepare(config)
     identity = strategy_identity(next(iter(makers.values()))())
-    outcome = judge_held_out(materials, makers, identity, folder, {}, sweeps=True)
-    write_manifest(folder, materials, torch.device("cpu"), strategies=list(names))
+    outcome = judge_held_out(training_data, makers, identity, folder, {}, sweeps=True)
+    write_manifest(folder, training_data, torch.device("cpu"), strategies=list(names))
     return outcome
 
 
@@ -172,7 +172,7 @@ def _maker(path: str, config: Config) -> Make:
 
 
 def judge_held_out(
-    materials: Materials,
+    training_data: TrainingData,
     makers: Mapping[str, Make],
     identity: str,
     folder: Path,
@@ -188,7 +188,7 @@ def judge_held_out(
 
     Parameters
     ----------
-    materials : Materials
+    training_data : TrainingData
     makers : mapping of str to callable
         Name -> what makes a strategy, fresh.
     identity : str
@@ -209,8 +209,8 @@ def judge_held_out(
         The agents that the judged ensemble is made of, each deciding alone.
     """
     check_writable(folder / REPORTS, keep=False)
-    config, process, window = materials.config, materials.held_out_process(), materials.split.test
-    readings_of(ledger_of(config), materials.panel.sha256)  # a damaged ledger is told before any work is done
+    config, process, window = training_data.config, training_data.held_out_process(), training_data.split.test
+    readings_of(ledger_of(config), training_data.panel.sha256)  # a damaged ledger is told before any work is done
     playing = sharing_fits({**makers, **{name: _maker(name, config) for name in COMPARED if name not in makers}})
     best, unknown = _best_policy(config)
     optimal = [best.policy] if best is not None and best.policy.name not in makers else []
@@ -224,9 +224,9 @@ def judge_held_out(
     index = index_backtest(process, window)
     runs = (*played, index) if index is not None and index.name not in makers else played
     field = Field(process, window, playing, played[: len(playing)])
-    tries = count_reading(config, materials.panel.sha256, identity, runs, folder)
+    tries = count_reading(config, training_data.panel.sha256, identity, runs, folder)
     data = ReportData(
-        title=f"{field.judged} on {_universe(materials)}",
+        title=f"{field.judged} on {_universe(training_data)}",
         agent=runs[0],
         strategies=runs[1:],
         bootstrap_samples=config.evaluation.bootstrap_samples,
@@ -235,15 +235,15 @@ def judge_held_out(
         seed=config.train.seed,
         cvar_alpha=config.objectives.cvar_alpha,
         training=training if training is not None else pd.DataFrame(),
-        facts={**facts, **_provenance(materials, process)},
-        notes=(*_limits(materials, runs, len(members)), *unknown),
+        facts={**facts, **_provenance(training_data, process)},
+        notes=(*_limits(training_data, runs, len(members)), *unknown),
         optimum=known,
         experts=alone,
         sections=(
             *_together(field, played, own, best, config),
-            *_reasons(field, materials, policy),
+            *_reasons(field, training_data, policy),
             *_learned(training),
-            *sections_of(field, materials.split, config, sweeps),
+            *sections_of(field, training_data.split, config, sweeps),
         ),
         files=tables_of(field, tuple(makers)),
         tries=tries,
@@ -273,18 +273,18 @@ def _together(
     return [agents_together.section(field.runs[0], agents, baseline, settings.confidence, config.train.seed, scores)]
 
 
-def _reasons(field: Field, materials: Materials, policy: ExpertPolicy | None) -> list[Section]:
+def _reasons(field: Field, training_data: TrainingData, policy: ExpertPolicy | None) -> list[Section]:
     """What the return came from, and for an agent why it traded when it traded most."""
     made = [attribution.section(field, EXPERTS if policy is None else policy.names)]
     if policy is not None:
-        traits = traits_on(policy, field.process, materials.split.validation)
+        traits = traits_on(policy, field.process, training_data.split.validation)
         if traits is not None:
             made.append(expert_traits.section(traits, "the decisions of the validation window"))
-        fitted, known = materials.features.fitted, range(field.window.stop)
+        fitted, known = training_data.features.fitted, range(field.window.stop)
         mixed = None if fitted is None else gate_on(policy, field.process, known, fitted.crisis)
         if mixed is not None:
             made.append(gate_states.section(mixed, policy.names, "all decisions up to the end of the judged window"))
-        explainer = Explainer(policy, field.process, materials.features, field.window, field.runs[0])
+        explainer = Explainer(policy, field.process, training_data.features, field.window, field.runs[0])
         made.append(why.section(explainer.largest(NOTABLE)))
     return made
 
@@ -337,9 +337,9 @@ def _is_row(line: str) -> bool:
         return False
 
 
-def _universe(materials: Materials) -> str:
+def _universe(training_data: TrainingData) -> str:
     """How the report names the market."""
-    source, count = materials.config.market.source, materials.panel.n_assets
+    source, count = training_data.config.market.source, training_data.panel.n_assets
     return f"{count} stocks of the S&P 500" if source == "embedded" else f"{count} assets ({source})"
 
 
@@ -370,9 +370,9 @@ def execution(env: EnvConfig) -> dict[str, str]:
     return told
 
 
-def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any]:
+def _provenance(training_data: TrainingData, process: DecisionProcess) -> dict[str, Any]:
     """What the report prints about data and settings."""
-    config, panel, split = materials.config, materials.panel, materials.split
+    config, panel, split = training_data.config, training_data.panel, training_data.split
 
     def window(bars: range) -> str:
         return f"{panel.dates[bars.start]} to {panel.dates[bars.stop - 1]}"
@@ -391,10 +391,10 @@ def _provenance(materials: Materials, process: DecisionProcess) -> dict[str, Any
     }
 
 
-def _limits(materials: Materials, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
+def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
     """What the data cannot show, in words."""
     notes = []
-    survivorship = str(materials.panel.provenance.get("survivorship") or "")
+    survivorship = str(training_data.panel.provenance.get("survivorship") or "")
     if survivorship:
         notes.append(f"{survivorship[:1].upper()}{survivorship[1:]}.")
     one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"
@@ -404,11 +404,11 @@ def _limits(materials: Materials, runs: Sequence[Backtest], agents: int) -> tupl
         "Prices are daily and adjusted; orders fill whole, at the configured price, and "
         + (
             "what they move is a cost of the trade alone: later prices stay as they were."
-            if costs_of(materials.config.env).needs_market
+            if costs_of(training_data.config.env).needs_market
             else "with the configured costs, and move no market."
         ),
     ]
     index = runs[-1]
-    if materials.panel.benchmark is not None and index.name == materials.panel.benchmark_name:
+    if training_data.panel.benchmark is not None and index.name == training_data.panel.benchmark_name:
         notes.append(f"{index.name} is an index bought once at the same costs; it cannot be held by the agent.")
     return tuple(notes)

@@ -104,13 +104,13 @@ def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int6
 
 def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
     """Every portfolio takes one decision drawn from the policy, and remembers it."""
-    env, process = world.env, run.materials.learning.process
+    env, process = world.env, run.training_data.learning.process
     state, before = env.state, process.observed_portfolio(env.state)
     bars = torch.as_tensor(state.bar, device=run.device)
     drawn = universe_of(state, market)
     universe = None if drawn is None else torch.as_tensor(drawn, device=run.device)
     states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device), universe=universe)
-    action = market.widened(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
+    action = market.scatter_assets(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
     with torch.no_grad():
         calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
     _, reward, terminated, _, info = env.step(action)
@@ -157,7 +157,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     bcell, world = run.state.bcell, run.state.world
     if bcell is None or world is None:
         raise ValueError("the online phase has not begun")
-    market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    market = MarketTensors.of(run.training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     offline = Transitions.of(dataset, run.device, market.members is not None)

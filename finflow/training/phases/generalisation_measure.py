@@ -53,7 +53,7 @@ def measure(run: TrainingRun, policy: ExpertPolicy) -> dict[str, float]:
     if not run.config.train.generalisation:
         return {}
     found = _windows(run, policy)
-    if not are_alike(run.config.worlds, run.materials.process.n_weights - 1):
+    if not are_alike(run.config.worlds, run.training_data.process.n_weights - 1):
         found |= _worlds(run, policy)
     found["gap"] = found["train_value"] - found["validation_value"]
     bcell = run.state.bcell
@@ -109,11 +109,11 @@ def play(
 
 def _windows(run: TrainingRun, policy: ExpertPolicy) -> dict[str, float]:
     """The real training window and the validation window, in one go."""
-    materials, length = run.materials, run.config.env.episode_length
-    process = materials.process
-    train = [materials.train] if isinstance(materials.train, range) else list(materials.train)
+    training_data, length = run.training_data, run.config.env.episode_length
+    process = training_data.process
+    train = [training_data.train] if isinstance(training_data.train, range) else list(training_data.train)
     starts, sizes, names = [], [], []
-    for name, window in (*(("train", one) for one in train), ("validation", materials.split.validation)):
+    for name, window in (*(("train", one) for one in train), ("validation", training_data.split.validation)):
         first, size = pieces(process.decision_bars(window), length)
         starts.append(first)
         sizes.append(np.full(len(first), size))
@@ -129,10 +129,10 @@ def _windows(run: TrainingRun, policy: ExpertPolicy) -> dict[str, float]:
 
 def _worlds(run: TrainingRun, policy: ExpertPolicy) -> dict[str, float]:
     """Episodes as the phase plays them to learn from, without the exploration."""
-    materials, phase, length = run.materials, run.state.counters.phase, run.config.env.episode_length
-    process = materials.learning.process
+    training_data, phase, length = run.training_data, run.state.counters.phase, run.config.env.episode_length
+    process = training_data.learning.process
     worlds = episode_worlds(run.config, process, phase)
-    env = PortfolioVectorEnv(process, materials.windows(phase), EPISODES, length, compiled=False, worlds=worlds)
+    env = PortfolioVectorEnv(process, training_data.windows(phase), EPISODES, length, compiled=False, worlds=worlds)
     env.reset(seed=int(np.random.SeedSequence([run.config.train.seed, PURPOSE]).generate_state(1)[0]))
     played = play(env.process, policy, env.state, np.full(EPISODES, length), run.device)
     return _figures("worlds", *played)

@@ -101,7 +101,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     policy = learner.policy
     if not isinstance(policy, ExpertPolicy):
         raise TypeError("the offline phase of a market trains an ExpertPolicy")
-    market = MarketTensors.of(run.materials.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    market = MarketTensors.of(run.training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
     store = Transitions.of(dataset, run.device, market.members is not None)
     store.columns["behaviour_return"] = state.behaviour_returns
     units = reward_units(run, dataset)
@@ -142,7 +142,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
-    units = RewardUnits.of(run.materials.learning.process, dataset.reward_scale, reference, run.device)
+    units = RewardUnits.of(run.training_data.learning.process, dataset.reward_scale, reference, run.device)
     return units._replace(normalizer=run.state.reward_normalizer, whole_spread=needs_quantiles(run.config.bcell))
 
 

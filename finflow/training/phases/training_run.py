@@ -1,4 +1,4 @@
-"""One training in progress: its materials, its state, its folder, and what both phases do between updates."""
+"""One training in progress: its data, its state, its folder, and what both phases do between updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, Chec
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.runtime import runtime
-from finflow.training.data.training_data import Materials
+from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.profiling import UpdateProfiler
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -69,7 +69,7 @@ class TrainingRun:
     Attributes
     ----------
     config : Config
-    materials : Materials
+    training_data : TrainingData
     device : torch.device
     state : TrainingState
     folder : Path
@@ -82,7 +82,7 @@ class TrainingRun:
     """
 
     config: Config
-    materials: Materials
+    training_data: TrainingData
     device: torch.device
     state: TrainingState
     folder: Path
@@ -120,9 +120,9 @@ class TrainingRun:
             "training": state,
             "config": dump_run(self.config.model_copy(update={"output": OutputConfig()})),
             "config_hash": config_hash(self.config),
-            "market": self.materials.process.panel.sha256,
-            "shape": self.materials.shape._asdict(),
-            "features": feature_names(self.materials.features),
+            "market": self.training_data.process.panel.sha256,
+            "shape": self.training_data.shape._asdict(),
+            "features": feature_names(self.training_data.features),
             "bcell": self.config.bcell.model_dump(mode="json"),
             "log": position,
             "runtime": runtime(self.device),
@@ -174,7 +174,7 @@ class TrainingRun:
         """
         counters = self.state.counters
         agent = AgentStrategy(policy, self.device)
-        (backtest,) = run_backtests(self.materials.process, self.materials.split.validation, [agent])
+        (backtest,) = run_backtests(self.training_data.process, self.training_data.split.validation, [agent])
         if backtest.rewards is None:
             raise ValueError("a backtest of the agent has rewards")
         value, bcell = {"value": float(backtest.rewards.mean())}, self.config.bcell

@@ -22,7 +22,7 @@ from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
 from finflow.training.data.reward_normalization import RewardNormalizer
-from finflow.training.data.training_data import Materials
+from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.phases.schedules import EntropySchedule
 
@@ -206,10 +206,10 @@ def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Gener
     return generator
 
 
-def start_offline(config: Config, materials: Materials, device: torch.device, transitions: int) -> TrainingState:
+def start_offline(config: Config, training_data: TrainingData, device: torch.device, transitions: int) -> TrainingState:
     """The state before the first update over so many transitions."""
     seed = config.train.seed
-    networks = portfolio_networks(materials.shape, config.bcell, seeded(seed, 1))
+    networks = portfolio_networks(training_data.shape, config.bcell, seeded(seed, 1))
     learner = METHODS[config.offline.method](networks, config.bcell, device)
     returns = torch.zeros(transitions, device=device)
     train = config.train
@@ -226,14 +226,14 @@ def start_offline(config: Config, materials: Materials, device: torch.device, tr
     )
 
 
-def start_online(config: Config, materials: Materials, device: torch.device) -> tuple[BCell, OnlineWorld]:
+def start_online(config: Config, training_data: TrainingData, device: torch.device) -> tuple[BCell, OnlineWorld]:
     """The agent and its world before the hand-over's first step; the agent is still to be seeded."""
     seed = config.train.seed
-    bcell = BCell(materials.shape, config.bcell, seeded(seed, 4), device)
-    process = materials.learning.process
+    bcell = BCell(training_data.shape, config.bcell, seeded(seed, 4), device)
+    process = training_data.learning.process
     env = PortfolioVectorEnv(
         process,
-        materials.windows(ONLINE),
+        training_data.windows(ONLINE),
         config.train.n_envs,
         config.env.episode_length,
         random_portfolios=True,
