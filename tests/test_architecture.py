@@ -241,7 +241,9 @@ def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> 
 
 def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
     assert list(imported("from .panel import x", "finflow.market", is_package=True)) == ["finflow.market.panel.x"]
-    assert list(imported("from .panel import x", "finflow.market.sources.panel_loader")) == ["finflow.market.panel.x"]
+    assert list(imported("from .panel import x", "finflow.market.sources.panel_loader")) == [
+        "finflow.market.sources.panel.x"
+    ]
 
 
 @pytest.mark.parametrize(
