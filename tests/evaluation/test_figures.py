@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report import drawing, metric_tables
+from finflow.evaluation.report import drawing
 from finflow.evaluation.report.rolling_figure import DAYS, rolling, rolling_sharpe, rolling_volatility
 from finflow.evaluation.report.training_figure import _phases, _positions, training
 from finflow.evaluation.statistics import metrics
@@ -60,22 +60,6 @@ def test_thinning_keeps_the_ends() -> None:
 def test_lines_of_many_strategies_can_be_told_apart() -> None:
     looks = [drawing.line_look(position) for position in range(24)]
     assert len(set(looks)) == 24
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "shown"),
-    [
-        ("annual_return", 0.0841, "8.4\N{NARROW NO-BREAK SPACE}%"),
-        ("annual_return", -0.0841, "\N{MINUS SIGN}8.4\N{NARROW NO-BREAK SPACE}%"),
-        ("annual_return", -0.0001, "0.0\N{NARROW NO-BREAK SPACE}%"),
-        ("sharpe", 1.005, "1.00"),
-        ("sharpe", math.nan, "\N{EN DASH}"),
-        ("annual_turnover", 4.22, "4.2\N{MULTIPLICATION SIGN}"),
-    ],
-)
-def test_numbers_are_written_with_their_unit(key: str, value: float, shown: str) -> None:
-    column = next(column for column in metric_tables.columns(0.05) if column.key == key)
-    assert column.show(value) == shown
 
 
 def test_a_legend_of_long_names_stays_within_the_figure() -> None:

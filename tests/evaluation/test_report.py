@@ -20,8 +20,7 @@ import pytest
 
 from finflow.errors import OutputError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report import metric_tables, page, report, tearsheet
-from finflow.evaluation.report.page_style import STYLE
+from finflow.evaluation.report import page, report, tearsheet
 from finflow.evaluation.report.report import ReportData, write_report
 from finflow.evaluation.report.results import Results, as_json, judge
 from finflow.evaluation.statistics import metrics
@@ -30,6 +29,7 @@ from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.sharpe_tests import track_of
 from finflow.evaluation.statistics.verdict import Reason
 
+STYLE = Path(page.__file__).parent / "templates" / "style.css"
 FIGURES = [
     *("equity", "sharpe", "drawdown", "rolling", "monthly", "costs", "weights", "gate", "experts", "overfitting"),
     "training",
@@ -118,7 +118,7 @@ def test_every_number_of_the_page_is_in_metrics_json(
     count = numbers_hold(html, content)
     shown = {found.path for found in html.numbers}
     for strategy, table in content["strategies"].items():
-        for column in metric_tables.columns(content["cvar_alpha"]):
+        for column in page.columns(content["cvar_alpha"]):
             assert f"strategies/{strategy}/{column.key}" in shown
             if column.key in table["intervals"]:
                 assert {f"strategies/{strategy}/intervals/{column.key}/{end}" for end in (0, 1)} <= shown
@@ -381,7 +381,7 @@ def luminance(colour: str) -> float:
 
 def test_text_stands_out_from_every_ground_it_is_on() -> None:
     """A contrast of 4.5 or more (WCAG 2, level AA) in light, dark and print."""
-    looks = re.findall(r":root\{([^}]*)\}", STYLE)
+    looks = re.findall(r":root\{([^}]*)\}", STYLE.read_text("utf-8"))
     assert len(looks) == 3
     for look in looks:
         colours = dict(re.findall(r"--(\w+):(#[0-9a-f]+)", look))

@@ -53,6 +53,10 @@ def test_a_table_cannot_show_what_the_file_does_not_have(path: tuple[str, ...]) 
         (-0.0001, "%", 1, True, "0.0 %"),
         (1234567.8, ",", 0, False, "1,234,568"),
         (12.5, "bp", 1, False, "12.5 bp"),
+        (1.005, "", 2, False, "1.00"),
+        (4.22, "×", 1, False, "4.2×"),
+        (378.0, "years", 1, False, "1.5"),
+        (-0.09876, "g", 3, False, "−0.0988"),
         (math.inf, "", 1, False, "–"),
     ],
 )

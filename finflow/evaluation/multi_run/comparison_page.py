@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,9 @@ from finflow.evaluation.report.drawing import (
     log_axis,
     render,
 )
-from finflow.evaluation.report.evidence_page import verdicts_of_several
-from finflow.evaluation.report.page import document
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import DASH, Cell, Row, Section, Table, section_html
+from finflow.evaluation.report.page import figure_section, verdicts_of_several
+from finflow.evaluation.report.results import BASELINE, json_text
+from finflow.evaluation.report.section import DASH, Cell, Finding, Row, Section, Table, render_page
 from finflow.evaluation.statistics.seed_statistics import Estimate
 
 if TYPE_CHECKING:
@@ -144,21 +142,17 @@ def make(
     figure = _equity(runs, dates)
     content: dict[str, object] = {section.key: dict(section.numbers) for section in sections}
     content |= {"window": dict(window), "panel": panel}
-    picture = Section(figure.name, figure.title, {}, figures=(figure,))
-    parts = [sections[0], picture, *sections[1:]]
-    page = document(
+    page = render_page(
         f"{len(runs)} runs side by side",
         f"{window['start']} to {window['end']}, {window['days']:,} trading days, all figures net of costs",
         _verdicts(runs),
-        [(part.key, part.title) for part in parts],
-        [section_html(part) for part in parts],
+        [sections[0], figure_section(figure), *sections[1:]],
     )
-    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
     pictures = {f"{one.name}.png": one.png for one in (figure, *choice.figures)}
-    return Made({**pictures, "metrics.json": text, "report.html": page}, _lines(runs, groups, choice))
+    return Made({**pictures, "metrics.json": json_text(content), "report.html": page}, _lines(runs, groups, choice))
 
 
-def _verdicts(runs: Sequence[Compared]) -> str:
+def _verdicts(runs: Sequence[Compared]) -> Finding:
     warning = (
         "Each is of its run alone. Who picks the best of these has tried them all, which its own verdict, reached "
         "before, does not know of: see what is left of it under “Choosing the best of them”."

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from finflow.evaluation.multi_run.study_figures import Searched, Tried, figures_of
 from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.page import document
-from finflow.evaluation.report.section import Cell, Row, Section, Table, number, section_html
+from finflow.evaluation.report.page import figure_section
+from finflow.evaluation.report.results import json_text
+from finflow.evaluation.report.section import Cell, Finding, Row, Section, Table, render_page
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting
 
 __all__ = ["NUMBERS", "PAGE", "StudyData", "study_files"]
@@ -65,26 +64,21 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
     """The page, its numbers, and its figures, by file name."""
     figures = figures_of(data.trials, data.objective, data.space, data.importances, data.front, data.overfit)
     pictures = {figure.name: figure for figure in figures}
-    sections = [
-        Section(name, pictures[name].title, {}, figures=(pictures[name],))
-        for name in ("history", "front", "importances", "slices", "parallel", "courses")
-        if name in pictures
+    parts = [
+        _best(data),
+        *(figure_section(figure) for figure in figures if figure.name != "overfitting"),
+        _overfitting(data, pictures.get("overfitting")),
+        _failed(data),
+        _space(data),
+        _facts(data),
     ]
-    parts = [_best(data), *sections, _overfitting(data, pictures.get("overfitting")), _failed(data), _space(data)]
-    parts += [_facts(data)]
-    shown = [part for part in parts if part is not None]
-    content: dict[str, object] = {part.key: dict(part.numbers) for part in shown if part.numbers}
-    content |= {"trials": [_plain(trial, data.objective) for trial in data.trials], "summary": _counts(data)}
-    content |= {"importances": {name: dict(shares) for name, shares in data.importances.items()}}
-    page = document(
-        data.title,
-        data.subtitle,
-        _finding(data),
-        [(part.key, part.title) for part in shown],
-        [section_html(part) for part in shown],
-    )
-    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
-    return {**{f"{figure.name}.png": figure.png for figure in figures}, NUMBERS: text, PAGE: page}
+    sections = [part for part in parts if part is not None]
+    content: dict[str, object] = {section.key: dict(section.numbers) for section in sections if section.numbers}
+    content["trials"] = [_plain(trial, data.objective) for trial in data.trials]
+    content["summary"] = _counts(data)
+    content["importances"] = {name: dict(shares) for name, shares in data.importances.items()}
+    page = render_page(data.title, data.subtitle, _finding(data, content), sections)
+    return {**{f"{figure.name}.png": figure.png for figure in figures}, NUMBERS: json_text(content), PAGE: page}
 
 
 def _counts(data: StudyData) -> dict[str, object]:
@@ -95,35 +89,32 @@ def _counts(data: StudyData) -> dict[str, object]:
     return counted
 
 
-def _finding(data: StudyData) -> str:
-    """What was found, in words."""
-    counts = _counts(data)
+def _finding(data: StudyData, content: Mapping[str, object]) -> Finding:
+    """The best trial's values, and the number of trials."""
 
-    def count(name: str) -> str:
-        value = counts[name]
-        assert isinstance(value, int)
-        return number(("summary", name), value, f"{value:,}")
+    def count(name: str) -> Cell:
+        return Cell(("summary", name), ",", 0)
 
-    over = f"{count('all')} trials: {count('complete')} to their end, {count('pruned')} stopped early, "
-    over += f"{count('failed')} failed; {count('updates')} updates."
+    trials: tuple[str | Cell, ...] = (
+        *(count("all"), " trials: ", count("complete"), " to their end, ", count("pruned"), " stopped early, "),
+        *(count("failed"), " failed; ", count("updates"), " updates."),
+    )
     best = next((trial for trial in data.trials if trial.number == data.best), None)
     if best is None or best.values is None:
-        words = f"<h2>No trial has a value</h2><p>{over}</p>"
-        return f'<section class="finding not-shown" aria-label="Finding">{words}</section>'
-    values = ", ".join(
-        f"{escape(name)} {number(('best', f'trial {best.number}', name), value, f'{value:.3g}')}"
-        for name, value in zip(data.objective, best.values, strict=True)
-    )
-    luck = ""
+        return Finding("", "No trial has a value", content, words=(trials,), within=())
+    values: list[str | Cell] = []
+    for name in data.objective:
+        values += [f"{', ' if values else ''}{name} ", Cell(("best", f"trial {best.number}", name), "g", 3)]
+    values.append(", on windows that it was chosen by: the best of many looks better there than it is.")
     if data.overfit is not None:
-        pbo = number(("overfitting", "pbo"), data.overfit.pbo, f"{data.overfit.pbo:.0%}", 100.0)
-        luck = f" The probability that such a choice is overfitted is {pbo}."
-    return (
-        f'<section class="finding not-shown" aria-label="Finding"><h2>Best: trial {best.number}</h2><p>{values}, on '
-        f"windows that it was chosen by: the best of many looks better there than it is.{luck}</p><p>{over} "
-        f"<b>best.yaml</b> says that it was chosen among {count('tried')} configurations, and the deflated Sharpe "
-        "ratio of its own report takes account of that.</p></section>"
+        values += [" The probability that such a choice is overfitted is ", Cell(("overfitting", "pbo"), "%", 0), "."]
+    counted = (
+        *trials,
+        " best.yaml says that it was chosen among ",
+        count("tried"),
+        " configurations, and the deflated Sharpe ratio of its own report takes account of that.",
     )
+    return Finding("", f"Best: trial {best.number}", content, words=(tuple(values), counted), within=())
 
 
 def _best(data: StudyData) -> Section:

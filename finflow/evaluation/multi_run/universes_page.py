@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.report.evidence_page import verdicts_of_several
-from finflow.evaluation.report.page import document
-from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain, section_html
+from finflow.evaluation.report.page import verdicts_of_several
+from finflow.evaluation.report.results import BASELINE, json_text
+from finflow.evaluation.report.section import Cell, Finding, Row, Section, Table, plain, render_page
 from finflow.evaluation.statistics.run_spread import DIFFERENCE
 from finflow.evaluation.statistics.seed_statistics import improvement_estimate, interquartile_estimate
 
@@ -96,15 +94,13 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
     together = _together(universes, confidence, seed, words)
     apart = Section("universes", "Each universe", numbers, (_table(universes),), (), ())
     whole = Section("together", "All universes together", together, (_summary(),), (), tuple(words))
-    page = document(
+    page = render_page(
         f"{len(universes)} universes",
         "The same job in each of them, all figures net of costs",
         _verdicts(universes),
-        [(part.key, part.title) for part in (whole, apart)],
-        [section_html(part) for part in (whole, apart)],
+        (whole, apart),
     )
-    content = {"universes": numbers, "together": together}
-    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json_text({"universes": numbers, "together": together})
     return Made({"metrics.json": text, "report.html": page}, _lines(universes, together))
 
 
@@ -177,7 +173,7 @@ def _ends(key: str, unit: str, decimals: int) -> tuple[Cell, ...]:
     return tuple(Cell((key, end), unit, decimals) for end in ("value", "low", "high"))
 
 
-def _verdicts(universes: Sequence[Universe]) -> str:
+def _verdicts(universes: Sequence[Universe]) -> Finding:
     warning = "Each verdict is of its universe alone: of many, some come out well by luck."
     return verdicts_of_several({one.name: one.answer for one in universes}, warning)
 

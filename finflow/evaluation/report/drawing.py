@@ -6,6 +6,7 @@ used nor changed. Colours are those of Okabe and Ito, which people with any comm
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ class Rendered:
     caption: str
     alt: str
     png: bytes
+
+    @property
+    def base64(self) -> str:
+        """The image as text, to be embedded in a page."""
+        return base64.b64encode(self.png).decode("ascii")
 
 
 def render(draw: Callable[[Figure], None], height: float) -> bytes:

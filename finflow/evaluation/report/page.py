@@ -1,31 +1,95 @@
-"""`report.html`: one self-contained page, made of plain strings, with everything that came from outside escaped."""
+"""`report.html`: sections of the page of one run, in their order."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 
-from finflow.evaluation.report.drawing import MINUS, Rendered
-from finflow.evaluation.report.evidence_page import (
-    KINDS,
-    evidence_section,
-    readings_said,
-    verdict_heading,
-    verdict_list,
+from finflow.evaluation.report.drawing import MINUS, TIMES, Rendered
+from finflow.evaluation.report.results import BASELINE, ReportData, Results, contents
+from finflow.evaluation.report.section import (
+    DASH,
+    THIN,
+    Cell,
+    Finding,
+    Range,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Tile,
+    look_up,
+    render_page,
 )
-from finflow.evaluation.report.metric_tables import Column, columns, comparison_table, experts_table, interval_table
-from finflow.evaluation.report.page_style import STYLE
-from finflow.evaluation.report.results import BASELINE, ReportData, Results
-from finflow.evaluation.report.section import DASH, THIN, framed, number, plot, section_html
+from finflow.evaluation.statistics.readings_ledger import Tries
 
-Path = tuple[str | int, ...]
-_MEANING = {
+__all__ = ["Column", "build_page", "columns", "figure_section", "verdicts_of_several"]
+
+MOST_EVENTS = 50  # of the guard, on the page
+MEANING = {
     "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",
     "no": "The reverse is shown on this window.",
     "not shown": "A yes needs every test below to agree; this window does not show that it is better.",
 }
-MOST_EVENTS = 50  # of the guard, on the page
+KINDS = {"yes": "ahead", "no": "behind", "not shown": "not-shown"}
+ANSWERS = {
+    "yes": "beats equal weight",
+    "no": "is worse than equal weight",
+    "not shown": "not shown to beat equal weight",
+}
+VERDICT_TABLE = (
+    ("Sharpe ratio of the return over equal weight, a year", Cell(("verdict", "active_sharpe"))),
+    ("PSR of that return, against zero", Cell(("verdict", "psr"), decimals=3)),
+    ("DSR, deflated for the tries", Cell(("verdict", "dsr"), decimals=3)),
+    ("Tries", Cell(("verdict", "tries", "total"), decimals=0)),
+    ("Best Sharpe ratio that luck would show, a year", Cell(("verdict", "expected_maximum"))),
+    (
+        "Minimum track record to show a positive return over it, years",
+        Cell(("verdict", "minimum_track_record"), "years", 1),
+    ),
+    ("SPA, p (consistent)", Cell(("verdict", "spa", "p_consistent"), decimals=3)),
+    ("SPA, p (lower)", Cell(("verdict", "spa", "p_lower"), decimals=3)),
+    ("SPA, p (upper)", Cell(("verdict", "spa", "p_upper"), decimals=3)),
+)
+TRACK_CAPTION = (
+    "PSR: confidence that the true Sharpe ratio is above zero. Minimum track record: how long it takes to be "
+    f"95{THIN}% confident of that; a dash means never, at this ratio. StepM looks at all strategies together, and "
+    "names one wrongly at most once in twenty."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric as pages show it: key in `metrics.json`, heading, unit, decimals, and how it is computed."""
+
+    key: str
+    heading: str
+    unit: str
+    decimals: int
+    meaning: str
+
+    def cell(self, *place: str, bounds: tuple[str, ...] | None = None) -> Cell:
+        """Its cell for the strategy whose metrics are at a path."""
+        return Cell((*place, self.key), self.unit, self.decimals, bounds=bounds)
+
+
+def columns(alpha: float) -> tuple[Column, ...]:
+    """Columns of the comparison table, in order; ``alpha`` is the level of the CVaR."""
+    tail = f"{alpha * 100:g}{THIN}%"
+    return (
+        Column("annual_return", "Return a year", "%", 1, "geometric mean of the net daily returns, 252 days to a year"),
+        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of daily returns times √252"),
+        Column(
+            "sharpe", "Sharpe", "", 2, "mean over standard deviation of daily returns in excess of cash, times √252"
+        ),
+        Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only days that fell short of cash count as risk"),
+        Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),
+        Column("max_drawdown", "Maximum drawdown", "%", 1, "deepest fall below the highest value so far"),
+        Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of daily returns"),
+        Column("annual_turnover", "Turnover a year", TIMES, 1, "times a year that the whole portfolio is replaced"),
+        Column("annual_cost", "Costs a year", "%", 2, "all that trading cost, as a share of wealth"),
+    )
 
 
 def build_page(
@@ -44,220 +108,316 @@ def build_page(
     files
         Names of the files beside the page, to link to.
     """
+    content = contents(data, results)
+    facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
     sections = [
-        _finding(data, results),
-        _section("comparison", "Comparison", comparison_table(data, results)),
-        _section("evidence", "Tests", evidence_section(results.evidence)),
-        _optimum(data),
-        *(_section(figure.name, figure.title, plot(figure, anchor=False)) for figure in figures),
-        *([_section("experts-alone", "Each expert alone", experts_table(data, results))] if results.experts else []),
-        *(section_html(section) for section in data.sections),
-        *([_section("guard", "Guard events", _events(data.events))] if data.events is not None else []),
-        _section("intervals", "Intervals of the other metrics", interval_table(data, results)),
-        _section("data", "Data and settings", _facts(data)),
-        _section("limits", "What this report cannot show", _list(limits) if limits else "<p>Nothing was noted.</p>"),
-        _section("method", "How the numbers are computed", _method(data)),
-        _section("files", "Files beside this page", _links(files)),
+        _comparison(data, content),
+        _evidence(data, results, content),
+        _optimum(data, content),
+        *(figure_section(figure) for figure in figures),
+        _experts(data, content),
+        *data.sections,
+        _guard_events(data.events),
+        _intervals(data, results, content),
+        Section("data", "Data and settings", {}, words=() if facts else ("None were recorded.",), facts=facts),
+        Section(
+            "limits",
+            "What this report cannot show",
+            {},
+            notes=tuple(limits) or ("Nothing was noted.",),
+            short="Limits",
+        ),
+        _method(data),
+        Section("files", "Files beside this page", {}, links=tuple(files), short=None),
     ]
-    contents = [
-        ("comparison", "Comparison"),
-        ("evidence", "Tests"),
-        *((figure.name, figure.title) for figure in figures),
-    ]
-    contents += [("optimum", "Nearness to the optimum")] if data.optimum is not None else []
-    contents += [("experts-alone", "Each expert alone")] if results.experts else []
-    contents += [(section.key, section.title) for section in data.sections]
-    contents += [("guard", "Guard events")] if data.events is not None else []
-    contents += [("intervals", "Intervals"), ("data", "Data and settings"), ("limits", "Limits"), ("method", "Method")]
     dates = data.agent.dates
     window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} trading days, all figures net of costs"
-    return document(data.title, window, sections[0], contents, sections[1:])
+    return render_page(
+        data.title, window, _finding(data, results, content), [section for section in sections if section is not None]
+    )
 
 
-def document(
-    title: str, subtitle: str, first: str, contents: Sequence[tuple[str, str]], sections: Sequence[str]
-) -> str:
-    """A whole page.
+def figure_section(figure: Rendered) -> Section:
+    """A section that shows one figure."""
+    return Section(figure.name, figure.title, {}, figures=(figure,))
+
+
+def verdicts_of_several(answers: Mapping[str, str | None], warning: str) -> Finding:
+    """Verdicts of several runs, with a warning about reading them together.
 
     Parameters
     ----------
-    title, subtitle
-        Plain text.
-    first
-        HTML that stands before the contents.
-    contents
-        Anchors and titles.
-    sections
-        HTML.
+    answers : mapping
+        Name -> answer; None where nothing was compared.
+    warning : str
     """
-    navigation = "".join(f'<a href="#{escape(anchor)}">{escape(text)}</a>' for anchor, text in contents)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<link rel="icon" href="data:,">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-<header>
-<h1>{escape(title)}</h1>
-<p class="window">{escape(subtitle)}</p>
-</header>
-{first}
-<nav aria-label="Contents">{navigation}</nav>
-{"".join(sections)}
-</main>
-</body>
-</html>
-"""
+    reasons = tuple(
+        f"{name}: {ANSWERS.get(str(answer), 'not compared with equal weight')}" for name, answer in answers.items()
+    )
+    return Finding("", "Verdicts", {}, label="Verdicts", reasons=reasons, notes=(warning,))
 
 
-def _finding(data: ReportData, results: Results) -> str:
-    heading, words = _finding_words(data, results)
-    tiles = ""
+def _finding(data: ReportData, results: Results, content: Mapping[str, object]) -> Finding:
+    verdict = results.evidence.verdict
+    heading, words = _finding_words(data, results, content)
+    marks = () if verdict is None else verdict.reasons
     by_key = {column.key: column for column in columns(data.cvar_alpha)}
+    tiles = []
     for key in ("annual_return", "sharpe", "max_drawdown", "annual_turnover"):
         column = by_key[key]
-        against = ""
-        if data.baseline is not None:
-            base = column.said(("strategies", BASELINE, key), results.metrics[BASELINE][key])
-            against = f"<small>{BASELINE} {base}</small>"
-        value = column.said(("strategies", data.agent.name, key), results.metrics[data.agent.name][key])
-        tiles += f"<div><span>{column.heading}</span><b>{value}</b>{against}</div>"
-    verdict = results.evidence.verdict
-    kind = "not-compared" if verdict is None else KINDS[verdict.answer]
-    reasons = f"<p>{escape(readings_said(data.tries))}</p>" if verdict is None else verdict_list(verdict, data.tries)
-    return (
-        f'<section class="finding {kind}" aria-label="Finding"><h2>{escape(heading)}</h2>'
-        f"{''.join(f'<p>{sentence}</p>' for sentence in words)}{reasons}"
-        f'<div class="tiles">{tiles}</div></section>'
+        beside = "" if data.baseline is None else (f"{BASELINE} ", column.cell("strategies", BASELINE))
+        tiles.append(Tile(column.heading, column.cell("strategies", data.agent.name), beside))
+    return Finding(
+        "",
+        heading,
+        content,
+        words=words,
+        notes=(_readings_text(data.tries),),
+        within=(),
+        kind="not-compared" if verdict is None else KINDS[verdict.answer],
+        reasons=tuple(f"{'✓' if one.enough else '✗'} {one.said.replace(' -', ' ' + MINUS)}" for one in marks),
+        tiles=tuple(tiles),
     )
 
 
-def _finding_words(data: ReportData, results: Results) -> tuple[str, list[str]]:
-    """The verdict, and as HTML what was measured; the reasons follow it."""
-    name, difference, verdict = data.agent.name, results.difference, results.evidence.verdict
-    if difference is None:
+def _finding_words(
+    data: ReportData, results: Results, content: Mapping[str, object]
+) -> tuple[str, tuple[Sentence, ...]]:
+    """The verdict as a heading, and sentences about what was measured."""
+    name, verdict = data.agent.name, results.evidence.verdict
+    if results.difference is None:
         if name == BASELINE:
-            return "Equal weight itself", ["This is the strategy that others are compared with."]
-        return "Not compared with equal weight", ["Equal weight was not among the strategies, so nothing is claimed."]
-    own, base = (
-        _signed(("strategies", run, "sharpe"), results.metrics[run]["sharpe"], plus=False) for run in (name, BASELINE)
-    )
-    against = "against_equal_weight"
-    said = (
-        f"After costs, {'the agent' if name == 'agent' else escape(name)} had a Sharpe ratio of {own} and equal weight "
-        f"{base}: a difference of {_signed((against, 'sharpe_difference'), difference.value)}"
-    )
-    if difference.interval.defined:
-        low = _signed((against, "interval", 0), difference.interval.low)
-        high = _signed((against, "interval", 1), difference.interval.high)
-        said += f", with a {data.confidence * 100:g}{THIN}% interval from {low} to {high}."
+            return "Equal weight itself", ("This is the strategy that others are compared with.",)
+        return "Not compared with equal weight", ("Equal weight was not among the strategies, so nothing is claimed.",)
+
+    def ratio(*path: str, plus: bool = False) -> Cell | str:
+        return Cell(path, plus=plus) if math.isfinite(look_up(content, path)) else "undefined"
+
+    measured: list[Cell | str] = [
+        f"After costs, {'the agent' if name == 'agent' else name} had a Sharpe ratio of ",
+        ratio("strategies", name, "sharpe"),
+        " and equal weight ",
+        ratio("strategies", BASELINE, "sharpe"),
+        ": a difference of ",
+        ratio("against_equal_weight", "sharpe_difference", plus=True),
+    ]
+    if results.difference.interval.defined:
+        low, high = (ratio("against_equal_weight", "interval", end, plus=True) for end in ("0", "1"))
+        measured += [f", with a {_percent(data.confidence)} interval from ", low, " to ", high, "."]
     else:
-        said += ", without an interval, because the window is too short or a ratio is undefined."
+        measured.append(", without an interval, because the window is too short or a ratio is undefined.")
     if verdict is None:
-        return "No verdict", [said, escape(data.unjudged)]
-    return verdict_heading(verdict), [said, _MEANING[verdict.answer]]
+        return "No verdict", (tuple(measured), data.unjudged)
+    return f"Beats equal weight: {verdict.answer}", (tuple(measured), MEANING[verdict.answer])
 
 
-def _optimum(data: ReportData) -> str:
-    """Scores in a market whose best policy is known; nothing in any other."""
-    known = data.optimum
-    if known is None:
-        return ""
-    ratio = Column("score", "Score", "", 3, "")
-    growth = Column("utility", "Log growth a bar", "%", 4, "")
-    rows = ""
-    for name, one in known.scores.items():
-        place = ("optimum", "scores", name)
-        error = ""
-        if math.isfinite(one.score):
-            error = f"<small>± {ratio.said((*place, 'standard_error'), one.standard_error)}</small>"
-        marked = ' class="agent"' if name == data.agent.name else ""
-        cells = ratio.cell((*place, "score"), one.score, error)
-        cells += growth.cell((*place, "utility"), one.utility)
-        rows += f'<tr{marked}><th scope="row">{escape(name)}</th>{cells}</tr>'
+def _readings_text(tries: Tries | None) -> str:
+    """Number of earlier readings of the test window, and how many tries deflate."""
+    if tries is None:
+        return "Nobody counted how often this window was read before."
+    times = {0: "never been read", 1: "been read once"}.get(tries.others, f"been read {tries.others} times")
+    readers = ", for another strategy or agent" if tries.others == 1 else ", for other strategies or agents"
+    among = (
+        f" The judged one was chosen among {tries.configurations} configurations." if tries.configurations > 1 else ""
+    )
+    return (
+        f"This test window has {times} before{readers if tries.others else ''}.{among} "
+        f"Tries that deflate: {tries.total}."
+    )
+
+
+def _comparison(data: ReportData, content: Mapping[str, object]) -> Section:
+    """Every metric of every strategy, with the interval of the Sharpe ratio."""
+    shown = columns(data.cvar_alpha)
+    rows: dict[str, list[Cell | Range]] = {
+        name: [
+            column.cell("strategies", name, bounds=(*_interval(name), "sharpe") if column.key == "sharpe" else None)
+            for column in shown
+        ]
+        for name in _names(data)
+    }
+    caption = (
+        f"Under each Sharpe ratio: its {_percent(data.confidence)} bootstrap interval. Returns and drawdowns are after "
+        "costs; a dash means undefined."
+    )
+    table = _metric_table("Comparison of the strategies", ("Strategy", shown), rows, data, caption)
+    return Section("comparison", "Comparison", content, (table,), within=())
+
+
+def _experts(data: ReportData, content: Mapping[str, object]) -> Section | None:
+    """The agent, and each of its experts deciding alone."""
+    if not data.experts:
+        return None
+    shown = columns(data.cvar_alpha)
+    places = [("strategies", data.agent.name), *(("experts", run.name) for run in data.experts)]
+    rows: dict[str, list[Cell | Range]] = {place[1]: [column.cell(*place) for column in shown] for place in places}
+    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
+    table = _metric_table("Experts", ("Decides", shown), rows, data, caption)
+    return Section("experts-alone", "Each expert alone", content, (table,), within=())
+
+
+def _intervals(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
+    """Intervals of all metrics but the Sharpe ratio."""
+    known = results.intervals[data.agent.name]
+    shown = [column for column in columns(data.cvar_alpha) if column.key != "sharpe" and column.key in known]
+    rows: dict[str, list[Cell | Range]] = {
+        name: [Range((*_interval(name), column.key), column.unit, column.decimals) for column in shown]
+        for name in _names(data)
+    }
+    caption = (
+        f"{_percent(data.confidence)} percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
+        f"resamples in blocks of {data.block_length} days on average."
+    )
+    table = _metric_table("Intervals", ("Strategy", shown), rows, data, caption)
+    return Section("intervals", "Intervals of the other metrics", content, (table,), within=(), short="Intervals")
+
+
+def _metric_table(
+    title: str,
+    head: tuple[str, Sequence[Column]],
+    rows: Mapping[str, Sequence[Cell | Range]],
+    data: ReportData,
+    caption: str,
+) -> Table:
+    """A table of metrics, a row a strategy; ``head`` is the heading of the names, and the columns."""
+    return Table(
+        title,
+        (head[0], *(column.heading for column in head[1])),
+        tuple(Row(name, tuple(cells), marked=name == data.agent.name) for name, cells in rows.items()),
+        caption,
+        heading=False,
+    )
+
+
+def _evidence(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
+    """Tables of the tests."""
+    evidence, tables = results.evidence, []
+    if evidence.verdict is not None:
+        without_spa = evidence.verdict.superiority is None
+        rows = [Row(name, (cell,)) for name, cell in VERDICT_TABLE if not (without_spa and "spa" in cell.path)]
+        tables.append(Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False))
+
+    def better(name: str) -> str:
+        if evidence.superior is None or name == BASELINE:
+            return DASH
+        return "yes" if name in evidence.superior else "not shown"
+
+    rows = [
+        Row(
+            name,
+            (
+                Cell(("strategies", name, "psr"), decimals=3),
+                Cell(("strategies", name, "minimum_track_record"), "years", 1),
+                better(name),
+            ),
+        )
+        for name in _names(data)
+    ]
+    heads = (
+        "Strategy",
+        "PSR against cash",
+        "Minimum track record, years",
+        "Better than equal weight (StepM)",
+    )
+    tables.append(Table("Track records", heads, tuple(rows), TRACK_CAPTION, heading=False))
+    notes: tuple[Sentence, ...] = ()
+    if evidence.overfitting is not None:
+        choice: Sentence = (
+            f"Who had chosen the best of these {len(evidence.choice)} by its Sharpe ratio would have landed at or "
+            "below the middle of them in ",
+            Cell(("overfitting", "pbo"), "%", 1),
+            " of ",
+            Cell(("overfitting", "choices"), ",", 0),
+            " cuts of this window into halves (probability of backtest overfitting, CSCV with ",
+            Cell(("overfitting", "blocks"), decimals=0),
+            f" blocks); a choice without skill comes near 50{THIN}%.",
+        )
+        notes = (choice,)
+    return Section("evidence", "Tests", content, tuple(tables), notes=notes, within=())
+
+
+def _optimum(data: ReportData, content: Mapping[str, object]) -> Section | None:
+    """Scores in a market whose best policy is known; None in any other."""
+    known, numbers = data.optimum, content.get("optimum")
+    if known is None or not isinstance(numbers, Mapping):
+        return None
+    rows = tuple(
+        Row(
+            name,
+            (
+                Cell(("scores", name, "score"), decimals=3, error=("scores", name, "standard_error")),
+                Cell(("scores", name, "utility"), "%", 4),
+            ),
+            marked=name == data.agent.name,
+        )
+        for name in known.scores
+    )
     one = next(iter(known.scores.values()))
     nothing = "" if math.isfinite(one.score) else " Here the optimum is not measurably better: there is no score."
-    sentences = [
-        f"1 is the optimum, 0 is {escape(one.baseline_name)}, the better of equal weight and holding; ± is a standard "
+    notes = (
+        f"1 is the optimum, 0 is {one.baseline_name}, the better of equal weight and holding; ± is a standard "
         f"error. Growth is what the law of the prices leads one to expect of the weights held, net of costs.{nothing}",
-        f"The best policy: {escape(known.method)}. In the long run it grows by "
-        f"{growth.said(('optimum', 'utility'), known.utility)} a bar.",
-        f"Its targets for an account in equal weights: {escape(_say(known.policy))}.",
-        f"Parameters of the law, per bar: {escape(_say(known.parameters))}.",
-    ]
-    head = "<tr><th>Strategy</th><th scope='col'>Score</th><th scope='col'>Log growth a bar</th></tr>"
-    return _section("optimum", "Nearness to the optimum", framed("Scores", head, rows) + _list(sentences, escaped=True))
+        (
+            f"The best policy: {known.method}. In the long run it grows by ",
+            Cell(("utility",), "%", 4),
+            " a bar.",
+        ),
+        f"Its targets for an account in equal weights: {_text_of(known.policy)}.",
+        f"Parameters of the law, per bar: {_text_of(known.parameters)}.",
+    )
+    table = Table("Scores", ("Strategy", "Score", "Log growth a bar"), rows, heading=False)
+    return Section("optimum", "Nearness to the optimum", numbers, (table,), notes=notes)
 
 
-def _events(events: Sequence[Mapping[str, object]]) -> str:
-    """What the guard of the training saw and did, the worst and the latest of it."""
+def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | None:
+    """Counts of what the guard reported in training, and its latest events."""
+    if events is None:
+        return None
+    key, title = "guard", "Guard events"
     if not events:
-        return "<p>The guard saw nothing unusual in training, and did nothing.</p>"
+        return Section(key, title, {}, words=("The guard saw nothing unusual in training, and did nothing.",))
     counts = {level: sum(event.get("level") == level for event in events) for level in ("alarm", "warning", "info")}
     rollbacks = sum(event.get("signal") == "rollback" for event in events)
-    shown = list(events)[-MOST_EVENTS:]
-    rows = "".join(
-        f'<tr><th scope="row">{escape(str(event.get("update")))}</th>'
-        f"{''.join(f'<td>{escape(str(event.get(name)))}</td>' for name in ('phase', 'level', 'message'))}</tr>"
+    said = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
+    shown = events[-MOST_EVENTS:]
+    if len(shown) < len(events):
+        said += f" The last {len(shown)} of {len(events)} are shown."
+    rows = tuple(
+        Row(str(event.get("update")), tuple(str(event.get(name)) for name in ("phase", "level", "message")))
         for event in shown
     )
-    head = "<tr><th>Update</th><th scope='col'>Phase</th><th scope='col'>Level</th><th scope='col'>Event</th></tr>"
-    said = f"{counts['alarm']} alarms, {counts['warning']} warnings, {counts['info']} notes; {rollbacks} rollbacks."
-    last = f" The last {len(shown)} of {len(events)} are shown." if len(shown) < len(events) else ""
-    return f"<p>{said}{last}</p>" + framed("Guard events", head, rows)
+    table = Table("Guard events", ("Update", "Phase", "Level", "Event"), rows, heading=False)
+    return Section(key, title, {}, (table,), words=(said,))
 
 
-def _facts(data: ReportData) -> str:
-    rows = "".join(
-        f"<div><dt>{escape(_words(key))}</dt><dd>{escape(_say(value))}</dd></div>" for key, value in data.facts.items()
-    )
-    return f"<dl>{rows}</dl>" if rows else "<p>None were recorded.</p>"
-
-
-def _method(data: ReportData) -> str:
-    meanings = [f"{column.heading}: {column.meaning}." for column in columns(data.cvar_alpha)]
+def _method(data: ReportData) -> Section:
+    meanings = tuple(f"{column.heading}: {column.meaning}." for column in columns(data.cvar_alpha))
     bootstrap = (
         f"Intervals: stationary bootstrap, {data.bootstrap_samples:,} resamples, mean block {data.block_length} days, "
         f"seed {data.seed}. The difference against equal weight is paired: both are resampled on the same days."
     )
-    return _list([*meanings, bootstrap])
+    return Section("method", "How the numbers are computed", {}, notes=(*meanings, bootstrap), short="Method")
 
 
-def _links(files: Sequence[str]) -> str:
-    return '<p class="links">' + "".join(f'<a href="{escape(name)}">{escape(name)}</a> ' for name in files) + "</p>"
+def _names(data: ReportData) -> list[str]:
+    return [run.name for run in (data.agent, *data.compared)]
 
 
-def _list(sentences: Sequence[str], escaped: bool = False) -> str:
-    said = sentences if escaped else [escape(sentence) for sentence in sentences]
-    return "<ul>" + "".join(f"<li>{sentence}</li>" for sentence in said) + "</ul>"
+def _interval(name: str) -> tuple[str, ...]:
+    return ("strategies", name, "intervals")
 
 
-def _section(anchor: str, title: str, content: str) -> str:
-    return f'<section id="{escape(anchor)}"><h2>{escape(title)}</h2>{content}</section>\n'
+def _percent(share: float) -> str:
+    return f"{share * 100:g}{THIN}%"
 
 
-def _signed(path: Path, value: float, *, plus: bool = True) -> str:
-    """A ratio in a sentence, as HTML."""
-    if not math.isfinite(value):
-        return "undefined"
-    digits = f"{value:+.2f}" if plus else f"{value:.2f}"
-    return number(path, value, digits.replace("-", MINUS))
-
-
-def _words(key: str) -> str:
-    words = str(key).replace("_", " ")
+def _sentence_case(key: str) -> str:
+    words = key.replace("_", " ")
     return words[:1].upper() + words[1:]
 
 
-def _say(value: object) -> str:
-    """Any value of the facts in words."""
+def _text_of(value: object) -> str:
+    """Any value of the facts as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -265,7 +425,7 @@ def _say(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')}: {_say(inner)}" for key, inner in value.items())
+        return ", ".join(f"{str(key).replace('_', ' ')}: {_text_of(inner)}" for key, inner in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return ", ".join(_say(inner) for inner in value)
+        return ", ".join(_text_of(inner) for inner in value)
     return str(value)

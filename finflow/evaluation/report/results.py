@@ -173,8 +173,8 @@ def judge(data: ReportData) -> Results:
     return Results(summaries, intervals, difference, evidence, experts)
 
 
-def as_json(data: ReportData, results: Results) -> str:
-    """Write the numbers as JSON: sorted keys, null for what is undefined; no times of day and no paths."""
+def contents(data: ReportData, results: Results) -> dict[str, object]:
+    """Content of `metrics.json`: None for what is undefined; no times of day and no paths."""
     difference = results.difference
     content: dict[str, object] = {
         "agent": data.agent.name,
@@ -210,7 +210,17 @@ def as_json(data: ReportData, results: Results) -> str:
     if data.optimum is not None:
         content["optimum"] = _nearness(data.optimum)
     content |= {section.key: dict(section.numbers) for section in data.sections}
-    return json.dumps(_finite(content), indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    return {key: _finite(value) for key, value in content.items()}
+
+
+def as_json(data: ReportData, results: Results) -> str:
+    """Write `contents` as JSON with sorted keys."""
+    return json_text(contents(data, results))
+
+
+def json_text(content: Mapping[str, object]) -> str:
+    """JSON text of a page's numbers: sorted keys, two spaces, a line break at the end."""
+    return json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _nearness(known: KnownOptimum) -> dict[str, object]:

@@ -1,63 +1,78 @@
-"""A part of a report that one concern makes: its numbers, and how the page shows them.
+"""Sections of a page: their numbers, how they are shown, and the templates that make HTML of them.
 
-A section owns one key of `metrics.json`, and its tables say by path which of those numbers a cell shows. So a cell
-cannot show a number that the file does not have. On the page every number carries where the file has it (`data-path`, a
-JSON pointer without its first slash), its value in full (`data-value`), and by what it was multiplied to be shown
-(`data-scale`, where that is not one): a test reads them all back.
+Numbers on a page are named by their path in `metrics.json`, so a page cannot show a number that the file does not have.
+In the HTML each number carries `data-path` (a JSON pointer without its first slash), `data-value` (the value in full)
+and `data-scale` (the factor it is multiplied by, unless that is one). Templates lie in `templates/`; everything that
+they print is escaped.
 """
 
 from __future__ import annotations
 
-import base64
+import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from html import escape
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from finflow.evaluation.report.drawing import MINUS, TIMES, Rendered
+from finflow.market.panel import BARS_PER_YEAR
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = [
     "DASH",
     "THIN",
     "Cell",
+    "Finding",
+    "Range",
     "Row",
     "Section",
     "Sentence",
     "Table",
-    "framed",
+    "Tile",
     "look_up",
-    "number",
     "plain",
-    "plot",
+    "render_page",
     "section_html",
     "show",
-    "stated",
 ]
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
+#: Unit -> factor that a value is multiplied by to be shown, and what follows the number.
+UNITS = {
+    "": (1.0, ""),
+    "%": (100.0, f"{THIN}%"),
+    "bp": (1.0, f"{THIN}bp"),
+    TIMES: (1.0, TIMES),
+    ",": (1.0, ""),
+    "g": (1.0, ""),
+    "years": (1.0 / BARS_PER_YEAR, ""),
+}
 
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table.
+    """One number of a table or sentence.
 
     Attributes
     ----------
     path
         Keys from the section's numbers to this one.
     unit
-        "%", "×", "" for a plain number, "bp", or "," for a large one.
+        "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days, or "g" for one
+        written with significant digits.
     decimals
-        Digits after the point.
+        Digits after the point; with "g" all digits.
     error
         Keys to a standard error that is shown with it.
     plus
         Whether a sign is shown where it is positive.
     bounds
-        Keys to an interval, a mapping with ``low`` and ``high``, that is shown below it.
+        Keys to an interval that is shown below it: a mapping with ``low`` and ``high``, a list of two, or None.
     """
 
     path: Path
@@ -68,26 +83,48 @@ class Cell:
     bounds: Path | None = None
 
 
+@dataclass(frozen=True)
+class Range:
+    """An interval that fills a cell of its own; see `Cell` for the attributes."""
+
+    bounds: Path
+    unit: str = ""
+    decimals: int = 2
+    plus: bool = False
+
+
 Sentence = str | tuple[str | Cell, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: what it is of, its cells (a text stands for itself), and whether it is the judged one."""
+    """A row of a table: its heading, its cells (a text stands for itself), and whether it is the judged strategy's."""
 
     heading: str
-    cells: tuple[Cell | str, ...]
+    cells: tuple[Cell | Range | str, ...]
     marked: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a heading for its first column and for each of its cells."""
+    """A table with a heading for its first column and for each of its cells.
+
+    Attributes
+    ----------
+    title
+        Name of the table; above it unless `heading` is false.
+    columns, rows
+    caption
+        Text under the table.
+    heading
+        Whether the title is printed.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     caption: str = ""
+    heading: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a row whose cells do not stand under the headings."""
@@ -96,6 +133,15 @@ class Table:
                 raise ValueError(
                     f"{row.heading} of {self.title} has {len(row.cells)} cells for {len(self.columns) - 1}"
                 )
+
+
+class ShownNumber(NamedTuple):
+    """A number as the page has it: JSON pointer, value in full, factor (empty for one) and text."""
+
+    path: str
+    value: str
+    scale: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -109,11 +155,20 @@ class Section:
     title
         Heading on the page.
     numbers
-        What `metrics.json` has under the key: mappings of text to numbers, text, None, lists or further mappings.
+        Content of `metrics.json` under the key: mappings of text to numbers, text, None, lists or further mappings.
     tables, figures
-        What the page shows of it.
     words
-        Sentences before them; one with numbers in it is a sequence of texts and cells.
+        Sentences before figures and tables; one with numbers in it is a sequence of texts and cells.
+    notes
+        Sentences after them.
+    facts
+        Name -> text, as a list of terms.
+    links
+        Files beside the page.
+    within
+        Path of the numbers in `metrics.json`, where it is not the key.
+    short
+        Title in the contents, where it is not the heading; None for a section that is not listed there.
     """
 
     key: str
@@ -121,7 +176,82 @@ class Section:
     numbers: Mapping[str, object]
     tables: tuple[Table, ...] = ()
     figures: tuple[Rendered, ...] = ()
-    words: tuple[Sentence, ...] = field(default=())
+    words: tuple[Sentence, ...] = ()
+    notes: tuple[Sentence, ...] = ()
+    facts: Mapping[str, str] | None = None
+    links: tuple[str, ...] = ()
+    within: Path | None = None
+    short: str | None = ""
+
+    @property
+    def nav(self) -> str | None:
+        """Title in the contents; None where the section is not listed."""
+        return self.title if self.short == "" else self.short
+
+    def parts(self, sentence: Sentence) -> list[str | ShownNumber]:
+        """Texts and numbers of a sentence."""
+        parts = (sentence,) if isinstance(sentence, str) else sentence
+        return [part if isinstance(part, str) else self.shown(part) for part in parts]
+
+    def shown(self, cell: Cell, *, unit: bool = True) -> ShownNumber:
+        """A number of the section, with its unit or without."""
+        value, (scale, suffix) = look_up(self.numbers, cell.path), UNITS[cell.unit]
+        text = show(value, cell.unit, cell.decimals, plus=cell.plus)
+        within = (self.key,) if self.within is None else self.within
+        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in (*within, *cell.path))
+        full = repr(value) if math.isfinite(value) else "null"
+        return ShownNumber(
+            pointer, full, "" if scale == 1.0 else repr(scale), text if unit else text.removesuffix(suffix)
+        )
+
+    def resolve(
+        self, cell: Cell | Range | str
+    ) -> tuple[ShownNumber | None, ShownNumber | None, tuple[ShownNumber, ShownNumber] | None]:
+        """Number, standard error and interval of a cell, as far as it has them and they are defined."""
+        if isinstance(cell, str):
+            return None, None, None
+        number = error = bounds = None
+        if isinstance(cell, Cell):
+            number = self.shown(cell)
+            if cell.error is not None and number.text != DASH:
+                error = self.shown(Cell(cell.error, cell.unit, cell.decimals))
+                error = None if error.text == DASH else error
+        if cell.bounds is not None and (found := _find(self.numbers, cell.bounds)) is not None:
+            names = ("low", "high") if isinstance(found, Mapping) else ("0", "1")
+            low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in names)
+            if all(math.isfinite(look_up(self.numbers, end.path)) for end in (low, high)):
+                bounds = (self.shown(low, unit=False), self.shown(high))
+        return number, error, bounds
+
+
+class Tile(NamedTuple):
+    """A large number at the top of a page: its heading, the number, and a small sentence under it."""
+
+    heading: str
+    cell: Cell
+    beside: Sentence = ""
+
+
+@dataclass(frozen=True)
+class Finding(Section):
+    """The box at the top of a page.
+
+    Attributes
+    ----------
+    kind
+        Colour of its edge: ahead, behind, not-shown or not-compared.
+    label
+        Name of the region.
+    reasons
+        A list after the words.
+    tiles
+        Large numbers at its end.
+    """
+
+    kind: str = "not-shown"
+    label: str = "Finding"
+    reasons: tuple[str, ...] = ()
+    tiles: tuple[Tile, ...] = ()
 
 
 def look_up(numbers: Mapping[str, object], path: Path) -> float:
@@ -132,11 +262,7 @@ def look_up(numbers: Mapping[str, object], path: Path) -> float:
     KeyError
         If there is none: a table must not show what the file does not have.
     """
-    found: object = numbers
-    for key in path:
-        if not isinstance(found, Mapping) or key not in found:
-            raise KeyError("/".join(path))
-        found = found[key]
+    found = _find(numbers, path)
     if found is None:
         return math.nan
     if isinstance(found, bool) or not isinstance(found, int | float):
@@ -144,102 +270,51 @@ def look_up(numbers: Mapping[str, object], path: Path) -> float:
     return float(found)
 
 
-def section_html(section: Section) -> str:
-    """The section as it stands on the page; everything is escaped."""
-    words = "".join(f"<p>{_sentence(section, sentence)}</p>" for sentence in section.words)
-    figures = "".join(plot(figure) for figure in section.figures)
-    tables = "".join(_table(section, table) for table in section.tables)
-    return f'<section id="{escape(section.key)}"><h2>{escape(section.title)}</h2>{words}{figures}{tables}</section>\n'
-
-
-def stated(path: Sequence[str | int], value: float, scale: float = 1.0) -> str:
-    """Attributes of an element that shows a number: where `metrics.json` has it, and its value in full."""
-    pointer = "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path)
-    full = repr(float(value)) if math.isfinite(value) else "null"
-    scaled = "" if scale == 1.0 else f' data-scale="{scale!r}"'
-    return f' data-path="{escape(pointer)}" data-value="{full}"{scaled}'
-
-
-def number(path: Sequence[str | int], value: float, shown: str, scale: float = 1.0) -> str:
-    """A number inside a sentence, as HTML; the text is escaped."""
-    return f"<span{stated(path, value, scale)}>{escape(shown)}</span>"
-
-
-def plot(figure: Rendered, *, anchor: bool = True) -> str:
-    """A figure with its caption, as HTML; with its name as an anchor, unless it stands where that is one already."""
-    source = "data:image/png;base64," + base64.b64encode(figure.png).decode("ascii")
-    name = f' id="{escape(figure.name)}"' if anchor else ""
-    return (
-        f'<figure{name}><div class="scroll plot" role="region" tabindex="0" '
-        f'aria-label="{escape(figure.title)}"><img src="{source}" alt="{escape(figure.alt)}"></div>'
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
-    )
-
-
-def framed(label: str, head: str, rows: str) -> str:
-    """A table of these rows (HTML) in a frame that scrolls where it is too wide."""
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _table(section: Section, table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
-    rows = ""
-    for row in table.rows:
-        cells = "".join(_cell(section, cell) for cell in row.cells)
-        marked = ' class="agent"' if row.marked else ""
-        rows += f'<tr{marked}><th scope="row">{escape(row.heading)}</th>{cells}</tr>'
-    caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
-    return f"<h3>{escape(table.title)}</h3>{framed(table.title, f'<tr>{head}</tr>', rows)}{caption}"
-
-
-def _sentence(section: Section, sentence: Sentence) -> str:
-    parts = (sentence,) if isinstance(sentence, str) else sentence
-    return "".join(escape(part) if isinstance(part, str) else _number(section, part) for part in parts)
-
-
-def _number(section: Section, cell: Cell, unit: bool = True) -> str:
-    """A number of the section inside a sentence, with its unit or without."""
-    value, scale = look_up(section.numbers, cell.path), 100.0 if cell.unit == "%" else 1.0
-    shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
-    if not unit and cell.unit != ",":
-        shown = shown.removesuffix(cell.unit).removesuffix(THIN)
-    return number((section.key, *cell.path), value, shown, scale)
-
-
-def _cell(section: Section, cell: Cell | str) -> str:
-    if isinstance(cell, str):
-        return f"<td>{escape(cell)}</td>"
-    value, scale = look_up(section.numbers, cell.path), 100.0 if cell.unit == "%" else 1.0
-    extra = ""
-    if cell.error is not None:
-        error = look_up(section.numbers, cell.error)
-        said = number((section.key, *cell.error), error, show(error, cell.unit, cell.decimals), scale)
-        extra = f"<small>± {said}</small>" if math.isfinite(error) else ""
-    if cell.bounds is not None:
-        low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in ("low", "high"))
-        if all(math.isfinite(look_up(section.numbers, end.path)) for end in (low, high)):
-            extra += f"<small>{_number(section, low, unit=False)} to {_number(section, high)}</small>"
-    shown = show(value, cell.unit, cell.decimals, plus=cell.plus)
-    return f"<td{stated((section.key, *cell.path), value, scale)}>{escape(shown)}{extra}</td>"
+def _find(numbers: object, path: Path) -> object:
+    found = numbers
+    for key in path:
+        if isinstance(found, Sequence) and not isinstance(found, str) and key.isdigit() and int(key) < len(found):
+            found = found[int(key)]
+        elif isinstance(found, Mapping) and key in found:
+            found = found[key]
+        else:
+            raise KeyError("/".join(path))
+    return found
 
 
 def show(value: float, unit: str = "", decimals: int = 2, *, plus: bool = False) -> str:
     """Write a number with its unit; a dash where it is undefined."""
     if not math.isfinite(value):
         return DASH
-    if unit == ",":
-        return f"{value:,.{decimals}f}".replace("-", MINUS)
-    scaled = value * 100.0 if unit == "%" else value
-    number = f"{scaled:+.{decimals}f}" if plus else f"{scaled:.{decimals}f}"
-    if float(number) == 0.0:
-        number = number.lstrip("+-")
-    suffix = {"%": f"{THIN}%", "bp": f"{THIN}bp", TIMES: TIMES, "": ""}[unit]
-    return number.replace("-", MINUS) + suffix
+    scale, suffix = UNITS[unit]
+    text = format(value * scale, f"{'+' * plus}{',' * (unit == ',')}.{decimals}{'g' if unit == 'g' else 'f'}")
+    if float(text.replace(",", "")) == 0.0:
+        text = text.lstrip("+-")
+    return text.replace("-", MINUS) + suffix
 
 
 def plain(values: Mapping[str, float]) -> dict[str, object]:
     """Numbers for `metrics.json`: None for what is not finite."""
     return {key: float(value) if math.isfinite(value) else None for key, value in values.items()}
+
+
+def section_html(section: Section) -> str:
+    """The section as it stands on the page."""
+    return str(_environment().get_template("section.html.j2").module.section_html(section))  # type: ignore[attr-defined]
+
+
+def render_page(title: str, subtitle: str, finding: Finding, sections: Sequence[Section]) -> str:
+    """A whole page: heading, finding, contents and sections."""
+    template = _environment().get_template("page.html.j2")
+    return template.render(title=title, subtitle=subtitle, finding=finding, sections=sections)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    environment.globals["dash"] = DASH
+    return environment
