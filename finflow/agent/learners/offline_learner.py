@@ -20,15 +20,14 @@ from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.optimisation.gradient_steps import cosine, descend, freeze, make_optimiser, set_learning_rate
 from finflow.config import BCellConfig
-from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue
 
 
 class Networks(NamedTuple):
-    """The networks of one learner."""
+    """The networks of one learner, or modules that answer the same calls on another task."""
 
-    policy: ExpertPolicy | BoxPolicy
-    critic: CriticEnsemble | BoxCritic
-    value: ValueNetwork | BoxValue
+    policy: ExpertPolicy
+    critic: CriticEnsemble
+    value: ValueNetwork
 
 
 class TargetValues(NamedTuple):
