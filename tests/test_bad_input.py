@@ -20,9 +20,9 @@ import pytest
 
 from finflow.cli import main
 from finflow.cli.exit_status import run_safely
-from finflow.guard.checkpoint_folder import find_checkpoint
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
+from finflow.training.checkpoints.run_resolver import resolve_run
 from finflow.training.judging import held_out
 from finflow.training.phases.stopping import request_stop
 
@@ -282,7 +282,7 @@ def test_too_few_prices(ends: dict[str, str], words: str, desk: Path, capsys: py
 
 def rewritten(run: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
     """Leave a run one checkpoint, with something changed in it."""
-    tensors, state = read_tensors(find_checkpoint(run))
+    tensors, state = read_tensors(resolve_run(run).find_checkpoint())
     change(tensors, state)
     for path in (run / "models").iterdir():
         path.unlink()
@@ -290,7 +290,7 @@ def rewritten(run: Path, change: Callable[[dict[str, Any], dict[str, Any]], obje
 
 
 def truncate(run: Path) -> None:
-    whole = find_checkpoint(run).read_bytes()
+    whole = resolve_run(run).find_checkpoint().read_bytes()
     for path in (run / "models").iterdir():
         path.unlink()
         path.write_bytes(whole[:-1000])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from finflow.cli.options import explicit
 from finflow.cli.output import plain
-from finflow.errors import CheckpointError, ConfigError
+from finflow.errors import ConfigError
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -53,18 +53,7 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
 
 
 def checkpoint_configuration(path: Path) -> Config:
-    """The configuration in a run folder, a job's folder or a checkpoint file.
-
-    A path that is not there is answered at once.
-    """
-    if not path.exists():
-        raise CheckpointError(
-            f"{path} does not exist: name a run folder such as logs/20260131_120000, or a file in its models folder"
-        )
-    from finflow.experiments.jobs.job_folder import is_job, job_config
-
-    if is_job(path):
-        return job_config(path)
+    """The configuration in a checkpoint file, or in the folder of a run, a job or a study."""
     from finflow.training.checkpoints.checkpoint_reader import configuration_of
 
     return configuration_of(path)
@@ -100,7 +89,7 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     """
     base = checkpoint_configuration(path)
     changes = _changes(base, resolve(arguments, base))
-    from finflow.training.checkpoints.run_resolver import FREE_SECTIONS
+    from finflow.training.checkpoints.loaded_agent import FREE_SECTIONS
 
     allowed = (*FREE_SECTIONS, *explicit(arguments))
     return {key: value for key, value in changes.items() if key.startswith(allowed)}

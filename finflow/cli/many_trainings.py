@@ -15,7 +15,7 @@ from finflow.cli import runs as running
 from finflow.cli.configuration import checkpoint_configuration, resolve, resume_configuration
 from finflow.cli.options import explicit, program
 from finflow.cli.output import show_outcome
-from finflow.cli.runs import run_of, stopping_between_updates
+from finflow.cli.runs import stopping_between_updates
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 
 if TYPE_CHECKING:
@@ -39,11 +39,12 @@ def train(given: argparse.Namespace) -> None:
         With the options of `add_configuration_options`, `add_scale` and `add_recollect`, ``resume`` and ``dry_run``.
     """
     read_seeds_for(given, "train")
-    from finflow.experiments.jobs.job_folder import is_job
+    if given.resume is not None:
+        from finflow.training.checkpoints.run_resolver import Kind, resolve_run
 
-    if given.resume is not None and is_job(given.resume):
-        _several(given, lambda: _resumed(given), folder=given.resume)
-        return
+        if resolve_run(given.resume).kind is Kind.JOB:
+            _several(given, lambda: _resumed(given), folder=given.resume)
+            return
     if given.universe is not None:
         if given.resume is not None:
             raise ConfigError("--universe starts a new job; a job's folder after --resume knows its universes")
@@ -81,7 +82,9 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     parent = None
     if checkpoint is not None:
         elsewhere = explicit(given).get("output.logs_dir")
-        run = run_of(checkpoint)
+        from finflow.training.checkpoints.run_resolver import resolve_run
+
+        run = resolve_run(checkpoint).folder
         parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
     if given.universe is not None:
         from finflow.experiments.jobs import protocols
@@ -156,14 +159,14 @@ def _in_universes(
 
 def _resumed(given: argparse.Namespace) -> list[Job]:
     """The jobs in a folder, with as many agents as they have or more."""
-    from finflow.experiments.jobs.job_folder import job_config, universes_in
+    from finflow.training.checkpoints.run_resolver import resolve_run
 
     if given.universe is not None or given.recollect:
         raise ConfigError("a job that goes on keeps its universes and its data: leave --universe and --recollect out")
     jobs = []
-    for name in universes_in(given.resume) or [""]:
+    for name in resolve_run(given.resume).universes or [""]:
         folder = given.resume / name
-        before, config = job_config(folder), resume_configuration(given, folder)
+        before, config = checkpoint_configuration(folder), resume_configuration(given, folder)
         if config.train.seeds < before.train.seeds:
             raise ConfigError(
                 f"the job in {folder} has {before.train.seeds} agents, and --seeds is {config.train.seeds}: to leave "

@@ -198,9 +198,9 @@ def _backtest(given: argparse.Namespace) -> None:
 
 
 def _judge(given: argparse.Namespace, with_backtest: bool) -> None:
-    from finflow.experiments.jobs.job_folder import is_job
+    from finflow.training.checkpoints.run_resolver import Kind, resolve_run
 
-    if len(given.agents) > 1 or is_job(given.resume):
+    if len(given.agents) > 1 or resolve_run(given.resume).kind is Kind.JOB:
         run_ensemble(given, given.agents, with_backtest)
     else:
         run_evaluation(given, given.resume, with_backtest=with_backtest)

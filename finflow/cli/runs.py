@@ -120,15 +120,15 @@ def run_ensemble(arguments: argparse.Namespace, paths: Sequence[Path], with_back
     """
     overrides = evaluation_overrides(arguments, paths[0])
     elsewhere = explicit(arguments).get("output.logs_dir")
-    from finflow.experiments.jobs.job_folder import agents_in, is_job
+    from finflow.training.checkpoints.run_resolver import resolve_run
     from finflow.training.judging.ensemble import evaluate_ensemble
 
-    agents = [agent for path in paths for agent in (agents_in(path) if is_job(path) else [path])]
+    agents = [agent for path in paths for agent in resolve_run(path).find_agents()]
     if len(paths) == 1:
         folder = _evaluation_folder(paths[0], overrides, elsewhere) or paths[0]
         outcome = evaluate_ensemble(agents, overrides, folder, with_backtest=with_backtest)
     else:
-        parent = run_of(paths[0]).parent if elsewhere is None else Path(str(elsewhere))
+        parent = resolve_run(paths[0]).folder.parent if elsewhere is None else Path(str(elsewhere))
         outcome = evaluate_ensemble(
             agents, overrides, parent / "ensembles", _part(overrides), with_backtest, own_folder=True
         )
@@ -180,7 +180,9 @@ def run_inspection(path: Path) -> None:
 
 def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
     """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
-    run = run_of(checkpoint)
+    from finflow.training.checkpoints.run_resolver import resolve_run
+
+    run = resolve_run(checkpoint).folder
     folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
     part = _part(overrides)
     return folder if part is None else (folder or run) / part
@@ -192,14 +194,6 @@ def _part(overrides: Mapping[str, object]) -> Path | None:
     if not deciding:
         return None
     return Path("evaluations") / hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
-
-
-def run_of(checkpoint: Path) -> Path:
-    """The run folder that a checkpoint lies in, or that was named itself."""
-    given = checkpoint.resolve()
-    if given.is_dir():
-        return given
-    return given.parent.parent if given.parent.name == "models" else given.parent
 
 
 @contextmanager

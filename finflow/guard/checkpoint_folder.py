@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from finflow.errors import CheckpointError, OutputError
-from finflow.tensor_file import TensorFile, read_file, write_tensors
+from finflow.errors import OutputError
+from finflow.tensor_file import write_tensors
 
 BEST, LATEST, PRETRAINED = "checkpoint_best", "checkpoint_latest", "checkpoint_pretrained"
 SUFFIX = ".safetensors"
@@ -155,58 +155,3 @@ class CheckpointWriter:
 def numbered(update: int) -> str:
     """Name of the checkpoint of an update; names sort as numbers do."""
     return f"checkpoint_{update:09d}"
-
-
-def find_checkpoint(path: Path) -> Path:
-    """The file meant by a run folder (its latest checkpoint) or by a file.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none.
-    """
-    if not path.exists():
-        raise CheckpointError(f"there is no checkpoint or run folder {path}")
-    if path.is_file():
-        return path
-    folder = CheckpointFolder(path / MODELS if (path / MODELS).is_dir() else path)
-    candidates = [folder.path(LATEST), *folder.numbered(), folder.path(BEST), folder.path(PRETRAINED)]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise CheckpointError(f"{path} has no checkpoint; give a run folder of finflow or one of its checkpoint files")
-
-
-def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
-    """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
-
-    Returns
-    -------
-    path : Path
-    file : TensorFile
-    warning : str or None
-        What was damaged, where an older one had to be taken.
-
-    Raises
-    ------
-    CheckpointError
-        If none can be read; for a file, if that file cannot.
-    """
-    first = find_checkpoint(path)
-    if path.is_file():
-        return first, read_file(first), None
-    problem = ""
-    for candidate in dict.fromkeys([first, *CheckpointFolder(first.parent).numbered()]):
-        try:
-            found = read_file(candidate)
-        except CheckpointError as error:
-            problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
-        else:
-            return (
-                candidate,
-                found,
-                f"{problem}; went back to the newest whole one, {candidate.stem}" if problem else None,
-            )
-    raise CheckpointError(
-        f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
-    )

@@ -19,7 +19,6 @@ from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, Ch
 from finflow.guard.state_capture import restore
 from finflow.offline.dataset import OfflineDataset, card_file
 from finflow.training.checkpoints.checkpoint_reader import (
-    CONFIG,
     Checkpoint,
     carry_over,
     check_same_configuration,
@@ -28,7 +27,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
     shape_of,
 )
 from finflow.training.checkpoints.manifest import MANIFEST, manifest_text
-from finflow.training.checkpoints.run_resolver import run_folder_of
+from finflow.training.checkpoints.run_resolver import CONFIG
 from finflow.training.checkpoints.runtime import changed, runtime
 from finflow.training.data.offline_data import CARD, OfflineData, offline_data
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
@@ -108,7 +107,7 @@ class FinFlowTrainer:
         self._on_validation = on_validation
         self._made: list[Path] = []
         if resume is not None and checkpoint is not None and _goes_on_in_place(resume, checkpoint.path):
-            self.run_folder, self._in_place = run_folder_of(checkpoint.path), True
+            self.run_folder, self._in_place = checkpoint.run_folder, True
         else:
             self.run_folder, self._in_place = self._new_folder(), False
         try:
@@ -313,7 +312,7 @@ class FinFlowTrainer:
         update = state.counters.best_update
         if update is None:
             return
-        source, target = (CheckpointFolder(run / MODELS) for run in (run_folder_of(checkpoint.path), self.run_folder))
+        source, target = (CheckpointFolder(run / MODELS) for run in (checkpoint.run_folder, self.run_folder))
         in_place = source.folder.resolve() == target.folder.resolve()
         problem = f"{source.path(BEST)} is not there"
         for path in (source.path(BEST), source.path(numbered(update))):
@@ -378,7 +377,7 @@ class FinFlowTrainer:
         position = checkpoint.facts["log"]
         if self._in_place:
             return RunLog(self.run_folder, resume_at=position)
-        source = run_folder_of(checkpoint.path)
+        source = checkpoint.run_folder
         if not self._branches or not (source / METRICS).is_file():
             return RunLog(self.run_folder)
         return RunLog(self.run_folder, resume_at=position, branch_from=source)

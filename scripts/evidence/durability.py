@@ -26,8 +26,8 @@ import numpy as np
 from finflow import files
 from finflow.config import Config, load_config
 from finflow.errors import FinflowError
-from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, CheckpointFolder, read_newest
-from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, CheckpointFolder
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint, read_newest
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 

@@ -89,12 +89,16 @@ class Application:
                 flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value})
             return flat
 
+        def stored(path: Path) -> Config:
+            of_a_job = (path / "job.json").is_file()
+            return load_config(path / "config.yaml", {}, environ={}) if of_a_job else application.stored
+
         free = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
         fakes = {
             "trainer": SimpleNamespace(FinFlowTrainer=Trainer, request_stop=request_stop),
-            "held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest),
-            "opened": SimpleNamespace(FREE_SECTIONS=free),
-            "checkpoints": SimpleNamespace(configuration_of=lambda path: application.stored, flatten=flatten),
+            "judging.held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest),
+            "checkpoints.loaded_agent": SimpleNamespace(FREE_SECTIONS=free),
+            "checkpoints.checkpoint_reader": SimpleNamespace(configuration_of=stored, flatten=flatten),
         }
         for name, fake in fakes.items():
             monkeypatch.setitem(sys.modules, f"finflow.training.{name}", fake)
@@ -297,8 +301,8 @@ class Trainings:
         self.folders: list[str] = []
         self.during: Callable[[], None] = lambda: None
         fakes = {
-            "protocols": {"plan_of": self.plan_of},
-            "jobs": {"run_all": self.run, "estimate_all": self.estimate, "job_of": self.job_of},
+            "jobs.protocols": {"plan_of": self.plan_of},
+            "jobs.seed_job": {"run_all": self.run, "estimate_all": self.estimate, "job_of": self.job_of},
         }
         for name, made in fakes.items():
             monkeypatch.setitem(sys.modules, f"finflow.experiments.{name}", SimpleNamespace(**made))

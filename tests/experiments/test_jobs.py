@@ -22,12 +22,13 @@ from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
-from finflow.experiments.jobs.job_folder import agents_in, begin
+from finflow.experiments.jobs.job_folder import begin
 from finflow.experiments.jobs.seed_job import Job, estimate_all, job_of, run_all
 from finflow.experiments.tasks.task_runner import Where
 from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
+from finflow.training.checkpoints.run_resolver import resolve_run
 from finflow.training.judging.ensemble import EnsembleStrategy, evaluate_ensemble
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
@@ -191,7 +192,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
     with pytest.raises(
         CheckpointError, match=rf"has {len(done)} of 3 agents; make the others with --mode train --resume"
     ):
-        agents_in(job.folder)
+        resolve_run(job.folder).find_agents()
     told = estimate_all([job], Where(workers=2))
     assert (told.trainings, told.finished) == (SEEDS, len(done))
     run_all([job], tell=lambda line: None)
@@ -261,7 +262,7 @@ def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
     again = json.loads((tmp_path / serial.folder.name / "reports" / "metrics.json").read_text())
     assert again["strategies"] == first["strategies"]
     assert "3 agents alone: Sharpe " in capsys.readouterr().out
-    two = [str(path) for path in agents_in(serial.folder)[:2]]
+    two = [str(path) for path in resolve_run(serial.folder).find_agents()[:2]]
     assert main(["--mode", "evaluate", "--resume", *two, *elsewhere]) == 0
     (folder,) = (tmp_path / "ensembles").iterdir()
     assert json.loads((folder / "reports" / "metrics.json").read_text())["agent"] == "ensemble of 2"
@@ -276,7 +277,7 @@ def test_agents_that_see_other_things_do_not_act_as_one(serial: Job, tmp_path: P
     other = replace(job, config=job.config.model_copy(update={"env": env, "train": train}))
     (dear,) = train_all(other.trainings, {other.market: other.panel}, tell=lambda line: None)
     with pytest.raises(CheckpointError, match="was trained with another env section than"):
-        evaluate_ensemble([*agents_in(serial.folder), dear], {}, tmp_path / "mixed")
+        evaluate_ensemble([*resolve_run(serial.folder).find_agents(), dear], {}, tmp_path / "mixed")
 
 
 class Constant:

@@ -18,11 +18,11 @@ from finflow.guard.checkpoint_folder import (
     PRETRAINED,
     CheckpointFolder,
     CheckpointWriter,
-    find_checkpoint,
     numbered,
-    read_newest,
 )
 from finflow.tensor_file import read_tensors
+from finflow.training.checkpoints.checkpoint_reader import read_newest
+from finflow.training.checkpoints.run_resolver import resolve_run
 
 
 def fill(folder: CheckpointFolder, *updates: int) -> None:
@@ -149,7 +149,8 @@ def test_a_stop_between_two_names_leaves_a_run_that_can_go_on(
 def test_a_run_a_folder_or_a_file_is_found(folder: CheckpointFolder, given: str) -> None:
     fill(folder, 1, 2)
     latest = folder.path(LATEST)
-    assert find_checkpoint({"run": folder.folder.parent, "models": folder.folder, "file": latest}[given]) == latest
+    named = {"run": folder.folder.parent, "models": folder.folder, "file": latest}[given]
+    assert resolve_run(named).find_checkpoint() == latest
 
 
 def test_without_a_latest_the_newest_numbered_is_found_then_the_best_then_the_pretrained(
@@ -159,16 +160,16 @@ def test_without_a_latest_the_newest_numbered_is_found_then_the_best_then_the_pr
     folder.save_as(BEST, {}, {})
     folder.save_as(PRETRAINED, {}, {})
     for name in (LATEST, numbered(2), numbered(1), BEST, PRETRAINED):
-        found = find_checkpoint(folder.folder)
+        found = resolve_run(folder.folder).find_checkpoint()
         assert found.stem == name
         found.unlink()
     with pytest.raises(CheckpointError, match="has no checkpoint"):
-        find_checkpoint(folder.folder)
+        resolve_run(folder.folder).find_checkpoint()
 
 
 def test_what_does_not_exist_is_said_not_to(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no checkpoint or run folder"):
-        find_checkpoint(tmp_path / "none")
+    with pytest.raises(CheckpointError, match="does not exist: name a run folder"):
+        resolve_run(tmp_path / "none")
 
 
 def test_the_latest_is_read_without_a_warning(folder: CheckpointFolder) -> None:

@@ -15,11 +15,10 @@ from finflow.agent.learners.bcell import states_of
 from finflow.config import Config
 from finflow.env.episode_worlds import PURPOSE, restricted
 from finflow.errors import CheckpointError, ConfigError
-from finflow.guard.checkpoint_folder import read_newest
 from finflow.market.synthetic.block_bootstrap import draw_days
 from finflow.offline.dataset import made_by
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, read_newest
 from finflow.training.checkpoints.migration import with_prior
 from finflow.training.data import training_worlds
 from finflow.training.data.offline_data import offline_data

@@ -16,14 +16,13 @@ from typing import Any
 
 from finflow.config import Config, EvaluationConfig, config_hash, dump_run
 from finflow.errors import CheckpointError, MarketError
-from finflow.experiments.jobs.job_folder import NOTE, best_in
 from finflow.experiments.tasks.task_runner import Result, Task, Where, run_tasks
 from finflow.experiments.tasks.worker import task_folder, task_progress
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
-from finflow.training.checkpoints.checkpoint_reader import CONFIG
+from finflow.training.checkpoints.run_resolver import CONFIG, NOTE, best_in
 from finflow.training.data.training_data import TrainingData, prepare_from, prepare_pieces
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer
@@ -161,8 +160,7 @@ def _train_all_away(trainings: Sequence[Training], panels: Mapping[str, MarketPa
 
 def is_finished(training: Training, panel: MarketPanel) -> bool:
     """Whether it was made, by this configuration and code."""
-    note = training.note(panel)
-    return bool(note.get("finished")) and best_in(training.place / str(note["run"])).is_file()
+    return _finished(training, panel) is not None
 
 
 def best_of(training: Training, panel: MarketPanel) -> Path:
@@ -173,9 +171,16 @@ def best_of(training: Training, panel: MarketPanel) -> Path:
     CheckpointError
         If it is not finished.
     """
-    if not is_finished(training, panel):
+    best = _finished(training, panel)
+    if best is None:
         raise CheckpointError(f"{training.name} is not finished in {training.place}; give the same command again")
-    return best_in(training.place / str(training.note(panel)["run"]))
+    return best
+
+
+def _finished(training: Training, panel: MarketPanel) -> Path | None:
+    """The best checkpoint of a training; None where it is not finished."""
+    note = training.note(panel)
+    return best_in(training.place / str(note["run"])) if note.get("finished") else None
 
 
 def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:

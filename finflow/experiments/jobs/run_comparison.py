@@ -24,8 +24,9 @@ from finflow.evaluation.statistics.data_snooping import Resampling
 from finflow.evaluation.statistics.seed_statistics import improvement_estimate, interquartile_estimate
 from finflow.files import check_writable, write_together
 from finflow.strategies.patient_equal_weight import PATIENT
-from finflow.training.checkpoints.checkpoint_reader import CONFIG, flatten
+from finflow.training.checkpoints.checkpoint_reader import flatten
 from finflow.training.checkpoints.manifest import MANIFEST
+from finflow.training.checkpoints.run_resolver import CONFIG
 
 Array = NDArray[np.float64]
 

@@ -17,11 +17,11 @@ from finflow.experiments.tuning.search_space import described, of_configuration,
 from finflow.experiments.tuning.trial_store import Book, Counts, open_book, reaching, shown_url, wait_until_filled
 from finflow.experiments.tuning.trial_training import Arena, arena_of
 from finflow.files import LOCK, check_writable, exclusively, write_atomically
+from finflow.training.checkpoints.run_resolver import STUDY
 from finflow.training.trainer import new_run_folder
 
 __all__ = ["SCRATCH", "STUDY", "TRIES", "Tuning", "begin", "open_study", "stored_study"]
 
-STUDY = "study.yaml"
 STUDIES = "studies"
 SCRATCH = "scratch"
 TRIES = "tries"

@@ -17,12 +17,12 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import SPACE, BCellConfig, Config, config_hash, describe_schema, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
-from finflow.guard.checkpoint_folder import read_newest
 from finflow.guard.state_capture import SEPARATOR
 from finflow.market.features.feature_set import Features
+from finflow.tensor_file import TensorFile, read_file
 from finflow.training.checkpoints.migration import checked_facts, with_prior
+from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 
-CONFIG = "config.yaml"
 ONLINE = "online"
 AVERAGE = SEPARATOR.join(("bcell", "average", ""))
 BEFORE: dict[str, object] = {
@@ -58,6 +58,11 @@ class Checkpoint(NamedTuple):
     version: int
 
     @property
+    def run_folder(self) -> Path:
+        """The run that the file lies in."""
+        return run_folder_of(self.path)
+
+    @property
     def counters(self) -> dict[str, Any]:
         """How far the training had come."""
         return dict(self.facts["training"]["counters"])
@@ -81,10 +86,58 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(found, tensors, facts, warning, file.version)
 
 
+def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
+    """Read a checkpoint; of a run folder the latest, or, if that is damaged, the newest whole one before it.
+
+    Returns
+    -------
+    path : Path
+    file : TensorFile
+    warning : str or None
+        What was damaged, where an older one had to be taken.
+
+    Raises
+    ------
+    CheckpointError
+        If none can be read; for a file, if that file cannot.
+    """
+    saved = resolve_run(path)
+    first = saved.find_checkpoint()
+    if saved.kind is Kind.CHECKPOINT:
+        return first, read_file(first), None
+    problem = ""
+    for candidate in dict.fromkeys([first, *saved.checkpoints.numbered()]):
+        try:
+            found = read_file(candidate)
+        except CheckpointError as error:
+            problem = problem or str(error).rsplit("; ", 1)[0]  # without the advice to use another one
+        else:
+            warning = f"{problem}; went back to the newest whole one, {candidate.stem}" if problem else None
+            return candidate, found, warning
+    raise CheckpointError(
+        f"no checkpoint in {first.parent} can be read: {problem}; start a new run, or use the finflow that wrote it"
+    )
+
+
 def configuration_of(path: Path) -> Config:
-    """The resolved configuration that a checkpoint was trained with, its folders as its run has them."""
-    checkpoint = read_checkpoint(path)
-    return stored_config(checkpoint)
+    """The resolved configuration that results were made with, its folders as they have them.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint file, or the folder of a run, a job or a study.
+
+    Raises
+    ------
+    CheckpointError, ConfigError
+        If there is none, or it cannot be read.
+    """
+    saved = resolve_run(path)
+    if saved.kind is Kind.JOB:
+        return load_config(path.joinpath(*saved.universes[:1]) / CONFIG, {}, environ={})
+    if saved.kind is Kind.STUDY:
+        return load_config(path / STUDY, environ={})
+    return stored_config(read_checkpoint(path))
 
 
 def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None = None) -> Config:
@@ -107,7 +160,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
             f"{checkpoint.path} holds a configuration that this finflow does not know ({problem}); use the finflow "
             "that wrote it, or start a new run"
         ) from None
-    beside = checkpoint.path.parent.parent / CONFIG
+    beside = checkpoint.run_folder / CONFIG
     if beside.is_file():
         content, _ = parse_file(beside)
         known = [key for key, *_ in describe_schema() if key.startswith("output.")]

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from finflow.errors import CheckpointError
-from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, SUFFIX, CheckpointFolder
+from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED, SUFFIX
 from finflow.guard.state_capture import SEPARATOR
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
+from finflow.training.checkpoints.run_resolver import Kind, resolve_run
 
 
 class Inspection(NamedTuple):
@@ -78,11 +79,10 @@ def inspect_checkpoints(path: Path) -> list[Inspection]:
     CheckpointError
         If there is none.
     """
-    if path.is_file():
+    saved = resolve_run(path)
+    if saved.kind is Kind.CHECKPOINT:
         return [_inspect(path)]
-    if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint or run folder {path}")
-    folder = CheckpointFolder(path / MODELS if (path / MODELS).is_dir() else path)
+    folder = saved.checkpoints
     named = [folder.path(name) for name in (LATEST, BEST, PRETRAINED)]
     files = dict.fromkeys([*named, *folder.numbered(), *sorted(folder.folder.glob(f"*{SUFFIX}"))])
     found = [_inspect(file) for file in files if file.is_file()]

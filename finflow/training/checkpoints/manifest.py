@@ -13,7 +13,7 @@ import torch
 
 from finflow.config import config_hash, dump_run
 from finflow.files import write_together
-from finflow.training.checkpoints.checkpoint_reader import CONFIG
+from finflow.training.checkpoints.run_resolver import CONFIG
 from finflow.training.data.training_data import TrainingData
 
 MANIFEST = "manifest.json"

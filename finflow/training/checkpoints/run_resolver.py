@@ -1,72 +1,188 @@
-"""A checkpoint opened to be judged, with the market that it is judged on."""
+"""The one resolver of paths that users give: a checkpoint file, or the folder of a run, a job or a study."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-import torch
+from finflow.errors import CheckpointError
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
 
-from finflow.errors import ConfigError
-from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
-from finflow.training.checkpoints.checkpoint_reader import (
-    Checkpoint,
-    check_same_features,
-    read_checkpoint,
-    stored_config,
-)
-from finflow.training.data.training_data import TrainingData, choose_device, prepare
-
-FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
+CONFIG = "config.yaml"
+JOB = "job.json"
+NOTE = "training.json"
+"""In the folder of each training of a job: what made it, the run's name, and whether it is finished."""
+STUDY = "study.yaml"
 
 
-class Opened(NamedTuple):
-    """A checkpoint, the training data of its configuration, and the device that it runs on."""
+class Kind(StrEnum):
+    """Kinds of saved results; a job of several universes is a job, too."""
 
-    checkpoint: Checkpoint
-    training_data: TrainingData
-    device: torch.device
+    CHECKPOINT = "checkpoint"
+    RUN = "run"
+    JOB = "job"
+    STUDY = "study"
 
 
-def open_for_judging(path: Path, overrides: Mapping[str, object]) -> Opened:
-    """Read a checkpoint and prepare its market.
+@dataclass(frozen=True)
+class SavedRun:
+    """Saved results that a path names.
+
+    Attributes
+    ----------
+    path : Path
+        As given.
+    kind : Kind
+    folder : Path
+        Absolute: the run folder, for a checkpoint that which it lies in; or the folder of the job or the study.
+    """
+
+    path: Path
+    kind: Kind
+    folder: Path
+
+    @property
+    def checkpoints(self) -> CheckpointFolder:
+        """The run's checkpoints; those of a folder without ``models`` lie in the folder itself."""
+        return _checkpoints_in(self.path.parent if self.kind is Kind.CHECKPOINT else self.path)
+
+    def find_checkpoint(self) -> Path:
+        """The checkpoint file meant: the one given, or the latest of a run folder.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none.
+        """
+        return self._first_of(LATEST)
+
+    def find_best(self) -> Path:
+        """The checkpoint file to judge: the one given, or the best by validation of a run folder, else its latest.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none.
+        """
+        return self._first_of(BEST, LATEST)
+
+    def _first_of(self, *names: str) -> Path:
+        if self.kind is Kind.CHECKPOINT:
+            return self.path
+        models = self.checkpoints
+        wanted = [models.path(name) for name in names]
+        for candidate in (*wanted, *models.numbered(), models.path(BEST), models.path(PRETRAINED)):
+            if candidate.is_file():
+                return candidate
+        raise CheckpointError(
+            f"{self.path} has no checkpoint; give a run folder of finflow or one of its checkpoint files"
+        )
+
+    @cached_property
+    def note(self) -> dict[str, Any]:
+        """The note that makes a folder a job's: ``seed`` and ``seeds``, or the names of its ``universes``.
+
+        Raises
+        ------
+        CheckpointError
+            If it cannot be read.
+        """
+        return _read_note(self.path / JOB)
+
+    @property
+    def universes(self) -> list[str]:
+        """Names of a job's universes, each with a job folder of that name; none where it has a single market."""
+        return [str(name) for name in self.note.get("universes", [])] if self.kind is Kind.JOB else []
+
+    def find_agents(self) -> list[Path]:
+        """Checkpoints to judge together: the best of each agent of a job, in the order of their seeds; else `path`.
+
+        Raises
+        ------
+        CheckpointError
+            If an agent of the job is not finished, or the job is in several universes.
+        """
+        if self.kind is not Kind.JOB:
+            return [self.path]
+        if universes := self.universes:
+            raise CheckpointError(
+                f"{self.path} holds {len(universes)} universes: name one of them, as {self.path / universes[0]}"
+            )
+        first, count = int(self.note["seed"]), int(self.note["seeds"])
+        found = [_finished_agent(self.path / f"seed-{seed}") for seed in range(first, first + count)]
+        agents = [agent for agent in found if agent is not None]
+        if len(agents) < count:
+            raise CheckpointError(
+                f"{self.path} has {len(agents)} of {count} agents; make the others with --mode train "
+                f"--resume {self.path}"
+            )
+        return agents
+
+
+def resolve_run(path: Path) -> SavedRun:
+    """Find out what lies at a path.
 
     Parameters
     ----------
     path : Path
-        A checkpoint file, or a run folder (its best by validation, or its latest without one).
-    overrides : mapping
-        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
-        and the output may differ.
+        A checkpoint file; a run folder, or its ``models`` folder; the folder of a job or of a study. A folder that is
+        none of these is taken for that of a run without checkpoints.
 
     Raises
     ------
-    ConfigError, CheckpointError, MarketError
+    CheckpointError
+        If there is nothing.
     """
-    check_free(overrides)
-    best = CheckpointFolder(path / MODELS).path(BEST)
-    checkpoint = read_checkpoint(best if best.is_file() else path)
-    config = stored_config(checkpoint, overrides)
-    torch.set_num_threads(config.train.threads)
-    training_data = prepare(config)
-    check_same_features(checkpoint, training_data.features)
-    return Opened(checkpoint, training_data, choose_device(config.train.device))
-
-
-def check_free(overrides: Mapping[str, object]) -> None:
-    """Refuse what an evaluation cannot change.
-
-    Raises
-    ------
-    ConfigError
-    """
-    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
-    if taught:
-        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")
+    if not path.exists():
+        raise CheckpointError(
+            f"{path} does not exist: name a run folder such as logs/20260131_120000, or a file in its models folder"
+        )
+    folder = path.resolve()
+    if path.is_file():
+        return SavedRun(path, Kind.CHECKPOINT, run_folder_of(path))
+    if (path / JOB).is_file():
+        return SavedRun(path, Kind.JOB, folder)
+    if (path / STUDY).is_file():
+        return SavedRun(path, Kind.STUDY, folder)
+    return SavedRun(path, Kind.RUN, folder.parent if folder.name == MODELS else folder)
 
 
 def run_folder_of(checkpoint: Path) -> Path:
-    """The run that a checkpoint file lies in, or the file's own folder."""
+    """The run folder that a checkpoint file lies in, or the file's own folder; absolute."""
     parent = checkpoint.resolve().parent
     return parent.parent if parent.name == MODELS else parent
+
+
+def best_in(run: Path) -> Path | None:
+    """The checkpoint to judge of a run folder, as `SavedRun.find_best`; None where it has none."""
+    try:
+        return resolve_run(run).find_best()
+    except CheckpointError:
+        return None
+
+
+def _finished_agent(place: Path) -> Path | None:
+    """The checkpoint to judge of one training of a job, by its folder; None where it is not finished."""
+    try:
+        note = _read_note(place / NOTE)
+    except CheckpointError:
+        return None
+    return best_in(place / str(note.get("run"))) if note.get("finished") else None
+
+
+def _checkpoints_in(folder: Path) -> CheckpointFolder:
+    return CheckpointFolder(folder / MODELS if (folder / MODELS).is_dir() else folder)
+
+
+def _read_note(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if isinstance(found, dict):
+            return found
+    except (OSError, ValueError):
+        pass
+    raise CheckpointError(f"{path} cannot be read; start a new job")

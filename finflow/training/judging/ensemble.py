@@ -19,8 +19,8 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_checkpoint,
     stored_config,
 )
+from finflow.training.checkpoints.loaded_agent import check_free
 from finflow.training.checkpoints.manifest import write_manifest
-from finflow.training.checkpoints.run_resolver import check_free
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import Outcome, judge_held_out

@@ -27,7 +27,7 @@ from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import named_strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of
-from finflow.training.checkpoints.run_resolver import open_for_judging
+from finflow.training.checkpoints.loaded_agent import load_agent
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.reading_count import count_reading, ledger_of, policy_identity
 
@@ -220,7 +220,7 @@ def explain_dates(
     path : Path
         A checkpoint file, or a run folder (its best by validation, or its latest without one).
     overrides : mapping
-        As in `opened.open_for_judging`.
+        As in `load_agent`.
     dates : sequence of str
         YYYY-MM-DD; a day without trading stands for the next one with.
     asked : sequence of Asked
@@ -231,7 +231,7 @@ def explain_dates(
     ConfigError, CheckpointError, MarketError
     """
     wanted = [_date(text) for text in dates]
-    checkpoint, training_data, device = open_for_judging(path, overrides)
+    checkpoint, training_data, device = load_agent(path, overrides)
     config, window = training_data.config, training_data.split.test
     policy, process = policy_of(checkpoint, device), training_data.held_out_process()
     steps = _steps(process, window, wanted)

@@ -39,8 +39,8 @@ from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_
 from finflow.strategies.patient_equal_weight import PatientEqualWeight
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of
+from finflow.training.checkpoints.loaded_agent import load_agent
 from finflow.training.checkpoints.manifest import write_manifest
-from finflow.training.checkpoints.run_resolver import open_for_judging, run_folder_of
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
@@ -120,7 +120,7 @@ def evaluate_checkpoint(
     path : Path
         A checkpoint file, or a run folder (its best by validation, or its latest without one).
     overrides : mapping
-        As in `opened.open_for_judging`.
+        As in `load_agent`.
     output : Path, optional
         Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
     with_backtest : bool
@@ -130,8 +130,8 @@ def evaluate_checkpoint(
     ------
     ConfigError, CheckpointError, MarketError
     """
-    checkpoint, training_data, device = open_for_judging(path, overrides)
-    outcome = evaluate_agent(training_data, checkpoint, device, output or run_folder_of(checkpoint.path), with_backtest)
+    checkpoint, training_data, device = load_agent(path, overrides)
+    outcome = evaluate_agent(training_data, checkpoint, device, output or checkpoint.run_folder, with_backtest)
     if output is not None:
         write_manifest(output, training_data, device, checkpoint_update=checkpoint.counters["update"])
     return outcome
@@ -307,7 +307,7 @@ def _best_policy(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
 
 def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:
     """The whole lines of a log of the training, where it is still beside the checkpoint; None where it is not."""
-    for candidate in (folder, run_folder_of(checkpoint.path)):
+    for candidate in (folder, checkpoint.run_folder):
         path = candidate / name
         if path.is_file():
             return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
@@ -317,7 +317,7 @@ def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None
 def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
     """What the agent learned from before it decided for itself, where the run's data card is still there."""
     try:
-        card = json.loads((run_folder_of(checkpoint.path) / CARD).read_text("utf-8"))
+        card = json.loads((checkpoint.run_folder / CARD).read_text("utf-8"))
         episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
         for name, family in card["families"].items():
             sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
