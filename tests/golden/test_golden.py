@@ -1,0 +1,151 @@
+"""The small runs come out as they were kept: bit for bit where they were made, within rounding elsewhere.
+
+One part alone: ``pytest tests/golden -k walk_forward``. After a change that is meant to change results:
+``python tests/golden/runs.py --write``, with the reason in the commit.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.golden import runs
+
+TENSOR = "bcell/policy/gate.weight"
+LATEST = "checkpoint_latest.safetensors"
+
+
+@pytest.mark.parametrize("part", runs.PARTS)
+def test_a_run_comes_out_as_it_was_kept(part: str) -> None:
+    expected = runs.kept(part)
+    here = runs.setting()
+    lines = runs.differences(expected.artefacts, runs.make(part), exact=expected.made_on == here)
+    how = "bit for bit" if expected.made_on == here else f"within rounding: kept on {expected.made_on}, here {here}"
+    assert not lines, "\n".join([f"{len(lines)} differences ({how}), the first of them:", *lines[:10]])
+
+
+@pytest.fixture
+def guarded() -> runs.Artefacts:
+    """The kept results of a training, for a test to change."""
+    return copy.deepcopy(runs.kept("guarded").artefacts)
+
+
+def compared(changed: runs.Artefacts, exact: bool, table: dict[str, str] | None = None) -> list[str]:
+    return runs.differences(runs.kept("guarded").artefacts, changed, exact, table)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_nothing_differs_from_itself(guarded: runs.Artefacts, exact: bool) -> None:
+    assert compared(guarded, exact) == []
+
+
+def test_what_is_kept_covers_the_guard_and_every_kind_of_file(guarded: runs.Artefacts) -> None:
+    assert {"rollback", "learning rate", "critic_loss"} <= {event["signal"] for event in guarded["events.jsonl"]}
+    files = {"metrics.json", "metrics.jsonl", "readings.jsonl", "dataset.npz", "report.html", "trades.parquet"}
+    assert files | {LATEST, f"{LATEST}, facts", "returns.csv", "figures"} <= guarded.keys()
+    assert len(guarded[LATEST]) > 300
+    assert guarded["report.html"]["count"] > 100
+
+
+def test_one_bit_of_a_tensor_is_seen() -> None:
+    values = np.ones((2, 3), np.float32)
+    before = {LATEST: {TENSOR: runs.summary(values), "other": runs.summary(values)}}
+    values[1, 2] = np.nextafter(values[1, 2], np.float32(2.0))
+    (line,) = runs.differences(before, {**before, LATEST: {**before[LATEST], TENSOR: runs.summary(values)}}, exact=True)
+    assert line.startswith(f"{LATEST}: {TENSOR} was ")
+    assert before[LATEST][TENSOR]["sha256"] in line
+    assert runs.summary(values)["sha256"] in line
+
+
+def test_type_and_shape_belong_to_a_hash() -> None:
+    values = np.zeros((2, 3), np.float32)
+    others = (values.reshape(3, 2), values.view(np.int32), np.zeros((2, 3), np.float64))
+    assert len({runs.summary(one)["sha256"] for one in (values, *others)}) == 4
+    for other in others:
+        assert not runs.same(runs.summary(values), runs.summary(other), exact=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "exactly", "nearly"),
+    [
+        (lambda value: float(np.nextafter(value, 9.0)), True, False),
+        (lambda value: value * (1.0 + runs.RELATIVE_SOLVED / 2.0), True, False),
+        (lambda value: value * (1.0 + 3.0 * runs.RELATIVE_SOLVED) + 2.0 * runs.ABSOLUTE, True, True),
+        (int, True, True),
+        (lambda value: None, True, True),
+        (lambda value: float("nan"), True, True),
+    ],
+    ids=["the last bit", "rounding", "more than rounding", "another type", "nothing", "no number"],
+)
+def test_a_number_that_differs_is_named_with_both_values(
+    guarded: runs.Artefacts, change: Any, exactly: bool, nearly: bool
+) -> None:
+    figures = guarded["metrics.json"]["strategies"]["finflow"]
+    was = figures["sharpe"]
+    figures["sharpe"] = change(was)
+    line = f"metrics.json: strategies/finflow/sharpe was {was!r}, is {figures['sharpe']!r}"
+    assert compared(guarded, exact=True) == ([line] if exactly else [])
+    assert compared(guarded, exact=False) == ([line] if nearly else [])
+
+
+def test_what_is_learned_is_held_to_less_than_what_is_solved(guarded: runs.Artefacts) -> None:
+    guarded["metrics.jsonl"][0]["sharpe"] *= 1.0 + runs.RELATIVE_SOLVED / 2.0
+    (line,) = compared(guarded, exact=False)
+    assert line.startswith("metrics.jsonl: 0/sharpe was ")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_planted_difference_is_seen_on_any_machine(guarded: runs.Artefacts, exact: bool) -> None:
+    guarded[f"{LATEST}, facts"]["training"]["counters"]["update"] += 1
+    guarded[LATEST][TENSOR]["sum"] += 1.0
+    guarded[LATEST][TENSOR]["sha256"] = "0"
+    guarded[LATEST]["world/env.bar"]["sha256"] = "0"
+    guarded["events.jsonl"][0]["message"] = "all is well"
+    guarded["metrics.jsonl"].pop()
+    del guarded["report.html"]
+    found = compared(guarded, exact)
+    begun = [line.split(" was ")[0].split(" is missing")[0] for line in found]
+    assert "report.html: the file" in begun
+    assert f"{LATEST}, facts: training/counters/update" in begun
+    assert f"{LATEST}: {TENSOR}" in begun
+    assert f"{LATEST}: world/env.bar" in begun
+    assert "events.jsonl: 0/message" in begun
+    assert any(line.startswith("metrics.jsonl: ") and " is missing; it was " in line for line in found)
+
+
+def test_a_new_name_is_a_difference_until_it_is_entered(guarded: runs.Artefacts) -> None:
+    before = {LATEST: guarded[LATEST]}
+    names = {name: name.replace("bcell/policy/", "bcell/actor/") for name in guarded[LATEST]}
+    names["bcell/log_alpha"] = "bcell/temperature"
+    now = {LATEST: {names[name]: value for name, value in guarded[LATEST].items()}}
+    found = runs.differences(before, now, exact=True)
+    assert any(line.startswith(f"{LATEST}: bcell/actor/gate.weight was not there before") for line in found)
+    assert any(line.startswith(f"{LATEST}: bcell/log_alpha is missing") for line in found)
+    table = {"*/bcell/policy": "*/bcell/actor", "bcell/policy/": "bcell/actor/", "bcell/log_alpha": "bcell/temperature"}
+    assert runs.differences(before, now, exact=True, table=table) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "now"),
+    [
+        ("a/b.weight", "x/b.weight"),
+        ("a", "x"),
+        ("ab/c", "ab/c"),
+        ("0/a/c", "0/a/c"),
+        ("a/b/c", "a/y/c"),
+        ("p.0.weight", "q.0.weight"),
+        ("1/deep/sharpe", "1/deep/ratio"),
+        ("deep/sharpe_ratio", "deep/sharpe_ratio"),
+    ],
+)
+def test_an_entry_renames_whole_names_and_beginnings(name: str, now: str) -> None:
+    table = {"a": "x", "a/b/": "a/y/", "p.": "q.", "*/sharpe": "*/ratio"}
+    assert runs.renamed(name, table) == now
+
+
+def test_what_depends_on_code_time_and_place_is_left_out() -> None:
+    content = {"runtime": {"code": "1"}, "kept": [{"path": "/here", "value": 1.0}], "config_hash": "2"}
+    assert runs.plain(content) == {"kept": [{"value": 1.0}]}
