@@ -1,4 +1,4 @@
-"""The order of the rooms, and what no file in finflow may do: unpickle, or touch global random state.
+"""The order of the rooms, circles of imports, and what no file may do: unpickle, or touch global random state.
 
 The checks read source text, so that each is also shown to catch a planted violation.
 """
@@ -6,7 +6,7 @@ The checks read source text, so that each is also shown to catch a planted viola
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,18 @@ ROOM_OF = {
 }
 #: Below in the order, but not known to these rooms: tensors and states reach them as arguments.
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
+
+#: Circles of imports that are still there, each as the modules that reach one another; there may be fewer, never more.
+KNOWN_CYCLES = {
+    frozenset({"finflow.env.decision", "finflow.env.worlds"}),
+    frozenset({"finflow.experiments.engine", "finflow.experiments.local_pool", "finflow.experiments.ray_cluster"}),
+    frozenset({"finflow.training.audited", "finflow.training.played"}),
+    frozenset({"finflow.training.generalisation", "finflow.training.guarding", "finflow.training.run"}),
+}
+#: Those of them that are left without the imports for type checkers alone.
+KNOWN_CYCLES_WHEN_RUN = {
+    frozenset({"finflow.experiments.engine", "finflow.experiments.local_pool", "finflow.experiments.ray_cluster"}),
+}
 
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "jsonpickle"}
 UNPICKLING = {
@@ -68,7 +80,11 @@ def room_of(module: str) -> str | None:
 
 def imported(source: str, module: str, is_package: bool = False) -> Iterator[str]:
     """Every dotted name that a module imports, inside functions and by name at run time too."""
-    for node in ast.walk(ast.parse(source)):
+    yield from _imported(ast.parse(source), module, is_package)
+
+
+def _imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -105,6 +121,53 @@ def order_violations(source: str, module: str, is_package: bool = False) -> list
         elif other in UNKNOWN_TO.get(room, ()):
             found.append(f"{module} imports {name}: {room} does not know {other}")
     return found
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Leaves out what is imported for type checkers alone."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        name = node.test.attr if isinstance(node.test, ast.Attribute) else getattr(node.test, "id", "")
+        self.generic_visit(node)
+        return node.orelse if name == "TYPE_CHECKING" else node
+
+
+def import_graph(
+    sources: Mapping[str, str], packages: frozenset[str] = frozenset(), with_types: bool = True
+) -> dict[str, set[str]]:
+    """By module, the modules of the package that it imports, inside functions too, with or without those for types.
+
+    A package that Python runs on the way to a module below it does not count as imported by that alone.
+    """
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        tree, found = ast.parse(source), set()
+        if not with_types:
+            tree = _WithoutTypes().visit(tree)
+        for name in _imported(tree, module, module in packages):
+            while name and name not in sources:
+                name = name.rpartition(".")[0]
+            found.add(name)
+        graph[module] = found - {"", module}
+    return graph
+
+
+def cycles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """Groups of two modules or more that all reach one another."""
+    reached: dict[str, set[str]] = {}
+    for module in graph:
+        seen, waiting = set(), list(graph[module])
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += graph[name]
+        reached[module] = seen
+    return {
+        frozenset(other for other in seen if module in reached[other])
+        for module, seen in reached.items()
+        if module in seen
+    }
 
 
 def _aliases(tree: ast.AST) -> dict[str, str]:
@@ -240,6 +303,64 @@ def test_a_planted_import_is_caught(module: str, source: str) -> None:
 )
 def test_an_import_that_keeps_the_order_is_allowed(module: str, source: str) -> None:
     assert order_violations(source, module) == []
+
+
+@pytest.mark.parametrize(("with_types", "known"), [(True, KNOWN_CYCLES), (False, KNOWN_CYCLES_WHEN_RUN)])
+def test_no_modules_import_one_another(with_types: bool, known: set[frozenset[str]]) -> None:
+    packages = frozenset(module_of(path) for path in SOURCES if path.name == "__init__.py")
+    graph = import_graph({module_of(path): path.read_text("utf-8") for path in SOURCES}, packages, with_types)
+    assert sum(len(names) for names in graph.values()) > 500  # imports were found at all
+    found = [sorted(circle) for circle in cycles(graph) - known]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from finflow.market.features import compute_features",
+        "import finflow.market.features",
+        "from finflow.market import features",
+        "from . import features",
+        "def f():\n    from finflow.market.features import compute_features",
+        "try:\n    from .features import x\nexcept ImportError:\n    pass",
+        "import importlib\nimportlib.import_module('finflow.market.features')",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    from finflow.market import features",
+    ],
+)
+def test_a_planted_circle_is_caught(first: str) -> None:
+    sources = {
+        "finflow.market": "",
+        "finflow.market.panel": first,
+        "finflow.market.features": "def g():\n    from finflow.market.store import save",
+        "finflow.market.store": "from finflow.market.panel import MarketPanel\nimport numpy",
+        "finflow.market.cash": "from finflow.market.panel import MarketPanel",
+    }
+    circle = frozenset({"finflow.market.panel", "finflow.market.features", "finflow.market.store"})
+    for with_types in (True, False):
+        assert cycles(import_graph(sources, frozenset({"finflow.market"}), with_types)) == {circle}
+
+
+@pytest.mark.parametrize(
+    ("first", "when_checked"),
+    [
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from finflow.market.features import X", True),
+        ("import typing\nif typing.TYPE_CHECKING:\n    from .features import X", True),
+        ("from finflow.market.cash import rates", False),
+        ("from finflow import market", False),
+        ("import numpy.features", False),
+    ],
+)
+def test_imports_for_types_make_a_circle_for_checkers_alone(first: str, when_checked: bool) -> None:
+    features = "from finflow.market.panel import MarketPanel\nfrom finflow.market.cash import rates"
+    sources = {"finflow.market.panel": first, "finflow.market.features": features, "finflow.market.cash": ""}
+    circle = frozenset({"finflow.market.panel", "finflow.market.features"})
+    assert cycles(import_graph(sources)) == ({circle} if when_checked else set())
+    assert cycles(import_graph(sources, with_types=False)) == set()
+
+
+def test_circles_that_touch_are_one() -> None:
+    graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"b"}, "d": {"e", "a"}, "e": {"d"}, "f": {"f2"}, "f2": set()}
+    assert cycles(graph) == {frozenset("abc"), frozenset("de")}
 
 
 def test_a_relative_import_in_a_package_starts_at_that_package() -> None:
