@@ -1,8 +1,8 @@
-"""Processor cores, and what may be done on a second one meanwhile: by a thread, or by a forked process.
+"""Work on a second processor core: tensors by a thread, Python code by a forked process.
 
-What is done beside is computed by one thread from beginning to end, as it would be in its turn: no sum is cut
-differently, so the bits are the same with one core as with two, and timing decides nothing. Tensors' work leaves the
-interpreter free, and takes a thread; a backtest holds the interpreter, and takes a process.
+Each piece of work is computed by one thread from beginning to end, so results have the same bits on one core as on two,
+and do not depend on timing. Tensor operations release the interpreter's lock, so a thread is enough for them; a
+backtest holds it, and needs a process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -24,107 +24,107 @@ from typing import NamedTuple, TypeVar
 import torch
 
 R = TypeVar("R")
-SECOND = "second-core"
-PATIENCE = 600.0  # seconds that a forked process may take longer than ten times what was done meanwhile
+S = TypeVar("S")
+THREAD_NAME = "second-core"
+PATIENCE = 600.0  # seconds that a forked process may take, beyond ten times the duration of the block
 
 _second: ThreadPoolExecutor | None = None
 _shared = False
 
 
 def available_cores() -> int:
-    """Processor cores that this process may use."""
+    """Number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def share_cores() -> None:
-    """This process is one of several at work: the other cores are theirs."""
+    """Leave the other cores to other processes: this one is one of several at work."""
     global _shared
     _shared = True
 
 
-@contextmanager
-def meanwhile(part: Callable[[], R], device: torch.device) -> Iterator[Future[R]]:
-    """Do ``part`` while the block runs, on a second core where there is one; both are done at the end of the block.
+def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.device) -> tuple[R, S]:
+    """Run two independent functions, the second on another core where one is free.
 
-    The two share what they read, and write to nothing that the other reads or draws from. Results that are too small
-    for a normal number are zero in ``part``, as in an update: see ``thrift``. Where an operation has several threads of
-    its own (``train.threads``), one thing is done after the other.
+    They may share what they read; neither writes to or draws from anything that the other uses. Where an operation has
+    several threads of its own (``train.threads``), they run one after the other.
 
     Parameters
     ----------
-    part : callable
-        What it raises is raised at the end of the block at the latest.
+    first : callable
+    second : callable
+        Denormal results are zero in it, as in an update: see `autocast_update`.
     device : torch.device
-        That it computes on; another than the processor is kept busy by one thread.
+        That they compute on; another than the processor is kept busy by one thread.
 
-    Yields
-    ------
-    Future
-        What ``part`` returns, to be asked for after the block.
+    Returns
+    -------
+    tuple
+        What both return. An exception of either is raised after both have ended.
     """
-    done: Future[R] = Future()
-    if device.type != "cpu" or not _second_core() or threading.current_thread().name.startswith(SECOND):
-        done.set_result(part())
-        yield done
-        return
-    done = _thread().submit(_Modes.here().apply, part)
+    if device.type != "cpu" or not _has_second_core() or threading.current_thread().name.startswith(THREAD_NAME):
+        of_second = second()
+        return first(), of_second
+    future = _executor().submit(_TorchModes.current().apply, second)
     try:
-        yield done
+        of_first = first()
     finally:
-        wait([done])
-    done.result()
+        wait([future])
+    return of_first, future.result()
 
 
 @contextmanager
 def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
-    """Do ``part`` in a forked process while the block runs, on a second core where there is one.
+    """Run a function in a forked process while the block runs, on a second core where one is free.
 
     Parameters
     ----------
     part : callable
-        What it changes is changed in the other process alone.
+        Its changes to objects stay in the other process.
 
     Yields
     ------
     callable
-        What ``part`` returns, to be asked for after the block. Where the process failed or hangs, it is done here, and
-        fails here if it does; as it is where processes cannot be forked, or have no core to themselves.
+        Returns the result of ``part``, after the block. Where the process failed or hangs, or where processes cannot be
+        forked or have no core of their own, it calls ``part`` in this process, which may raise.
     """
-    told: list[R] = []
-    started = _fork(part) if _second_core() and _may_fork() else None
+    results: list[R] = []
+    started = _fork(part) if _has_second_core() and _may_fork() else None
     if started is None:
         yield part
         return
     child, receiver = started
     began = time.monotonic()
     try:
-        yield lambda: told[0] if told else part()
-        with suppress(EOFError):  # it ended before its time
-            told = receiver.recv() if receiver.poll(PATIENCE + 10.0 * (time.monotonic() - began)) else told
+        yield lambda: results[0] if results else part()
+        with suppress(EOFError):  # the process ended without a result
+            if receiver.poll(PATIENCE + 10.0 * (time.monotonic() - began)):
+                results = receiver.recv()
     finally:
         child.kill()
         child.join()
         receiver.close()
 
 
-def _second_core() -> bool:
-    """Whether there is one to spare: the threads of an operation share what there is, and do not live on in a fork."""
+def _has_second_core() -> bool:
+    """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
     return not _shared and torch.get_num_threads() == 1 and available_cores() > 1
 
 
 def _may_fork() -> bool:
+    """Return True where forking is safe: no CUDA, no macOS, no daemonic process."""
     can = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
     cuda = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     return can and not cuda and not multiprocessing.current_process().daemon
 
 
 def _fork(part: Callable[[], object]) -> tuple[BaseProcess, Connection] | None:
-    """A process that does a part, and where it will tell; None where the machine has no room for it."""
+    """Start a process for a function, and return it with the pipe of its result; None where none can be started."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_tell, args=(part, receiver, sender), daemon=True)
+    child = context.Process(target=_send_result, args=(part, receiver, sender), daemon=True)
     try:
         child.start()
     except OSError:
@@ -135,13 +135,13 @@ def _fork(part: Callable[[], object]) -> tuple[BaseProcess, Connection] | None:
     return child, receiver
 
 
-def _tell(part: Callable[[], object], receiver: Connection, sender: Connection) -> None:
-    """Do a part and send what it returns, or nothing where it fails."""
+def _send_result(part: Callable[[], object], receiver: Connection, sender: Connection) -> None:
+    """Run a function and send its result in a list; send nothing where it fails."""
     receiver.close()  # the parent's
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent says what is to be done
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent handles it
     threading.Thread(target=end_with_parent, daemon=True).start()
     share_cores()
-    with suppress(Exception):  # it will fail again where it is done again, and be heard there
+    with suppress(Exception):  # the parent calls it again, and reports the failure
         sender.send([part()])
 
 
@@ -153,37 +153,37 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
-class _Modes(NamedTuple):
-    """What torch switches thread by thread, and results depend on."""
+class _TorchModes(NamedTuple):
+    """Settings of torch that belong to a thread and change results."""
 
     gradients: bool
     cast: bool
 
     @classmethod
-    def here(cls) -> _Modes:
-        """Those of this thread."""
+    def current(cls) -> _TorchModes:
+        """Modes of this thread."""
         return cls(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
 
     def apply(self, part: Callable[[], R]) -> R:
-        """Do a part in them."""
+        """Run a function in these modes."""
         cast = torch.autocast("cpu", torch.bfloat16, enabled=self.cast, cache_enabled=False)
         with torch.set_grad_enabled(self.gradients), cast:
             return part()
 
 
-def _thread() -> ThreadPoolExecutor:
-    """The thread of the second core; most of what it does holds no lock of the interpreter's."""
+def _executor() -> ThreadPoolExecutor:
+    """Executor of one thread for the second core."""
     global _second
     if _second is None:
-        _second = ThreadPoolExecutor(1, SECOND, torch.set_flush_denormal, (True,))
+        _second = ThreadPoolExecutor(1, THREAD_NAME, torch.set_flush_denormal, (True,))
     return _second
 
 
-def _forget() -> None:
-    """A forked process has no threads but the one that forked it."""
+def _reset_after_fork() -> None:
+    """Drop the executor: a forked process has no threads but the one that forked it."""
     global _second
     _second = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from finflow.agent.optimisation.gradient_steps import CarefulAdam
+from finflow.agent.gradient_steps import SkippingAdam
 from finflow.config import load_config
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -34,8 +34,8 @@ class Switch:
         self.seconds.setdefault((self._phase, guard.enabled), []).append(time.process_time() - self._began)
         guard.enabled = not guard.enabled
         learner = run.state.bcell or run.state.learner
-        for optimiser in (part for part in vars(learner).values() if isinstance(part, CarefulAdam)):
-            optimiser.careful = guard.enabled
+        for optimiser in (part for part in vars(learner).values() if isinstance(part, SkippingAdam)):
+            optimiser.skip_nonfinite = guard.enabled
         self._updates, self._began = counters.phase_update, time.process_time()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from finflow.agent.batch import Batch, States
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.losses.conservative import CoverageProposals
+from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import BCellConfig
 from finflow.cores import share_cores

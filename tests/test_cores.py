@@ -1,4 +1,4 @@
-"""What is done on a second core meanwhile is done in full, by the same rules, and to the same bits."""
+"""Work on a second core: run in full, by the same rules, to the same bits."""
 
 from __future__ import annotations
 
@@ -42,29 +42,14 @@ def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
-def test_both_are_done_at_the_end_of_the_block(count: int) -> None:
-    where: list[threading.Thread] = []
-    with cores.meanwhile(lambda: where.append(threading.current_thread()), CPU):
-        where.append(threading.current_thread())
-    assert len(where) == 2
+def test_both_functions_run_and_the_second_on_its_own_thread_where_a_core_is_free(count: int) -> None:
+    where = cores.run_both(threading.current_thread, threading.current_thread, CPU)
+    assert where[0] is threading.current_thread()
     assert len(set(where)) == count
 
 
-def test_what_a_part_raises_is_raised_after_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    reached: list[str] = []
-
-    def fail() -> None:
-        raise ArithmeticError("of the part")
-
-    with pytest.raises(ArithmeticError, match="of the part"), cores.meanwhile(fail, CPU):
-        reached.append("the end of the block")
-    assert reached
-
-
-def test_a_block_that_fails_waits_for_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the part would go on writing while somebody else cleans up."""
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+def test_an_exception_of_either_is_raised_after_both_have_ended(two_cores: None) -> None:
+    """Or the other would go on writing while the caller cleans up."""
     begun, done = threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -72,89 +57,66 @@ def test_a_block_that_fails_waits_for_the_part(monkeypatch: pytest.MonkeyPatch) 
         done.set()
 
     def fail() -> None:
-        with cores.meanwhile(slow, CPU):
-            begun.set()
-            raise KeyError("of the block")
+        begun.set()
+        raise KeyError
 
     with pytest.raises(KeyError):
-        fail()
+        cores.run_both(fail, slow, CPU)
     assert done.is_set()
+    reached: list[str] = []
+    with pytest.raises(ZeroDivisionError):
+        cores.run_both(lambda: reached.append("the end"), lambda: 1 // 0, CPU)
+    assert reached
 
 
-def test_a_part_computes_as_the_thread_that_asked(two_cores: None) -> None:
-    """With its gradients and its precision."""
-
+def test_the_second_computes_with_the_gradients_and_the_precision_of_the_caller(two_cores: None) -> None:
     def modes() -> tuple[object, ...]:
         product = torch.ones(2, 2) @ torch.ones(2, 2, requires_grad=True)
         return torch.get_num_threads(), product.requires_grad, product.dtype
 
     for gradients, cast in ((True, False), (False, False), (True, True), (True, False)):
-        with (
-            torch.set_grad_enabled(gradients),
-            torch.autocast("cpu", torch.bfloat16, enabled=cast),
-            cores.meanwhile(modes, CPU) as found,
-        ):
-            here = modes()
-        assert found.result() == here == (1, gradients, torch.bfloat16 if cast else torch.float32)
+        with torch.set_grad_enabled(gradients), torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            here, there = cores.run_both(modes, modes, CPU)
+        assert there == here == (1, gradients, torch.bfloat16 if cast else torch.float32)
 
 
-def test_operations_of_several_threads_leave_no_core(two_cores: None) -> None:
+def thread_of_second(device: torch.device = CPU) -> threading.Thread:
+    return cores.run_both(lambda: None, threading.current_thread, device)[1]
+
+
+def test_one_thread_runs_both_where_no_core_is_free(two_cores: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations have several threads, other processes use the cores, or another device computes."""
+    here = threading.current_thread()
+    assert thread_of_second() is not here
+    assert thread_of_second(torch.device("meta")) is here
     torch.set_num_threads(2)
-    with cores.meanwhile(threading.current_thread, CPU) as found:
-        pass
-    assert found.result() is threading.current_thread()
-
-
-def test_a_part_of_a_part_is_done_in_its_turn(two_cores: None) -> None:
-    """The second core has one thread, which would wait for itself."""
-
-    def outer() -> str:
-        with cores.meanwhile(lambda: threading.current_thread().name, CPU) as found:
-            pass
-        return found.result()
-
-    with cores.meanwhile(outer, CPU) as found:
-        pass
-    assert found.result() != threading.current_thread().name
-
-
-def test_a_part_has_no_denormal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    with cores.meanwhile(lambda: (torch.tensor(1e-40) * 1.0).item(), CPU) as found:
-        pass
-    assert found.result() == 0.0
-
-
-def test_a_process_among_others_keeps_to_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    assert thread_of_second() is here
+    torch.set_num_threads(1)
     monkeypatch.setattr(cores, "_shared", False)
     cores.share_cores()
-    where: list[threading.Thread] = []
-    with cores.meanwhile(lambda: where.append(threading.current_thread()), CPU):
-        pass
-    assert where == [threading.current_thread()]
+    assert thread_of_second() is here
 
 
-def test_another_device_is_kept_busy_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    with cores.meanwhile(threading.current_thread, torch.device("meta")) as found:
-        pass
-    assert found.result() is threading.current_thread()
+def test_a_call_from_the_second_thread_does_not_wait_for_itself(two_cores: None) -> None:
+    def nested() -> tuple[str, str]:
+        return threading.current_thread().name, thread_of_second().name
+
+    outer, inner = cores.run_both(lambda: None, nested, CPU)[1]
+    assert outer == inner != threading.current_thread().name
+
+
+def test_the_second_has_no_denormal_numbers(two_cores: None) -> None:
+    assert cores.run_both(lambda: None, lambda: (torch.tensor(1e-40) * 1.0).item(), CPU)[1] == 0.0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_a_second_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_has_a_second_thread_of_its_own(two_cores: None) -> None:
     """That of its parent is not in it, and to wait for it would be for ever."""
-    monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    with cores.meanwhile(lambda: None, CPU):
-        pass
+    cores.run_both(lambda: None, lambda: None, CPU)
     child = os.fork()
     if child == 0:
-        found: list[int] = []
-        with cores.meanwhile(lambda: found.append(1), CPU):
-            pass
-        os._exit(0 if found == [1] else 1)
+        os._exit(0 if cores.run_both(lambda: None, lambda: 1, CPU)[1] == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

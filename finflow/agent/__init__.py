@@ -1,1 +1,1 @@
-"""What decides: networks, policy, critics and losses."""
+"""The agent: networks, losses and learners."""

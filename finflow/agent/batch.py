@@ -1,14 +1,17 @@
-"""What the learners read: tensors, and nothing that knows where they came from."""
+"""States and transitions as tensors: all that learners and networks read."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
 class States(NamedTuple):
-    """What is known at decisions; the tensors of the environment's observation.
+    """The environment's observations at a batch of decisions.
 
     Portfolios of one bar see the same market. They may share a row of it, so that it is encoded once for all of them:
     rows come in groups of equal size, row b of the portfolios in group b // (batch / groups).
@@ -41,7 +44,7 @@ class States(NamedTuple):
 
     @property
     def listed(self) -> Tensor:
-        """Which assets may be held, bool (groups, assets)."""
+        """True for assets that may be held, bool (groups, assets)."""
         return self.assets[:, :, -1] > 0.5
 
     @property
@@ -76,10 +79,10 @@ class Batch(NamedTuple):
     behaviour_returns : Tensor, (batch,)
         The behaviour's lambda-return from the state (offline data only).
     references : Tensor, (batch,), optional
-        What the rewards are in excess of, where the spread of the whole is to be learned: a risk is of what is earned,
-        not of what is earned beside others.
+        Reference that the rewards are in excess of, where the critics' quantiles are of the return without it: risk
+        measures are of the whole return.
     named : Tensor, (groups, 5, K), optional
-        What the families' rules name in the states, on average over each family's variants.
+        Portfolios that the families' rules name in the states, on average over each family's variants.
     """
 
     both: States
@@ -93,8 +96,8 @@ class Batch(NamedTuple):
     references: Tensor | None = None
     named: Tensor | None = None
 
-    def whole(self, targets: Tensor) -> Tensor:
-        """Targets (batch,) of the distribution: those of the mean, with what the rewards are in excess of."""
+    def with_reference(self, targets: Tensor) -> Tensor:
+        """Add to targets (batch,) the reference that the rewards are in excess of, where there is one."""
         return targets if self.references is None else targets + self.references
 
     @property
@@ -109,6 +112,14 @@ class Batch(NamedTuple):
         return self.both.groups(groups // 2, groups)
 
 
-def spread_out(rows: Tensor, states: States) -> Tensor:
-    """Repeat what belongs to the groups for each portfolio: (groups, ...) to (batch, ...)."""
+def repeat_groups(rows: Tensor, states: States) -> Tensor:
+    """Repeat rows of groups for each portfolio: (groups, ...) to (batch, ...)."""
     return rows if states.group_size == 1 else rows.repeat_interleave(states.group_size, dim=0)
+
+
+def states_of(observation: Mapping[str, Any], device: torch.device) -> States:
+    """Convert an observation of the environment, single or batched, to states."""
+    batched = np.ndim(observation["market"]) == 2
+    arrays = (np.asarray(observation[name], dtype=np.float32) for name in ("assets", "market", "portfolio"))
+    assets, market, portfolio = (torch.as_tensor(array if batched else array[None], device=device) for array in arrays)
+    return States(assets, market, portfolio, complete=bool((np.asarray(observation["assets"])[..., -1] > 0.5).all()))

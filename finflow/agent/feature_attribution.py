@@ -1,4 +1,4 @@
-"""Which features moved a decision, and what other features would have led to.
+"""Attribution of a decision to the features, by integrated gradients.
 
 Integrated gradients (Sundararajan, Taly and Yan, Axiomatic Attribution for Deep Networks, ICML 2017; by captum) divide
 the difference between a decision and the decision at a baseline among the inputs. The baseline is a market whose every

@@ -19,8 +19,9 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners.bcell import AgentNetworks, BCell, CoverageProposals
-from finflow.agent.losses.anchor import FROM_EQUAL
+from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.offline_learner import Networks
+from finflow.agent.losses.regularisers import FROM_EQUAL
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, ValueNetwork
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
@@ -101,9 +102,9 @@ class BoxActor(nn.Module):
         location, log_scale = self.layers(states.market)[0].chunk(2, dim=-1)
         return BoxDecision(SquashedNormal(location, log_scale.clamp(*LOG_SCALE_RANGE)))
 
-    def apart(self, decision: BoxDecision, batch: Batch, metrics: dict[str, Tensor]) -> float:
-        """There are no experts to keep apart."""
-        return 0.0
+    def naming_penalty(self, decision: BoxDecision, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+        """Return no penalty: there are no experts."""
+        return 0.0, {}
 
     def free_dimensions(self, actions: Tensor) -> int:
         """All of an action's."""
@@ -131,7 +132,7 @@ def box_agent(
     critic = BoxCritic(observation_size, action_size, hidden, config.n_critics, config.n_quantiles, generator)
     value = BoxValue(observation_size, hidden, generator)
     # they answer the calls that an update makes
-    networks = AgentNetworks(cast(ExpertPolicy, actor), cast(CriticEnsemble, critic), cast(ValueNetwork, value))
+    networks = Networks(cast(ExpertPolicy, actor), cast(CriticEnsemble, critic), cast(ValueNetwork, value))
     return BCell(NetworkShape(0, observation_size, hidden, ()), config, generator, device, networks)
 
 

@@ -13,11 +13,10 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
 from finflow.agent.networks.critic import Valuation
 from finflow.agent.networks.layers import Encoding, EnsembleLinear, normalised
-from finflow.agent.optimisation.policy_gradient import Climb
-from finflow.agent.optimisation.precision import at_least_single
+from finflow.agent.precision import at_least_single
 
 LOG_SCALE_RANGE = (-5.0, 2.0)  # as in the code of Kostrikov et al.
 
@@ -107,10 +106,10 @@ class BoxPolicy(nn.Module):
         mean: Tensor = self(states)
         return mean
 
-    def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
+    def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
         """The mean action, and the likelihood of the data's; there is nothing else to learn beside them."""
         cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights))
-        return Climb(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
+        return PathwiseGradient(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
 
     def coordinates(self, actions: Tensor) -> Tensor:
         """Actions as they are."""

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.learners.iql import CLIMB_FROM, IQL
+from finflow.agent.gradient_steps import linearised_value
+from finflow.agent.learners.iql import GRADIENT_FROM, IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.losses.losses import ddpg_bc_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
-from finflow.agent.optimisation.policy_gradient import climbing_loss, linear_in
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -27,7 +28,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def test_the_linear_value_has_the_value_and_its_gradient() -> None:
     weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
     parameter = torch.rand(4, 2, 3, dtype=torch.float64, generator=generator(), requires_grad=True)
-    value = linear_in(parameter.sin(), lambda action: (weight * action.square()).sum(-1))
+    value = linearised_value(parameter.sin(), lambda action: (weight * action.square()).sum(-1))
     torch.testing.assert_close(value, (weight * parameter.sin().square()).sum(-1))
     value.sum().backward()
     expected = 2.0 * weight * parameter.sin() * parameter.cos()
@@ -37,7 +38,7 @@ def test_the_linear_value_has_the_value_and_its_gradient() -> None:
 
 def test_the_loss_is_its_formula() -> None:
     value, advantage = torch.tensor([1.0, 3.0]), torch.tensor([-1.0, 0.5])
-    loss = climbing_loss(value, advantage, torch.tensor(4.0), 0.1)
+    loss = ddpg_bc_loss(value, advantage, torch.tensor(4.0), 0.1)
     assert loss.item() == pytest.approx(-2.0 / 0.75 + 0.4)
 
 
@@ -77,14 +78,14 @@ def test_it_clones_first(shape: NetworkShape, make_batch: MakeBatch) -> None:
         learner.update(make_batch(), 0.0, generator())
         learned.append(torch.cat([parameter.flatten() for parameter in learner.policy.parameters()]))
     assert torch.equal(*learned)
-    assert CLIMB_FROM == 0.5
+    assert GRADIENT_FROM == 0.5
 
 
 def test_the_guard_is_told_where_the_climb_begins(shape: NetworkShape) -> None:
     for extraction, far in (("awr", []), ("gradient", [6, 7, 8, 9, 10])):
         config = BCellConfig(hidden_dim=32, n_quantiles=4, iql_extraction=extraction)
         learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
-        assert [update for update in range(11) if learner.travels(update / 11)] == far
+        assert [update for update in range(11) if learner.moves_far(update / 11)] == far
 
 
 def test_a_climb_finds_the_better_portfolio(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -94,9 +95,9 @@ def test_a_climb_finds_the_better_portfolio(shape: NetworkShape, make_batch: Mak
         policy, batch = ExpertPolicy(shape, generator()), make_batch(64)
         optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
         for _ in range(150):
-            action, apart, others, _ = policy.climbing_step(batch, torch.ones(64))
-            value = linear_in(action.unsqueeze(1), lambda chosen: chosen[..., -1])[:, 0]
-            loss = climbing_loss(value, torch.ones(64), apart, cloning) + others
+            action, apart, others, _ = policy.pathwise_gradient(batch, torch.ones(64))
+            value = linearised_value(action.unsqueeze(1), lambda chosen: chosen[..., -1])[:, 0]
+            loss = ddpg_bc_loss(value, torch.ones(64), apart, cloning) + others
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

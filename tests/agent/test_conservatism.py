@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch, States
+from finflow.agent.gradient_steps import make_optimiser
+from finflow.agent.learners.acting import PolicyAverage
 from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.losses.anchor import (
+from finflow.agent.losses.regularisers import (
     FROM_EQUAL,
     anchor_weight,
     gate_imbalance,
@@ -24,8 +26,6 @@ from finflow.agent.losses.anchor import (
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal
 from finflow.agent.networks.policy import ExpertPolicy, naming_loss
-from finflow.agent.optimisation.gradient_steps import make_optimiser
-from finflow.agent.optimisation.weight_averaging import PolicyAverage
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
 
 CPU = torch.device("cpu")
@@ -242,7 +242,7 @@ def test_the_average_is_what_a_hand_computes(shape: NetworkShape, kind: str) -> 
     average = PolicyAverage(config, policies[0])
     weights = [policy.gate.weight.detach().double() for policy in policies]
     for update, policy in enumerate(policies, start=1):
-        average.follow(policy, update / 6)
+        average.update(policy, update / 6)
         if update <= 3:
             assert torch.equal(average.policy.gate.weight, policy.gate.weight)  # it has not begun: the policy itself
     expected = weights[2]
@@ -260,13 +260,13 @@ def test_an_average_goes_on_from_what_was_captured(shape: NetworkShape) -> None:
     policies = [ExpertPolicy(shape, generator(seed)) for seed in range(4)]
     whole, half = PolicyAverage(config, policies[0]), PolicyAverage(config, policies[0])
     for policy in policies[:2]:
-        whole.follow(policy, 0.5)
-        half.follow(policy, 0.5)
+        whole.update(policy, 0.5)
+        half.update(policy, 0.5)
     other = PolicyAverage(config, policies[3])
     other.restore(*half.capture())
     for policy in policies[2:]:
-        whole.follow(policy, 1.0)
-        other.follow(policy, 1.0)
+        whole.update(policy, 1.0)
+        other.update(policy, 1.0)
     pairs = zip(whole.policy.parameters(), other.policy.parameters(), strict=True)
     assert all(torch.equal(own, same) for own, same in pairs)
     with pytest.raises(ValueError, match="count"):
@@ -285,13 +285,13 @@ def test_the_average_decides_and_the_policy_explores(shape: NetworkShape, make_b
             parameter.add_(0.5)
         torch.testing.assert_close(agent.decide(states).centre, same)
         assert not torch.allclose(agent.policy(states).centre, same)
-        agent.follow_average(1.0)
+        agent.update_average(1.0)
         torch.testing.assert_close(agent.decide(states).centre, agent.policy(states).centre)
 
 
 def test_saved_and_loaded_the_average_still_decides(shape: NetworkShape, make_batch: MakeBatch, tmp_path: Path) -> None:
     agent = trained(shape, make_batch, 5, averaging=AveragingConfig(kind="ema", start=0.0))
-    agent.follow_average(1.0)
+    agent.update_average(1.0)
     path = tmp_path / "agent.safetensors"
     agent.save(path)
     states = make_batch().states

@@ -12,7 +12,9 @@ from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
+from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.losses.losses import actor_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
@@ -233,7 +235,8 @@ def test_the_actor_gradient_equals_backpropagation_through_the_critic(
             value = agent.critic.value(encoding, states, drawn).mean[..., 0].min(dim=0).values
             loss = (alpha * log_density[:, 0] / 4 - value).mean()
         else:
-            loss, _ = agent._policy_loss(states, encoding, drawn, log_density[:, 0], alpha)
+            value = minimum_value(agent.critic, encoding, states, drawn, agent.config)
+            loss = actor_loss(log_density[:, 0], value, alpha, 4)
         loss.backward()
         return torch.cat([p.grad.flatten() for p in agent.policy.parameters() if p.grad is not None])
 

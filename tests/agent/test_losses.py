@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.losses import losses
+from finflow.agent.losses import losses, regularisers
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -69,7 +69,7 @@ LOSSES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
     "truncated": (lambda spread: losses.truncated_spread(spread, 2), [(2, 4, 6)]),
     "pessimistic": (lambda mean, spread: losses.pessimistic_value(mean, spread, 2, 0.4), [(2, 4), (2, 4, 6)]),
     "conservative": (
-        lambda proposals, data: losses.conservative_loss(
+        lambda proposals, data: regularisers.conservative_loss(
             proposals, normal(4, 3, seed=8), data, DRAWN, normal(4, seed=9), 3
         ),
         [(2, 4, 3), (2, 4)],
@@ -160,7 +160,7 @@ def test_conservative_loss_equals_its_formula(dimensions: int) -> None:
     proposals, log_density, data = normal(2, 5, 6), normal(5, 6, seed=1), normal(2, 5, seed=2)
     drawn = torch.tensor([False, False, True, True, True, True])
     calibration = normal(5, seed=3)
-    found = losses.conservative_loss(proposals, log_density, data, drawn, calibration, dimensions).item()
+    found = regularisers.conservative_loss(proposals, log_density, data, drawn, calibration, dimensions).item()
     expected = 0.0
     for critic in range(2):
         for state in range(5):
@@ -178,8 +178,8 @@ def test_without_a_lower_bound_calibration_is_plain_cql() -> None:
     proposals, log_density, data = normal(2, 5, 6), normal(5, 6, seed=1), normal(2, 5, seed=2)
     nothing = torch.full((5,), -math.inf, dtype=torch.float64)
     every, none = torch.ones(6, dtype=torch.bool), torch.zeros(6, dtype=torch.bool)
-    calibrated = losses.conservative_loss(proposals, log_density, data, every, nothing)
-    plain = losses.conservative_loss(proposals, log_density, data, none, nothing)
+    calibrated = regularisers.conservative_loss(proposals, log_density, data, every, nothing)
+    plain = regularisers.conservative_loss(proposals, log_density, data, none, nothing)
     assert calibrated.item() == plain.item()
 
 
@@ -187,7 +187,7 @@ def test_conservative_loss_estimates_the_soft_maximum_over_the_simplex() -> None
     # m(w) = c * w_1 on the 1-simplex: log of the integral of exp(c w) over [0, 1] is log((e^c - 1) / c)
     slope, count = 1.7, 200_000
     draws = torch.rand(1, count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = losses.conservative_loss(
+    found = regularisers.conservative_loss(
         (slope * draws)[None],
         torch.zeros(1, count, dtype=torch.float64),
         torch.zeros(1, 1, dtype=torch.float64),

@@ -14,8 +14,13 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
-from finflow.agent.losses.conservative import indifferent_penalty, lagrange_loss, lower_bound, overestimation
-from finflow.agent.losses.losses import conservative_loss
+from finflow.agent.losses.regularisers import (
+    conservative_loss,
+    indifferent_penalty,
+    lagrange_loss,
+    lower_bound,
+    overestimation,
+)
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import maximum_entropy, target_entropy
 from finflow.agent.networks.policy import naming_loss
@@ -64,16 +69,16 @@ def test_a_batch_is_enough_for_an_update(shape: NetworkShape, make_batch: MakeBa
 @pytest.mark.parametrize(("schedule", "share"), [("constant", 1.0), ("cosine", 0.25)])
 def test_rates_of_policy_and_critics_fall_along_the_cosine(shape: NetworkShape, schedule: str, share: float) -> None:
     agent = make_agent(shape, online_schedule=schedule, actor_lr=1e-3, critic_lr=4e-3)
-    agent.follow_schedule(2.0 / 3.0)  # where the cosine has a quarter left
+    agent.set_learning_rates(2.0 / 3.0)  # where the cosine has a quarter left
     assert [group["lr"] for group in agent.policy_optimiser.param_groups] == pytest.approx([1e-3 * share])
     assert [group["lr"] for group in agent.critic_optimiser.param_groups] == pytest.approx([4e-3 * share])
-    agent.follow_schedule(0.0, 0.5)
+    agent.set_learning_rates(0.0, 0.5)
     assert (agent.policy_optimiser.param_groups[0]["lr"], agent.critic_optimiser.param_groups[0]["lr"]) == (5e-4, 4e-3)
 
 
 def test_what_has_come_to_rest_learns_nothing_more(shape: NetworkShape, make_batch: MakeBatch) -> None:
     agent = make_agent(shape, online_schedule="cosine")
-    agent.follow_schedule(1.0)
+    agent.set_learning_rates(1.0)
     before = {part: learned(agent, part) for part in ("policy", "critic")}
     agent.update_sac(make_batch(), coverage(), generator(3), 2000)
     assert all(torch.equal(learned(agent, part), old) for part, old in before.items())
@@ -223,9 +228,9 @@ def test_cloning_keeps_experts_apart_online(shape: NetworkShape, make_batch: Mak
 def test_cloning_teaches_experts_and_neither_gate_nor_critics(shape: NetworkShape, make_batch: MakeBatch) -> None:
     batch = make_batch()
     agent = make_agent(shape, expert_cloning=1.0)
-    metrics: dict[str, torch.Tensor] = {}
     named = batch._replace(named=named_in(batch))
-    agent.policy.apart(agent.policy(batch.states), named, metrics).backward()
+    penalty, metrics = agent.policy.naming_penalty(agent.policy(batch.states), named)
+    penalty.backward()
     assert agent.policy.score.weight.grad.abs().sum() > 0.0
     assert agent.policy.gate.weight.grad is None
     assert agent.policy.trade.weight.grad is None

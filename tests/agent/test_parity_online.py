@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from finflow.agent.learners import bcell
+from finflow.agent.learners import soft_actor_critic
 from finflow.agent.learners.bcell import BCell, CoverageProposals
-from finflow.agent.losses import losses
+from finflow.agent.losses import losses, regularisers
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import LOG_SCALE_RANGE, SquashedNormal, box_agent
 from scripts.evidence.box_task import BoxLayers, box_batch
@@ -168,7 +168,7 @@ def penalty(arrays: Arrays, calibration: float = -math.inf, every: bool = True) 
     data = critics(arrays, "critic", arrays["batch.observations"], arrays["batch.actions"].unsqueeze(1))[..., 0, 0]
     policy_drawn = torch.full((count,), every) & (torch.arange(count) >= count // 3)
     bound = torch.full((SIZE,), calibration, dtype=data.dtype)
-    return losses.conservative_loss(values, found.log_density, data, policy_drawn, bound, n_dimensions=1)
+    return regularisers.conservative_loss(values, found.log_density, data, policy_drawn, bound, n_dimensions=1)
 
 
 def of_d3rlpy(arrays: Arrays) -> float:
@@ -235,7 +235,7 @@ def agent_of(arrays: Arrays, actor: str, targets: str, **settings: object) -> BC
 def hand_out(noise: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tensor]:
     """In place of draws: this noise in order."""
     handed = iter(noise)
-    monkeypatch.setattr(bcell, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
+    monkeypatch.setattr(soft_actor_critic, "standard_normal", lambda shape, generator, like: next(handed).view(shape))
     return handed
 
 

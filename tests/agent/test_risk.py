@@ -11,7 +11,7 @@ import torch
 
 from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell, CoverageProposals
-from finflow.agent.losses.risk import discounted_means, measured, quantile_weights, valued
+from finflow.agent.losses.risk import discounted_means, quantile_weights, risk_adjusted_value, sample_risk
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.config import AnchorConfig, BCellConfig, load_config
 from finflow.errors import ConfigError
@@ -26,7 +26,7 @@ def generator(seed: int = 0) -> torch.Generator:
 @pytest.mark.parametrize("level", [0.1, 0.25, 0.3, 1.0])
 def test_cvar_is_the_mean_of_the_worst_share(level: float) -> None:
     samples = np.random.default_rng(0).normal(size=40)
-    found = measured(samples, BCellConfig(risk_measure="cvar", risk_level=level))
+    found = sample_risk(samples, BCellConfig(risk_measure="cvar", risk_level=level))
     assert found == pytest.approx(np.sort(samples)[: round(40 * level)].mean(), rel=1e-12)
 
 
@@ -40,7 +40,7 @@ def test_wang_moves_the_mean_of_a_normal_by_its_strength(strength: float) -> Non
     """Wang's transform of a normal is the same normal, moved down by the strength times its deviation."""
     levels = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     normal = 3.0 + 2.0 * math.sqrt(2.0) * torch.erfinv(2.0 * levels - 1.0)
-    found = measured(normal.numpy(), BCellConfig(risk_measure="wang", risk_strength=strength))
+    found = sample_risk(normal.numpy(), BCellConfig(risk_measure="wang", risk_strength=strength))
     assert found == pytest.approx(3.0 - 2.0 * strength, abs=5e-3)
 
 
@@ -49,12 +49,12 @@ def test_a_critics_value_is_its_mean_and_the_measure_of_its_spread() -> None:
     quantiles = torch.randn(2, 5, 3, 8, generator=generator(1))  # in no order, not centred
     for measure in ("cvar", "wang"):
         config = BCellConfig(risk_measure=measure)
-        found = valued(Valuation(mean, quantiles), config)
+        found = risk_adjusted_value(Valuation(mean, quantiles), config)
         own = quantiles[1, 4, 2].double().numpy()
         assert found[1, 4, 2].item() == pytest.approx(
-            mean[1, 4, 2].item() + measured(own - own.mean(), config), abs=1e-5
+            mean[1, 4, 2].item() + sample_risk(own - own.mean(), config), abs=1e-5
         )
-    assert valued(Valuation(mean, quantiles), BCellConfig()) is mean
+    assert risk_adjusted_value(Valuation(mean, quantiles), BCellConfig()) is mean
 
 
 def test_returns_of_a_window_are_discounted_means() -> None:

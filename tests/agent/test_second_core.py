@@ -15,7 +15,7 @@ from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.optimisation.precision import in_its_precision
+from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]
@@ -106,7 +106,7 @@ def test_there_are_no_denormal_numbers_in_an_update_and_elsewhere_there_are(make
     class Learner:
         config = BCellConfig()
 
-        @in_its_precision
+        @autocast_update
         def update(self, batch: Batch, fails: bool) -> torch.Tensor:
             if fails:
                 raise ArithmeticError

@@ -17,7 +17,7 @@ from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_net
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout
-from finflow.agent.optimisation.precision import recomputed
+from finflow.agent.precision import recomputed
 from finflow.config import BCellConfig
 
 MakeBatch = Callable[..., Batch]

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from finflow.agent.losses.conservative import indifferent_penalty, overestimation
-from finflow.agent.losses.losses import conservative_loss
+from finflow.agent.losses.regularisers import conservative_loss, indifferent_penalty, overestimation
 from finflow.config import BCellConfig
 from scripts.evidence.box_sac import SquashedNormal, box_agent, uniform_proposals
 from scripts.evidence.box_task import box_batch

@@ -13,8 +13,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from finflow.agent.batch import Batch
+from finflow.agent.gradient_steps import descend, make_optimiser
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.optimisation.gradient_steps import descend, make_optimiser
 from finflow.config import Config
 from finflow.errors import CheckpointError, TrainingError
 from finflow.guard.rollback import RollbackManager
@@ -216,7 +216,7 @@ def test_a_careful_optimiser_leaves_out_a_step_that_is_not_finite(value: float) 
         net.weight.fill_(0.5)
         net.bias.fill_(0.0)
     optimiser = make_optimiser(net, 0.1)
-    optimiser.careful = True
+    optimiser.skip_nonfinite = True
     descend(net(torch.ones(1, 2)).square().sum(), optimiser, 10.0)
     before = [p.detach().clone() for p in net.parameters()]
     moments = [{k: v.clone() for k, v in optimiser.state[p].items()} for p in net.parameters()]

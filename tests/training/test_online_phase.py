@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from finflow.agent.losses.risk import discounted_means, measured
+from finflow.agent.losses.risk import discounted_means, sample_risk
 from finflow.config import Config, TrainConfig
 from finflow.evaluation.backtest import run_backtests
 from finflow.tensor_file import read_tensors
@@ -85,7 +85,7 @@ def test_the_best_is_chosen_by_the_risk_of_validation_returns(tiny: Make) -> Non
     assert played.rewards is not None
     returns = discounted_means(played.rewards, 0.9)
     worst = np.sort(returns)[: len(returns) // 5].mean()
-    assert found["risk_value"] == pytest.approx(measured(returns, trainer.config.bcell))
+    assert found["risk_value"] == pytest.approx(sample_risk(returns, trainer.config.bcell))
     assert found["risk_value"] == pytest.approx(worst, rel=0.2)
     assert found["risk_value"] < found["value"]
     assert run.state.counters.best_score == found["risk_value"]

@@ -142,7 +142,7 @@ def test_what_is_named_and_taken_from_rewards_is_of_the_episode_s_own_assets(tin
     np.testing.assert_allclose(
         batch.references.numpy(), np.log(grown.mean(axis=1)) / data.reward_scale, rtol=1e-3, atol=1e-5
     )
-    raw = batch.whole(batch.rewards)
+    raw = batch.with_reference(batch.rewards)
     np.testing.assert_allclose(raw.numpy(), columns["reward"] / data.reward_scale, rtol=1e-3, atol=1e-4)
 
 

@@ -1,7 +1,8 @@
-"""What an agent does with what it has learned: it decides, explores and explains."""
+"""Actions and explanations of an agent, and the average of its policy's weights."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,25 +11,93 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from finflow.agent.batch import States
+from finflow.agent.batch import States, states_of
+from finflow.agent.gradient_steps import freeze
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import Decision, ExpertPolicy
-from finflow.agent.observation import states_of
-from finflow.agent.optimisation.weight_averaging import PolicyAverage
+from finflow.config import AveragingConfig
 
 
-class Deciding:
+class PolicyAverage:
+    """Average of a policy's weights over the end of training, which is validated, kept and deployed.
+
+    Where the last updates scatter around a good policy, their mean is nearer to it than any of them.
+
+    Parameters
+    ----------
+    config : AveragingConfig
+    policy : ExpertPolicy
+
+    Attributes
+    ----------
+    policy : ExpertPolicy
+        The average; until it begins, the policy itself.
+    count : int
+        Updates averaged over.
+
+    References
+    ----------
+    Polyak and Juditsky (1992), Acceleration of Stochastic Approximation by Averaging.
+    Izmailov et al. (2018), Averaging Weights Leads to Wider Optima and Better Generalization.
+    """
+
+    def __init__(self, config: AveragingConfig, policy: ExpertPolicy) -> None:
+        self.config = config
+        self.policy = copy.deepcopy(policy)
+        freeze([self.policy])
+        self.count = 0
+
+    @classmethod
+    def of(cls, config: AveragingConfig, policy: ExpertPolicy) -> PolicyAverage | None:
+        """Make the configured average; None where nothing is averaged."""
+        return None if config.kind == "none" else cls(config, policy)
+
+    @torch.no_grad()
+    def update(self, policy: ExpertPolicy, progress: float) -> None:
+        """Add the policy after an update to the average.
+
+        Parameters
+        ----------
+        policy : ExpertPolicy
+        progress : float
+            Share of the updates of the phase, this one included.
+        """
+        own: list[Tensor] = list(self.policy.parameters())
+        others: list[Tensor] = list(policy.parameters())
+        if progress <= self.config.start:
+            self.count = 0
+            torch._foreach_copy_(own, others)
+            return
+        self.count += 1
+        share = 1.0 / self.count if self.config.kind == "swa" else 1.0 - self.config.decay
+        torch._foreach_lerp_(own, others, share)
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the average and its count."""
+        tensors = {name: tensor.detach().clone() for name, tensor in self.policy.state_dict().items()}
+        return tensors, {"count": self.count}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore both."""
+        count = state["count"]
+        if type(count) is not int or not 0 <= count <= 10**12:
+            raise ValueError("its count of updates is none")
+        self.policy.load_state_dict(dict(tensors))
+        self.count = count
+
+
+class ActingAgent:
     """Decisions of a policy that learns, or of its average.
 
     Attributes
     ----------
     policy : ExpertPolicy
-        The one that learns and explores.
+        Learns and explores.
     average : PolicyAverage or None
-        What decides in its place, where there is one.
+        Decides in its place, where there is one.
     device : torch.device
     action_noise : Generator
-        Of the draws of `act`.
+        Of the random actions of `act`.
     """
 
     policy: ExpertPolicy
@@ -38,12 +107,12 @@ class Deciding:
 
     @property
     def deployed(self) -> ExpertPolicy:
-        """The policy that decides where it counts: the average, where there is one."""
+        """Policy that is validated and deployed: the average, where there is one."""
         return self.policy if self.average is None else self.average.policy
 
     @torch.no_grad()
     def decide(self, states: States) -> Decision:
-        """Decisions and what led to them."""
+        """Decisions of the deployed policy, without gradients."""
         decision: Decision = self.deployed(states)
         return decision
 
@@ -64,7 +133,7 @@ class Deciding:
         observation : mapping of arrays
             ``assets``, ``market``, ``portfolio``, as the single or the vector environment gives them.
         deterministic : bool
-            The centre of the policy; otherwise a draw from it, by the agent's own generator.
+            Whether to return the centre of the policy, or a random action by the agent's own generator.
 
         Returns
         -------

@@ -1,7 +1,7 @@
-"""Behaviour cloning: do what was done, whatever came of it; and know what it was worth.
+"""Behaviour cloning, with the values of the behaviour.
 
-The policy climbs the plain likelihood of the data. The critics learn the behaviour's own action values, from the
-behaviour's own next decision (SARSA), so that an online phase can start from here as well.
+The policy maximises the likelihood of the data, unweighted. The critics learn the behaviour's own action values, from
+its own next decision (SARSA), so that an online phase can start from here as well.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
+from finflow.agent.gradient_steps import compute_gradients, cosine, descend, polyak_update, set_learning_rate, step
 from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import expectile_loss
-from finflow.agent.optimisation.gradient_steps import cosine, descend, descending, follow, set_learning_rate, step
-from finflow.agent.optimisation.precision import in_its_precision
+from finflow.agent.precision import autocast_update
+from finflow.cores import run_both
 
 MEAN = 0.5  # the expectile that is the mean
 
@@ -21,9 +22,9 @@ MEAN = 0.5  # the expectile that is the mean
 class BehaviourCloning(OfflineLearner):
     """Behaviour cloning, with the behaviour's values."""
 
-    @in_its_precision
+    @autocast_update
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
-        """One update of V, the policy, the critics and their targets."""
+        """Take one step of V, the policy, the critics and their targets."""
         config = self.config
         self.schedule_critics(progress)
         _, data_value, ahead = self.target_values(batch)
@@ -36,9 +37,12 @@ class BehaviourCloning(OfflineLearner):
         )
         set_learning_rate(self.policy_optimiser, cosine(config.actor_lr, progress))
         next_value = ahead.mean[..., 0].min(dim=0).values
-        with descending(policy_loss, self.policy_optimiser):
-            critic_metrics = self.update_critic(batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise))
+        critic_metrics, _ = run_both(
+            lambda: self.update_critic(batch, next_value, ahead.spread[:, :, 0], self.dropout_noise(noise)),
+            lambda: compute_gradients(policy_loss, self.policy_optimiser),
+            self.device,
+        )
         step(self.policy_optimiser, config.gradient_norm)
-        follow(self.target_critic, self.critic, config.tau)
+        polyak_update(self.target_critic, self.critic, config.tau)
         own = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
         return {**own, **behaviour_metrics, **policy_metrics, **critic_metrics}

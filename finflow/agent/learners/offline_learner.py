@@ -1,8 +1,7 @@
-"""What every offline learner has and does: networks, the critic's step, the behaviour's own value.
+"""Networks, optimisers and steps that all offline learners share.
 
-The methods differ in what the critic bootstraps from and in what the policy climbs: IQL (`iql`), TD3+BC (`td3bc`),
-behaviour cloning (`cloning`). All of them leave behind a policy, critics, targets and V_mu, so that the online phase
-can take over from any.
+The methods differ in the target of the critic and the loss of the policy: IQL (`iql`), TD3+BC (`td3bc`), behaviour
+cloning (`behaviour_cloning`). All of them leave a policy, critics, targets and V_mu for the online phase to start from.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
-from finflow.agent.losses.losses import bellman_target, mean_loss, pinball_loss
+from finflow.agent.gradient_steps import cosine, descend, freeze, make_optimiser, set_learning_rate
+from finflow.agent.losses.losses import critic_loss, critic_target
 from finflow.agent.networks.critic import CriticEnsemble, NetworkShape, Valuation, ValueNetwork
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.optimisation.gradient_steps import cosine, descend, freeze, make_optimiser, set_learning_rate
 from finflow.config import BCellConfig
 
 
 class Networks(NamedTuple):
-    """The networks of one learner, or modules that answer the same calls on another task."""
+    """The networks of one learner, or others that answer the same calls on another task."""
 
     policy: ExpertPolicy
     critic: CriticEnsemble
@@ -31,7 +30,7 @@ class Networks(NamedTuple):
 
 
 class TargetValues(NamedTuple):
-    """What the target critics say of a batch, without gradients.
+    """Values of a batch by the target critics, without gradients.
 
     Attributes
     ----------
@@ -48,35 +47,24 @@ class TargetValues(NamedTuple):
     ahead: Valuation
 
 
-def trade_range(config: BCellConfig) -> tuple[float, float]:
-    """Least and greatest trade rate of a configuration."""
-    return config.trade_rate_floor, config.trade_rate_ceiling
-
-
 def make_policy(shape: NetworkShape, config: BCellConfig, generator: Generator) -> ExpertPolicy:
     """The configured policy; ``generator`` draws its weights, on the CPU."""
     cloning = 0.0 if config.one_head else config.expert_cloning
-    return ExpertPolicy(shape, generator, config.dropout, trade_range(config), cloning)
-
-
-def make_critics(shape: NetworkShape, config: BCellConfig, generator: Generator) -> CriticEnsemble:
-    """The configured ensemble of critics; ``generator`` draws their weights, on the CPU."""
-    return CriticEnsemble(
-        shape, config.n_critics, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing
-    )
+    trade_range = config.trade_rate_floor, config.trade_rate_ceiling
+    return ExpertPolicy(shape, generator, config.dropout, trade_range, cloning)
 
 
 def portfolio_networks(shape: NetworkShape, config: BCellConfig, generator: Generator) -> Networks:
-    """The networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
-    return Networks(
-        make_policy(shape, config, generator),
-        make_critics(shape, config, generator),
-        ValueNetwork(shape, generator),
+    """Networks that decide on portfolios; ``generator`` draws their weights, on the CPU."""
+    policy = make_policy(shape, config, generator)
+    critic = CriticEnsemble(
+        shape, config.n_critics, config.n_quantiles, generator, config.dropout, config.gradient_checkpointing
     )
+    return Networks(policy, critic, ValueNetwork(shape, generator))
 
 
 class OfflineLearner:
-    """Networks and optimisers, and the steps that all methods share.
+    """Networks and optimisers of an offline method, and the steps that all methods share.
 
     Parameters
     ----------
@@ -100,7 +88,7 @@ class OfflineLearner:
         self.critic_optimiser = make_optimiser(self.critic, config.critic_lr, decay)
 
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
-        """One update of everything that learns.
+        """Take one step of every network.
 
         Parameters
         ----------
@@ -108,7 +96,7 @@ class OfflineLearner:
         progress : float
             Share of the offline updates done, for the actor's cosine schedule.
         noise : Generator
-            Draws whatever is random in it.
+            Draws all random numbers of the update.
 
         Returns
         -------
@@ -117,15 +105,14 @@ class OfflineLearner:
         """
         raise NotImplementedError
 
-    def travels(self, progress: float) -> bool:
-        """Whether the policy moves far at this progress because it is meant to."""
+    def moves_far(self, progress: float) -> bool:
+        """Return True where the policy is meant to move far at this progress: its divergence is no alarm then."""
         return False
 
     def schedule_critics(self, progress: float) -> None:
-        """Let the steps of critics and values shrink to nothing, where that is configured.
+        """Set the critics' and values' learning rates: a cosine to zero with ``bcell.critic_schedule``.
 
-        Returns of a day are noise for the most part, and a critic whose steps stay as large as they were at first goes
-        on following the latest of it.
+        Daily returns are mostly noise, and a critic with a constant learning rate keeps fitting the latest of it.
         """
         if self.config.critic_schedule == "cosine":
             for optimiser in (self.value_optimiser, self.behaviour_optimiser, self.critic_optimiser):
@@ -136,23 +123,23 @@ class OfflineLearner:
         return noise if self.config.dropout > 0.0 else None
 
     def target_values(self, batch: Batch) -> TargetValues:
-        """What the target critics say of a batch."""
+        """Values of the data's actions, and of the behaviour's next ones, by the target critics."""
         with torch.no_grad():
             both = self.target_critic.encode(batch.both)
             groups = len(batch.both.market) // 2
             encoding = both.groups(0, groups)
-            data = self.least_value(encoding, batch, batch.actions.unsqueeze(1))[:, 0]
+            data = self.minimum_value(encoding, batch, batch.actions.unsqueeze(1))[:, 0]
             following = batch.next_actions.unsqueeze(1)
             ahead = self.target_critic.value(both.groups(groups, 2 * groups), batch.next_states, following)
             return TargetValues(encoding, data, ahead)
 
-    def least_value(self, encoding: Encoding, batch: Batch, actions: Tensor) -> Tensor:
-        """Least value of actions (B, P, K) by the target critics, (B, P)."""
+    def minimum_value(self, encoding: Encoding, batch: Batch, actions: Tensor) -> Tensor:
+        """Least value over critics of actions (B, P, K) by the target critics, (B, P)."""
         valuation = self.target_critic.value(encoding, batch.states, actions, with_quantiles=0)
         return valuation.mean.min(dim=0).values
 
     def update_behaviour_value(self, behaviour: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """V_mu toward the behaviour's lambda-returns, on an encoding that it does not teach."""
+        """Take one step of V_mu toward the behaviour's lambda-returns; its encoding gets no gradient."""
         loss = (behaviour - batch.behaviour_returns).square().mean()
         descend(loss, self.behaviour_optimiser, self.config.gradient_norm)
         return {"behaviour_value_loss": loss.detach()}
@@ -160,7 +147,7 @@ class OfflineLearner:
     def update_critic(
         self, batch: Batch, next_value: Tensor, next_spread: Tensor, noise: Generator | None
     ) -> dict[str, Tensor]:
-        """m toward ``r + gamma V'``; q toward the same with the spread of the behaviour's continuation.
+        """Take one step of m toward ``r + gamma V'``, and of q toward the same with the spread of the next decision.
 
         Parameters
         ----------
@@ -171,23 +158,11 @@ class OfflineLearner:
         noise : Generator, optional
             For dropout.
         """
-        gamma, states = self.config.gamma, batch.states
-        target = bellman_target(batch.rewards, batch.terminated, next_value, gamma)
-        spread_out = self.config.n_quantiles > 1  # a single quantile has no spread: the critic is scalar
+        states, distributional = batch.states, self.config.n_quantiles > 1  # one quantile has no spread
         valuation = self.critic.value(
-            self.critic.encode(states), states, batch.actions.unsqueeze(1), int(spread_out), noise
+            self.critic.encode(states), states, batch.actions.unsqueeze(1), int(distributional), noise
         )
-        q_loss = mean_loss(valuation.mean[..., 0], target)
-        quantile_loss = torch.zeros_like(q_loss)
-        if spread_out:
-            samples = batch.whole(target).unsqueeze(-1)
-            samples = samples + gamma * (1.0 - batch.terminated).unsqueeze(-1) * next_spread
-            quantile_loss = pinball_loss(valuation.quantiles[:, :, 0], samples)
-        length = descend(q_loss + quantile_loss, self.critic_optimiser, self.config.gradient_norm)
-        return {
-            "q_loss": q_loss.detach(),
-            "quantile_loss": quantile_loss.detach(),
-            "q": valuation.mean.mean().detach(),
-            "q_largest": valuation.mean.detach().abs().max(),
-            "critic_gradient": length,
-        }
+        quantiles = valuation.quantiles[:, :, 0] if distributional else None
+        target = critic_target(batch, next_value, next_spread, self.config.gamma)
+        loss, metrics = critic_loss(valuation.mean[..., 0], quantiles, target)
+        return metrics | {"critic_gradient": descend(loss, self.critic_optimiser, self.config.gradient_norm)}

@@ -1,7 +1,7 @@
-"""TD3+BC: climb the critic, and stay near the data.
+"""TD3+BC: gradient ascent on the critic with a penalty on the distance from the data.
 
 The deterministic action is the policy's centre. For portfolios, distances and the smoothing noise live in additive
-log ratios: squared differences of twenty small weights would be next to nothing beside the critic's term.
+log ratios: squared differences of twenty small weights would be negligible beside the critic's term.
 
 References
 ----------
@@ -17,12 +17,11 @@ import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch
+from finflow.agent.gradient_steps import cosine, descend, freeze, linearised_value, polyak_update, set_learning_rate
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
 from finflow.agent.losses.losses import expectile_loss, td3bc_loss
 from finflow.agent.networks.logistic_normal import standard_normal
-from finflow.agent.optimisation.gradient_steps import cosine, descend, follow, freeze, set_learning_rate
-from finflow.agent.optimisation.policy_gradient import linear_in
-from finflow.agent.optimisation.precision import in_its_precision
+from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 
 POLICY_DELAY = 2  # critic updates for one of the policy, as published
@@ -45,9 +44,9 @@ class TD3BC(OfflineLearner):
         freeze([self.target_policy])
         self.updates = 0
 
-    @in_its_precision
+    @autocast_update
     def update(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
-        """One update of V, the critics and, every second time, the policy and the targets."""
+        """Take one step of V, the critics and, every second time, the policy and the targets."""
         config = self.config
         self.schedule_critics(progress)
         data_value = self.target_values(batch).data
@@ -65,28 +64,28 @@ class TD3BC(OfflineLearner):
         self.updates += 1
         if self.updates % POLICY_DELAY == 0:
             metrics |= self._update_policy(batch, progress, noise)
-            follow(self.target_critic, self.critic, config.tau)
-            follow(self.target_policy, self.policy, config.tau)
+            polyak_update(self.target_critic, self.critic, config.tau)
+            polyak_update(self.target_policy, self.policy, config.tau)
         return metrics
 
     def _smoothed(self, action: Tensor, noise: Generator) -> Tensor:
-        """An action with clipped noise: similar actions shall have similar values."""
+        """Add clipped noise to an action, so that similar actions have similar values."""
         coordinates = self.target_policy.coordinates(action)
         change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
         return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT))
 
     def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
-        """Climb the first critic, as published, with a pull to the data's action."""
-        alike = torch.ones_like(batch.rewards)
-        action, _, others, metrics = self.policy.climbing_step(batch, alike, self.dropout_noise(noise))
+        """Take one step up the first critic, as published, with a penalty on the distance from the data's action."""
+        weights = torch.ones_like(batch.rewards)
+        action, _, others, metrics = self.policy.pathwise_gradient(batch, weights, self.dropout_noise(noise))
         with torch.no_grad():
             encoding = self.critic.encode(batch.states)
-        value = linear_in(
+        value = linearised_value(
             action.unsqueeze(1),
             lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0],
         )
-        apart = self.policy.coordinates(action) - self.policy.coordinates(batch.actions)
-        loss = td3bc_loss(value[:, 0], apart.square().mean(dim=1))
+        difference = self.policy.coordinates(action) - self.policy.coordinates(batch.actions)
+        loss = td3bc_loss(value[:, 0], difference.square().mean(dim=1))
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
         descend(loss + others, self.policy_optimiser, self.config.gradient_norm)
         return {**metrics, "policy_loss": loss.detach()}

@@ -1,4 +1,4 @@
-"""The losses, as pure functions of tensors: each is one formula of its paper.
+"""Losses of critics, policy and temperature as pure functions of tensors: each is one formula of its paper.
 
 Symbols: m is a critic's mean, q its quantiles, V IQL's value, A = m - V the advantage, r a scaled reward, d the
 termination flag, E critics, B transitions, P proposals, n quantiles, K weights.
@@ -7,11 +7,13 @@ termination flag, E critics, B transitions, P proposals, n quantiles, K weights.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from finflow.agent.batch import Batch
 
 ADVANTAGE_WEIGHT_LIMIT = 100.0
 TD3BC_ALPHA = 2.5
@@ -36,11 +38,8 @@ def expectile_loss(target: Tensor, value: Tensor, expectile: float) -> Tensor:
     Kostrikov, Nair and Levine (2022), Offline Reinforcement Learning with Implicit Q-Learning, equation 5.
     """
     difference = target - value
-    below, above = (
-        difference.new_full((), 1.0 - expectile),
-        difference.new_full((), expectile),
-    )  # plain ones are float32
-    weight = torch.where(difference < 0.0, below, above)
+    above = difference.new_full((), expectile)  # in the type of the inputs: plain numbers are float32
+    weight = torch.where(difference < 0.0, difference.new_full((), 1.0 - expectile), above)
     return (weight * difference.square()).mean()
 
 
@@ -76,9 +75,99 @@ def td3bc_loss(value: Tensor, distance: Tensor) -> Tensor:
     return (distance - scale * value).mean()
 
 
+class PathwiseGradient(NamedTuple):
+    """Deterministic actions of a policy for a batch, with the losses that hold the policy to the data.
+
+    Attributes
+    ----------
+    action : Tensor, (batch, K)
+        With gradients for the policy.
+    cloning : Tensor, ()
+        Likelihood loss of the data's actions, all weighted alike.
+    others : Tensor, ()
+        The policy's other losses.
+    metrics : dict of Tensor, ()
+    """
+
+    action: Tensor
+    cloning: Tensor
+    others: Tensor
+    metrics: dict[str, Tensor]
+
+
+def ddpg_bc_loss(value: Tensor, advantage: Tensor, cloning: Tensor, cloning_weight: float) -> Tensor:
+    """``- mean Q(s, mu(s)) / mean |A| - alpha * mean log pi(a | s)``.
+
+    The paper divides by the mean of |Q|. The advantages of the data are the part of Q that actions can change, so alpha
+    means the same however much of the value lies in the state.
+
+    Parameters
+    ----------
+    value : Tensor, (B,)
+        Of the policy's own actions; less a baseline that no action changes.
+    advantage : Tensor, (B,)
+        Of the data's actions.
+    cloning : Tensor, ()
+    cloning_weight : float
+        alpha.
+
+    References
+    ----------
+    Park et al. (2024), Is Value Learning Really the Main Bottleneck in Offline RL?, equation 5.
+    """
+    return -value.mean() / advantage.abs().mean().clamp(min=1e-6) + cloning_weight * cloning
+
+
 def bellman_target(rewards: Tensor, terminated: Tensor, next_value: Tensor, gamma: float) -> Tensor:
     """``r + gamma * (1 - d) * V(s')``, (B,): truncation bootstraps, termination does not."""
     return rewards + gamma * (1.0 - terminated) * next_value
+
+
+class CriticTarget(NamedTuple):
+    """Regression target of distributional critics.
+
+    Attributes
+    ----------
+    mean : Tensor, (B,)
+        Of every m.
+    samples : Tensor, (E, B, n)
+        Of the distribution that each q learns.
+    """
+
+    mean: Tensor
+    samples: Tensor
+
+
+def critic_target(batch: Batch, next_value: Tensor, next_spread: Tensor, gamma: float) -> CriticTarget:
+    """Target from the value of the next state and the spread of its return.
+
+    Parameters
+    ----------
+    batch : Batch
+    next_value : Tensor, (B,)
+    next_spread : Tensor, (E, B, n)
+        Centred quantiles of the next decision.
+    gamma : float
+    """
+    mean = bellman_target(batch.rewards, batch.terminated, next_value, gamma)
+    discount = gamma * (1.0 - batch.terminated).unsqueeze(-1)
+    return CriticTarget(mean, batch.with_reference(mean).unsqueeze(-1) + discount * next_spread)
+
+
+def critic_loss(mean: Tensor, quantiles: Tensor | None, target: CriticTarget) -> tuple[Tensor, dict[str, Tensor]]:
+    """Squared loss of m and pinball loss of q, summed over critics, with figures for the log.
+
+    Parameters
+    ----------
+    mean : Tensor, (E, B)
+    quantiles : Tensor, (E, B, n), optional
+        None for critics of the mean alone.
+    target : CriticTarget
+    """
+    q_loss = mean_loss(mean, target.mean)
+    quantile_loss = torch.zeros_like(q_loss) if quantiles is None else pinball_loss(quantiles, target.samples)
+    metrics = {"q_loss": q_loss, "quantile_loss": quantile_loss, "q": mean.mean(), "q_largest": mean.abs().max()}
+    return q_loss + quantile_loss, {name: value.detach() for name, value in metrics.items()}
 
 
 def mean_loss(mean: Tensor, target: Tensor) -> Tensor:
@@ -119,7 +208,7 @@ def pinball_loss(quantiles: Tensor, samples: Tensor, width: float = PINBALL_WIDT
 
 
 class _Pinball(torch.autograd.Function):
-    """The pairwise loss without the pairs: unfused they cost as much as all matrix products of an update.
+    """The pairwise loss without its pairs, which would cost as much as all matrix products of an update.
 
     The loss of a quantile q is quadratic in the samples within the width of q and linear in the others. With the
     samples sorted, counts a, b, c of those up to q, up to q + width and below q - width, and running sums of the
@@ -198,49 +287,6 @@ def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float) 
     if share == 0.0:
         return mean.min(dim=0).values
     return (mean + share * truncated_spread(spread, dropped)).min(dim=0).values
-
-
-def conservative_loss(
-    proposals: Tensor,
-    log_density: Tensor,
-    data: Tensor,
-    policy_drawn: Tensor,
-    calibration: Tensor,
-    n_dimensions: int = 1,
-) -> Tensor:
-    """CQL(H), importance-corrected and calibrated, with entropy counted per free dimension as in the actor's loss.
-
-    Counted whole, the densities of twenty dimensions differ by tens of nats, and the soft maximum looks at nothing but
-    uniform portfolios until their values have been pushed that far down (measured: critics off by 40 daily rewards).
-
-    Parameters
-    ----------
-    proposals : Tensor, (E, B, P)
-        m at the proposed actions.
-    log_density : Tensor, (B, P)
-        Log density that each proposal was drawn with.
-    data : Tensor, (E, B)
-        m at the actions of the data.
-    policy_drawn : bool Tensor, (P,)
-        Which proposals were drawn from the policy: these are not pushed under the calibration.
-    calibration : Tensor, (B,)
-        Value of the behaviour at the state; minus infinity turns the calibration off.
-    n_dimensions : int
-        D = K - 1; with 1 the published form.
-
-    Returns
-    -------
-    Tensor, ()
-        ``sum_E mean_B [log mean_P exp(D m - log density) / D - m(data)]``.
-
-    References
-    ----------
-    Kumar et al. (2020), Conservative Q-Learning, equation 4 and appendix F.
-    Nakamoto et al. (2023), Cal-QL, equation 5.1.
-    """
-    calibrated = torch.where(policy_drawn, torch.maximum(proposals, calibration[:, None]), proposals)
-    soft_maximum = torch.logsumexp(n_dimensions * calibrated - log_density, dim=-1) - math.log(proposals.shape[-1])
-    return (soft_maximum / n_dimensions - data).mean(dim=1).sum()
 
 
 def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Risk measures on the distribution of the return: what the policy climbs where the mean is not enough.
+"""Risk measures of the distribution of the return, as objectives of the policy in place of its mean.
 
 All three are weighted means of the quantiles in their order, ``sum_i w_i q_(i)`` with weights that sum to one, so that
 a critic's value under a measure is its mean m plus the measure of its centred quantiles.
@@ -57,11 +57,11 @@ def quantile_weights(config: BCellConfig, count: int) -> FloatArray:
 
 
 def needs_quantiles(config: BCellConfig) -> bool:
-    """Whether the measure looks at more than the mean."""
+    """Return True where the measure depends on more than the mean."""
     return config.risk_measure != "neutral"
 
 
-def valued(valuation: Valuation, config: BCellConfig) -> Tensor:
+def risk_adjusted_value(valuation: Valuation, config: BCellConfig) -> Tensor:
     """Values under the risk measure, (E, B, P): ``m + sum_i w_i (q_(i) - mean q)``; m itself where neutral.
 
     Parameters
@@ -77,8 +77,8 @@ def valued(valuation: Valuation, config: BCellConfig) -> Tensor:
     return valuation.mean + (ordered * weights).sum(dim=-1)
 
 
-def measured(samples: FloatArray, config: BCellConfig) -> float:
-    """The measure of a sample, each of its members as likely as the others.
+def sample_risk(samples: FloatArray, config: BCellConfig) -> float:
+    """Risk measure of a sample of equally likely values.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def measured(samples: FloatArray, config: BCellConfig) -> float:
 
 
 def discounted_means(rewards: FloatArray, gamma: float) -> FloatArray:
-    """Means of the rewards from each day on, weighted by ``gamma ** k``: the returns of these days, in daily units.
+    """Mean reward from each day on, weighted by ``gamma ** k``: the return of the day in units of a daily reward.
 
     Parameters
     ----------
@@ -110,5 +110,5 @@ def discounted_means(rewards: FloatArray, gamma: float) -> FloatArray:
         sums[day], masses[day] = total, mass
     horizon = round(1.0 / (1.0 - gamma))
     days = max(len(rewards) - horizon, 1)
-    found: FloatArray = sums[:days] / masses[:days]
-    return found
+    means: FloatArray = sums[:days] / masses[:days]
+    return means

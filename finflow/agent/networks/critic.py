@@ -1,4 +1,4 @@
-"""What a decision is worth: an ensemble of distributional critics, and the value of a state.
+"""Critics: an ensemble of distributional action values, and the value of a state.
 
 Each critic's distribution is ``Z = m + (q - mean q)``: ``m``, the mean, learned by squared loss as published for
 scalar critics; ``q``, the quantiles, learned by the pinball loss and giving Z its spread only.
@@ -20,7 +20,7 @@ from finflow.agent.networks.layers import (
     PortfolioHead,
     portfolio_width,
 )
-from finflow.agent.optimisation.precision import at_least_single, exact, recomputed
+from finflow.agent.precision import at_least_single, full_precision, recomputed
 
 
 class NetworkShape(NamedTuple):
@@ -71,7 +71,7 @@ class CriticEnsemble(nn.Module):
     generator : Generator
     dropout_rate : float
     twice : bool
-        Compute hidden layers again in the backward pass, in place of keeping them.
+        Recompute hidden layers in the backward pass, in place of keeping them.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class CriticEnsemble(nn.Module):
             mean = self.mean(hidden)
             return Valuation(mean, mean.new_zeros(ensemble, batch, 0, 0))
         # split, not sliced: the gradient of a slice is as large as the whole, and mostly zeros
-        spread_out, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
-        mean = torch.cat([self.mean(spread_out), self.mean(rest)], dim=2)
-        with exact(hidden):
-            quantiles = self.quantiles(at_least_single(spread_out).flatten(1, 2))
+        first, rest = hidden.split([with_quantiles, hidden.shape[2] - with_quantiles], dim=2)
+        mean = torch.cat([self.mean(first), self.mean(rest)], dim=2)
+        with full_precision(hidden):
+            quantiles = self.quantiles(at_least_single(first).flatten(1, 2))
         return Valuation(mean, quantiles.view(ensemble, batch, with_quantiles, -1))
 
 

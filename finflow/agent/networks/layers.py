@@ -1,8 +1,8 @@
-"""Building blocks that take any number of assets, several networks at once.
+"""Layers for any number of assets and for ensembles of networks in one batched call.
 
-Layout: an ensemble of E networks is one set of parameters with E in front, and one batched call. What depends on
-the market alone is computed once per state; portfolios enter late, through their exposures to what the encoder
-found in the assets. Permuting the assets permutes what is computed for them and changes nothing else.
+An ensemble of E networks is one set of parameters with E as the first dimension. What depends on the market alone is
+computed once per state; portfolios enter late, through their exposures to the embeddings of the assets. Permuting the
+assets permutes their outputs and changes nothing else.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
-from finflow.agent.optimisation.precision import at_least_single, exact
+from finflow.agent.precision import at_least_single, full_precision
 
 N_PORTFOLIO_FACTS = 5
-N_STATE_FACTS = 5  # cash and concentration held, and the state of the reward
+N_STATE_FACTS = 5  # cash and concentration of the current portfolio, and the state of the reward
 
 
 class EnsembleLinear(nn.Module):
@@ -89,13 +89,13 @@ class EnsembleReadout(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Read (E, batch, P, inputs) out to (E, batch, P)."""
         ensemble, inputs = self.weight.shape[0], self.weight.shape[-1]
-        with exact(hidden):
+        with full_precision(hidden):
             read = torch.bmm(at_least_single(hidden).flatten(1, 2), self.weight.view(ensemble, inputs, 1))
         return read.view(hidden.shape[:3]) + self.bias
 
 
 class Encoding(NamedTuple):
-    """What E encoders found in the markets of a batch of states.
+    """Embeddings by E encoders of the markets of a batch of states.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Encoding(NamedTuple):
         return Encoding(self.assets[:, start:stop], self.state[:, start:stop])
 
     def detach(self) -> Encoding:
-        """The same numbers without their history."""
+        """The same numbers without gradients."""
         return Encoding(self.assets.detach(), self.state.detach())
 
 
@@ -265,7 +265,7 @@ class PortfolioHead(nn.Module):
 
 
 def portfolio_facts(states: States, portfolios: Tensor) -> Tensor:
-    """What is known of portfolios beside their exposures, (batch, P, 5).
+    """Facts of portfolios beside their exposures, (batch, P, 5): cash, turnover, concentration and two squares.
 
     Parameters
     ----------

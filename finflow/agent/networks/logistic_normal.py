@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-SMALLEST_WEIGHT = 1e-6  # weights under it are read as it: logarithms stay finite
+SMALLEST_WEIGHT = 1e-6  # smaller weights are read as this: logarithms stay finite
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,17 @@ class LogisticNormal:
         standard = (coordinates - self.location) * (-self.log_scale).exp()
         normal = -0.5 * (standard.square() + math.log(2.0 * math.pi)) - self.log_scale
         return normal.sum(-1) - log_weights.sum(-1)
+
+
+def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tensor:
+    """``KL(policy || reference) / (K - 1)``, (batch,), in closed form.
+
+    Both are normal in the same log ratios, and a divergence does not change with the coordinates: per dimension
+    ``log(s0 / s) + (s^2 + (z - z0)^2) / (2 s0^2) - 1/2``.
+    """
+    ratio = (policy.log_scale - reference.log_scale).exp()
+    shift = (policy.location - reference.location) * (-reference.log_scale).exp()
+    return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).mean(dim=-1)
 
 
 def log_portfolio(coordinates: Tensor) -> Tensor:

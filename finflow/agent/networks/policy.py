@@ -1,4 +1,4 @@
-"""Five experts, a gate and a trade rate: how a decision is made, and how it can be read.
+"""Policy of five experts, a gate and a trade rate, and its decisions.
 
 Each expert reads the assets through its own lens, its own group of features, and names a portfolio. A gate that
 reads the market mixes them into an aim, and a trade rate moves part of the way from the current weights to it, as
@@ -17,8 +17,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from finflow.agent.batch import Batch, States, spread_out
-from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.batch import Batch, States, repeat_groups
+from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
 from finflow.agent.networks.logistic_normal import (
@@ -28,27 +28,26 @@ from finflow.agent.networks.logistic_normal import (
     log_ratios,
     target_entropy,
 )
-from finflow.agent.optimisation.policy_gradient import Climb
-from finflow.agent.optimisation.precision import at_least_single, exact
+from finflow.agent.precision import at_least_single, full_precision
 
 EXPERTS = ("volatility", "correlation", "momentum", "defensive", "growth")
-ONE_HEAD = ("head",)  # in their place, to compare with: see ``bcell.one_head``
-INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way, each day
+ONE_HEAD = ("head",)  # with ``bcell.one_head``: one network in place of the five, for comparison
+INITIAL_TRADE_RATE = -2.0  # logit: about an eighth of the way to the aim, each day
 INITIAL_LOG_SCALE = -1.5
-# Behaviour that holds still has a density without bound: under a free scale, likelihood is greatest for a policy that
-# never trades. With a scale of at least a tenth it is greatest for one that trades as much as the data do on average.
+# Decisions without a trade have a density without bound: under a free scale, likelihood is greatest for a policy that
+# never trades. With a scale of at least a tenth it is greatest for one that trades as much as the data on average.
 LOG_SCALE_RANGE = (-2.3, -0.7)
-# Part of the way to its aim that a family goes in a decision, on average: the mean of the trade rates that behaviour
-# draws, 0.167, times the share of decisions that are due, 0.65.
+# Mean share of the way to its aim that a behaviour family trades in a decision: its mean trade rate, 0.167, times the
+# share of decisions at which it trades, 0.65.
 FAMILY_RATE = 0.11
-# An aim that is hardly traded hardly feels what it is worth, and while it is bad it is not worth trading: a trap. So a
-# climb lets it learn as if this much of the way to it were gone at least.
+# The gradient of the aim is proportional to the trade rate: a bad aim is hardly traded, and so hardly improved.
+# Gradient ascent on the critic therefore scales that gradient as if the trade rate were at least this.
 LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
 
 
 class Decision(NamedTuple):
-    """A batch of decisions and what led to them.
+    """A batch of decisions and the parts they are made from.
 
     Attributes
     ----------
@@ -77,18 +76,18 @@ class Decision(NamedTuple):
         return LogisticNormal(location, self.log_scale.expand_as(location))
 
     def figures(self) -> dict[str, Tensor]:
-        """What is logged of a batch of decisions."""
+        """Figures of a batch of decisions for the log."""
         return {"trade_rate": self.trade_rate.mean().detach()}
 
     def expert_distribution(self, expert: Tensor, held: Tensor) -> LogisticNormal:
-        """Where a family goes whose aim is what its expert names: part of the way, with the common scale.
+        """Distribution of a family's actions: part of the way to its expert's portfolio, with the common scale.
 
         Parameters
         ----------
         expert : Tensor, (batch,)
             Index of the expert.
         held : Tensor, (batch, K)
-            The weights that the family moves away from.
+            Weights before the trade.
         """
         aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
         location = log_ratios((1.0 - FAMILY_RATE) * held + FAMILY_RATE * aim)
@@ -161,39 +160,26 @@ class ExpertPolicy(nn.Module):
         noise : Generator, optional
             Switches dropout on.
         gate_only : bool
-            The aim teaches the gate and the trade rate, not the experts: offline each learns from its own family.
+            Gradients of the aim stop at the gate and the trade rate; offline each expert learns from its own family.
         only : int, optional
-            The expert that decides alone, whatever the gate says.
+            Expert that decides alone, whatever the gate.
         least_pull : float
-            An aim learns as if by this much of the way at least: see ``LEAST_PULL``.
+            Least trade rate for the gradient of the aim: see ``LEAST_PULL``.
         """
         experts, seen = self._experts(states)
         if gate_only:
             seen = seen.detach()
-        with exact(seen):
-            return self._mix(states, experts, seen, noise, gate_only, only, least_pull)
-
-    def _mix(
-        self,
-        states: States,
-        experts: Tensor,
-        seen: Tensor,
-        noise: Generator | None,
-        gate_only: bool,
-        only: int | None,
-        least_pull: float,
-    ) -> Decision:
-        """Mix the experts' portfolios by the gate, and move toward that."""
-        hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
-        hidden = dropout(hidden, self.dropout_rate, noise)
-        gate = torch.softmax(self.gate(hidden), dim=-1)
-        if only is not None:
-            alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
-            gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
-        mixed = experts.detach() if gate_only else experts
-        aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
-        experts, gate, aim, hidden = (spread_out(part, states) for part in (experts, gate, aim, hidden))
-        return self.toward(states, experts, gate, aim, hidden, least_pull)
+        with full_precision(seen):
+            hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
+            hidden = dropout(hidden, self.dropout_rate, noise)
+            gate = torch.softmax(self.gate(hidden), dim=-1)
+            if only is not None:
+                alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
+                gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
+            mixed = experts.detach() if gate_only else experts
+            aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
+            experts, gate, aim, hidden = (repeat_groups(part, states) for part in (experts, gate, aim, hidden))
+            return self._trade_toward(states, experts, gate, aim, hidden, least_pull)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
@@ -217,9 +203,10 @@ class ExpertPolicy(nn.Module):
         dimensions = batch.actions.shape[1] - 1
         mixture = weighted_likelihood_loss(decision.distribution.log_density(batch.actions), weights, dimensions)
         experts = expert_loss(decision, batch, weights)
-        metrics = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
-        found = {name: value.detach() for name, value in metrics.items()}
-        return mixture + experts + self.apart(decision, batch, found), found
+        naming, naming_metrics = self.naming_penalty(decision, batch)
+        losses = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
+        metrics = {name: value.detach() for name, value in losses.items()}
+        return mixture + experts + naming, metrics | naming_metrics
 
     def deterministic(self, states: States) -> Tensor:
         """The centre of the policy, (batch, K)."""
@@ -227,58 +214,58 @@ class ExpertPolicy(nn.Module):
         return decision.distribution.centre()
 
     def free_dimensions(self, actions: Tensor) -> int:
-        """Of portfolios (..., K): K - 1."""
+        """Free dimensions of portfolios (..., K): K - 1."""
         return actions.shape[-1] - 1
 
     def target_entropy(self, share: float, dimensions: int) -> float:
-        """Entropy that is this share of the greatest possible."""
+        """Entropy whose exponential per dimension is this share of the greatest possible."""
         return target_entropy(share, dimensions + 1)
 
-    def climbing_step(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> Climb:
-        """The centre, with gradients for all of the policy: what climbs a critic, and what holds it to the data.
+    def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
+        """The centre with gradients for the whole policy, and the losses that hold it to the data.
 
         Parameters
         ----------
         batch : Batch
         weights : Tensor, (batch,)
-            Of the transitions in what each expert learns from its own family.
+            Of the transitions in each expert's loss on its own family.
         noise : Generator, optional
             For dropout.
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
-        apart = log_ratios(batch.actions) - distribution.location
+        difference = log_ratios(batch.actions) - distribution.location
         spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
-        scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), apart.shape[1])
+        density = spread.log_density(batch.actions)
+        scale = weighted_likelihood_loss(density, torch.ones_like(weights), difference.shape[1])
         experts = expert_loss(decision, batch, weights)
-        cloning = 0.5 * apart.square().mean()
-        metrics = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
-        found = {name: value.detach() for name, value in metrics.items()}
-        others = experts + scale + self.apart(decision, batch, found)
-        return Climb(distribution.centre(), cloning, others, found)
+        cloning = 0.5 * difference.square().mean()
+        naming, naming_metrics = self.naming_penalty(decision, batch)
+        losses = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
+        metrics = {name: value.detach() for name, value in losses.items()}
+        return PathwiseGradient(distribution.centre(), cloning, experts + scale + naming, metrics | naming_metrics)
 
-    def apart(self, decision: Decision, batch: Batch, metrics: dict[str, Tensor]) -> Tensor | float:
-        """What keeps each expert what it is called, and so the experts apart; its size goes into ``metrics``."""
+    def naming_penalty(self, decision: Decision, batch: Batch) -> tuple[Tensor | float, dict[str, Tensor]]:
+        """Weighted divergence of each expert's portfolio from what its family names, and its size for the log."""
         if self.expert_cloning == 0.0 or batch.named is None:
-            return 0.0
-        found = naming_loss(decision.experts[:: batch.states.group_size], batch.named)
-        metrics["naming_loss"] = found.detach()
-        return self.expert_cloning * found
+            return 0.0, {}
+        loss = naming_loss(decision.experts[:: batch.states.group_size], batch.named)
+        return self.expert_cloning * loss, {"naming_loss": loss.detach()}
 
     def coordinates(self, actions: Tensor) -> Tensor:
-        """Actions where distance means something: additive log ratios, (..., K - 1)."""
+        """Coordinates in which actions are compared: additive log ratios, (..., K - 1)."""
         return log_ratios(actions)
 
     def perturbed(self, actions: Tensor, change: Tensor) -> Tensor:
-        """Portfolios moved by ``change`` (..., K - 1) in log ratios; of the same simplex."""
+        """Move portfolios by ``change`` (..., K - 1) in log ratios."""
         return log_portfolio(log_ratios(actions) + change).exp()
 
-    def toward(
+    def _trade_toward(
         self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float = 0.0
     ) -> Decision:
-        """Move from the current weights toward an aim, which learns as if by ``least_pull`` of the way at least.
+        """Move from the current weights toward an aim, by the whole way where only cash is held.
 
-        Where nothing but cash is held, nothing is there to be patient about: the first purchase goes all the way.
+        The gradient of the aim is scaled as if the trade rate were at least ``least_pull``.
         """
         weights = states.weights
         distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
@@ -290,14 +277,14 @@ class ExpertPolicy(nn.Module):
             trade_rate = floor + (ceiling - floor) * trade_rate
         trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
-        taught = aim
+        target = aim
         if least_pull > 0.0:  # the same numbers, with a larger gradient
-            taught = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
-        centre = ((1.0 - trade_rate) * weights + trade_rate * taught).clamp(min=SMALLEST_WEIGHT)
+            target = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
+        centre = ((1.0 - trade_rate) * weights + trade_rate * target).clamp(min=SMALLEST_WEIGHT)
         return Decision(experts, gate, aim, trade_rate, centre, log_scale)
 
     def _experts(self, states: States) -> tuple[Tensor, Tensor]:
-        """Portfolios of the five experts, (groups, 5, K), and what they saw on average, (groups, 5 * width)."""
+        """Portfolios of the five experts, (groups, 5, K), and their pooled embeddings, (groups, 5 * width)."""
         first = first_layer(self.from_asset.weight * self.lens, self.from_market, states)
         mean = pooled(first, states)
         second = self.second(first.flatten(1, 2)).view_as(first)
@@ -306,15 +293,17 @@ class ExpertPolicy(nn.Module):
         scores = scores.masked_fill(~states.listed, float("-inf"))
         market = states.market.expand(len(self.names), -1, -1)
         seen = at_least_single(pooled(second, states))
-        with exact(seen):
+        with full_precision(seen):
             cash = self.cash_score(torch.cat([seen, market], dim=-1))
         portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
         return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
 
 
 def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
-    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions alone; one head
-    in their place learns from those of all families."""
+    """Weighted likelihood of part-way moves to each expert's portfolio, on its own family's transitions.
+
+    A single head learns from those of all families.
+    """
     own = (batch.families < len(EXPERTS)).to(weights.dtype)
     learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
     distribution = decision.expert_distribution(learning, batch.states.weights)
@@ -322,7 +311,7 @@ def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
 
 
 def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
-    """Mean divergence ``KL(named | expert)`` of what families name from what their experts do.
+    """Mean divergence ``KL(named || expert)`` of the experts' portfolios from those that their families name.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ import yaml
 from torch import Generator, Tensor
 
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.offline_learner import trade_range
+from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import SPACE, BCellConfig, Config, config_hash, describe_schema, load_config
@@ -246,10 +246,10 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
         raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
     try:
-        rates = trade_range(BCellConfig(**checkpoint.facts.get("bcell", {})))
+        config = BCellConfig(**checkpoint.facts.get("bcell", {}))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
-    policy = ExpertPolicy(shape, Generator(), trade_range=rates).to(device)
+    policy = make_policy(shape, config, Generator()).to(device)
     for place in (("bcell", "average", ""), ("bcell", "policy", ""), ("learner", "policy", "")):
         prefix = SEPARATOR.join(place)
         own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}

@@ -187,7 +187,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
             found: dict[str, Tensor] = {}
             if run.guard.accepts(batch):
-                bcell.follow_schedule(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
+                bcell.set_learning_rates(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
                 found = bcell.update_sac(
                     batch,
                     coverage,
@@ -197,7 +197,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
                     alpha=run.state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None,
                     target=run.state.target_entropy_schedule.value if train.target_entropy_schedule.enabled else None,
                 )
-                bcell.follow_average((done + 1) / total)
+                bcell.update_average((done + 1) / total)
             run.state.entropy_schedule.step()
             run.state.target_entropy_schedule.step()
             metrics = found or metrics

@@ -11,9 +11,9 @@ import copy
 
 import torch
 
+from finflow.agent.gradient_steps import descend, freeze, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import bellman_target, mean_loss
-from finflow.agent.optimisation.gradient_steps import descend, follow, freeze, make_optimiser
 from finflow.config import Config
 from finflow.training.data.epoch_order import epoch_order, group_size, markets_of
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
@@ -59,7 +59,7 @@ def fitted_q_value(
         goal = bellman_target(batch.rewards, batch.terminated, ahead.mean(dim=0), config.bcell.gamma)
         value = critic.value(critic.encode(states), states, batch.actions.unsqueeze(1), with_quantiles=0).mean[..., 0]
         descend(mean_loss(value, goal), optimiser, config.bcell.gradient_norm)
-        follow(target, critic, config.bcell.tau)
+        polyak_update(target, critic, config.bcell.tau)
     with torch.no_grad():
         rows = store.rows(order[: max(VALUED // size, 1)].flatten().to(store.device))
         states = make_batch(rows, market, units, group_size=size).states

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.batch import States
 from finflow.agent.learners.bcell import states_of
-from finflow.agent.losses.anchor import kl_per_dimension
+from finflow.agent.networks.logistic_normal import kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.decision_process import DecisionProcess, PortfolioState
 from finflow.env.episode_worlds import are_alike

@@ -114,7 +114,8 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     result: dict[str, float] = {}
     while counters.phase_update < epochs.total:
         done = counters.phase_update
-        run.guard.travel(learner.travels(done / epochs.total), begins=not learner.travels((done - 1) / epochs.total))
+        far, before = (learner.moves_far(count / epochs.total) for count in (done, done - 1))
+        run.guard.travel(far, begins=not before)
         if epochs.returns_due(done):
             refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
         rows = store.rows(epochs.rows(done, run.guard.rollbacks).to(run.device))

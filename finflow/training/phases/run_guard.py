@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from finflow.agent.batch import Batch, States
+from finflow.agent.gradient_steps import SkippingAdam
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.optimisation.gradient_steps import CarefulAdam
 from finflow.errors import TrainingError
 from finflow.files import write_atomically
 from finflow.guard.guard_state import Watch
@@ -104,8 +104,8 @@ class RunGuard:
         self._learner, self._policy, self._states, self._scale = learner, policy, states, reward_scale
         self._far = False
         for optimiser in [part for part in vars(learner).values() if isinstance(part, torch.optim.Optimizer)]:
-            if isinstance(optimiser, CarefulAdam):
-                optimiser.careful = self.enabled
+            if isinstance(optimiser, SkippingAdam):
+                optimiser.skip_nonfinite = self.enabled
             if self.enabled:
                 optimiser.register_step_pre_hook(self._lower)
                 optimiser.register_step_post_hook(self._raise)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.losses.risk import discounted_means, measured, needs_quantiles
+from finflow.agent.losses.risk import discounted_means, needs_quantiles, sample_risk
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, OutputConfig, config_hash, dump_run
 from finflow.evaluation.backtest import Backtest, run_backtests
@@ -179,7 +179,7 @@ class TrainingRun:
             raise ValueError("a backtest of the agent has rewards")
         value, bcell = {"value": float(backtest.rewards.mean())}, self.config.bcell
         if needs_quantiles(bcell):
-            value["risk_value"] = measured(discounted_means(backtest.rewards, bcell.gamma), bcell)
+            value["risk_value"] = sample_risk(discounted_means(backtest.rewards, bcell.gamma), bcell)
         metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}

@@ -1,0 +1,142 @@
+"""Optimiser steps, learning-rate schedules and target networks, as every learner uses them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from finflow.agent.precision import full_precision
+
+
+class SkippingAdam(torch.optim.Adam):
+    """Adam, fused into one pass, that can skip steps whose gradient is not finite.
+
+    Attributes
+    ----------
+    skip_nonfinite : bool
+        A skipped step changes neither parameters nor moments.
+    found_inf : Tensor or None
+        Read by the fused pass, so that nothing waits for the device.
+    """
+
+    skip_nonfinite = False
+    found_inf: Tensor | None = None
+
+    def mark_nonfinite(self, norm: Tensor) -> None:
+        """Mark the next step as one to skip where ``norm``, of its gradient or loss, is not finite."""
+        self.found_inf = (norm - norm).ne(0.0).float() if self.skip_nonfinite else None  # 1 where it is not finite
+
+
+def make_optimiser(
+    modules: nn.Module | Iterable[nn.Module], learning_rate: float, weight_decay: float = 0.0
+) -> SkippingAdam:
+    """Adam over the parameters of a module, or of several, fused into one pass.
+
+    Parameters
+    ----------
+    modules : Module or several
+    learning_rate : float
+    weight_decay : float
+        Decoupled from the gradient (Loshchilov and Hutter 2019): a step takes ``learning_rate * weight_decay`` of every
+        weight away. Biases, the initial trade rate among them, are not decayed.
+    """
+    parts = [modules] if isinstance(modules, nn.Module) else list(modules)
+    if weight_decay == 0.0:
+        return SkippingAdam([p for part in parts for p in part.parameters()], lr=learning_rate, fused=True)
+    named = [(name.rpartition(".")[2], p) for part in parts for name, p in part.named_parameters()]
+    groups = [
+        {"params": [p for name, p in named if name == "weight"], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name != "weight"], "weight_decay": 0.0},
+    ]
+    return SkippingAdam(groups, lr=learning_rate, fused=True, decoupled_weight_decay=True)
+
+
+def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
+    """Take one step down a loss.
+
+    Parameters
+    ----------
+    loss : Tensor, ()
+    optimiser : Optimizer
+    gradient_norm : float
+        Gradients longer than this are shortened to it.
+
+    Returns
+    -------
+    Tensor, ()
+        Norm of the gradient before it was shortened.
+    """
+    compute_gradients(loss, optimiser)
+    return step(optimiser, gradient_norm)
+
+
+def compute_gradients(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    """Set the gradients of the optimiser's parameters to those of a loss, (): the first half of `descend`."""
+    optimiser.zero_grad(set_to_none=True)
+    with full_precision(loss):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def step(optimiser: torch.optim.Optimizer, gradient_norm: float) -> Tensor:
+    """Take one step along computed gradients: the second half of `descend`."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    norm = nn.utils.clip_grad_norm_(parameters, gradient_norm)
+    if isinstance(optimiser, SkippingAdam):
+        optimiser.mark_nonfinite(norm)
+    optimiser.step()
+    return norm.detach()
+
+
+def tune(optimiser: SkippingAdam, loss: Tensor) -> None:
+    """Take one step of a coefficient down its own loss, (); gradients are not clipped."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.mark_nonfinite(loss)
+    optimiser.step()
+
+
+@torch.no_grad()
+def polyak_update(target: nn.Module, source: nn.Module, tau: float) -> None:
+    """Move a target network's parameters a share ``tau`` toward the source's."""
+    torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), tau)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the learning rate of every parameter."""
+    for group in optimiser.param_groups:
+        group["lr"] = learning_rate
+
+
+def cosine(initial: float, progress: float) -> float:
+    """Cosine decay from ``initial`` at progress 0 to zero at progress 1."""
+    return 0.5 * initial * (1.0 + math.cos(math.pi * min(max(progress, 0.0), 1.0)))
+
+
+def freeze(modules: Iterable[nn.Module]) -> None:
+    """Switch gradients off for networks that only follow others."""
+    for module in modules:
+        module.requires_grad_(False)
+
+
+def linearised_value(action: Tensor, value_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Value of an action with the gradient of the value for the action, and none for the critic's parameters.
+
+    Parameters
+    ----------
+    action : Tensor, (batch, P, K)
+        With gradients for the policy.
+    value_of : callable
+        Maps actions to values, (batch, P).
+
+    Returns
+    -------
+    Tensor, (batch, P)
+    """
+    point = action.detach().requires_grad_(True)
+    value = value_of(point)
+    with full_precision(action):
+        (slope,) = torch.autograd.grad(value.sum(), point)
+    return value.detach() + (slope * (action - point.detach())).sum(dim=-1)

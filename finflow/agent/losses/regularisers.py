@@ -1,0 +1,282 @@
+"""Regularisers: the conservative penalty of the critics, and the penalties that bound the policy's changes.
+
+A policy that only maximises its critics overfits the years of its training. An anchor penalises distance from the
+pretrained policy, from the decisions of the behaviour families, or from equal weight, over all assets or over the part
+held in assets. The first two are in nats per free dimension of the action, so that a weight means the same for any
+number of assets; the others are divergences between portfolios, which are means over the assets already. The anchor to
+equal weight is least for a gate that uses one expert alone; the gate's own penalty keeps the others in use.
+
+References
+----------
+Kumar et al. (2020), Conservative Q-Learning, equation 4 and appendix F (the Lagrange version).
+Nakamoto et al. (2023), Cal-QL, equation 5.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from finflow.agent.batch import Batch, repeat_groups
+from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, kl_per_dimension
+from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
+from finflow.config import AnchorConfig, BCellConfig
+
+LARGEST_WEIGHT = 1e6  # of a tuned penalty, as in the code of the paper
+
+
+class CoverageProposals(NamedTuple):
+    """Proposals for CQL from the coverage mixture, with their log densities.
+
+    Attributes
+    ----------
+    portfolios : Tensor, (batch, P, K)
+    log_density : Tensor, (batch, P)
+    """
+
+    portfolios: Tensor
+    log_density: Tensor
+
+    def joined(self, portfolios: Sequence[Tensor], log_densities: Sequence[Tensor]) -> CoverageProposals:
+        """Append other proposals, without their gradients."""
+        return CoverageProposals(
+            torch.cat([self.portfolios, *(part.detach() for part in portfolios)], dim=1),
+            torch.cat([self.log_density, *(part.detach() for part in log_densities)], dim=1),
+        )
+
+
+def conservative_loss(
+    proposals: Tensor,
+    log_density: Tensor,
+    data: Tensor,
+    policy_drawn: Tensor,
+    calibration: Tensor,
+    n_dimensions: int = 1,
+) -> Tensor:
+    """CQL(H), importance-corrected and calibrated, with entropy per free dimension as in the actor's loss.
+
+    Densities of twenty dimensions differ by tens of nats in all: without the division by D, uniform portfolios alone
+    would determine the soft maximum, until their values were that far too low.
+
+    Parameters
+    ----------
+    proposals : Tensor, (E, B, P)
+        m at the proposed actions.
+    log_density : Tensor, (B, P)
+        Log density that each proposal was drawn with.
+    data : Tensor, (E, B)
+        m at the actions of the data.
+    policy_drawn : bool Tensor, (P,)
+        True for proposals drawn from the policy: these are not pushed under the calibration.
+    calibration : Tensor, (B,)
+        Value of the behaviour at the state; minus infinity turns the calibration off.
+    n_dimensions : int
+        D = K - 1; with 1 the published form.
+
+    Returns
+    -------
+    Tensor, ()
+        ``sum_E mean_B [log mean_P exp(D m - log density) / D - m(data)]``.
+
+    References
+    ----------
+    Kumar et al. (2020), Conservative Q-Learning, equation 4 and appendix F.
+    Nakamoto et al. (2023), Cal-QL, equation 5.1.
+    """
+    calibrated = torch.where(policy_drawn, torch.maximum(proposals, calibration[:, None]), proposals)
+    soft_maximum = torch.logsumexp(n_dimensions * calibrated - log_density, dim=-1) - math.log(proposals.shape[-1])
+    return (soft_maximum / n_dimensions - data).mean(dim=1).sum()
+
+
+def lower_bound(calibrations: Tensor, calibration: str) -> Tensor:
+    """Values (batch,) below which policy-drawn proposals are not pushed; minus infinity without a calibration."""
+    return torch.full_like(calibrations, float("-inf")) if calibration == "none" else calibrations
+
+
+def tuned_weight(log_weight: Tensor) -> Tensor:
+    """Bounded weight of a tuned penalty, (), with a gradient."""
+    return log_weight.exp().clamp(max=LARGEST_WEIGHT)
+
+
+def indifferent_penalty(log_density: Tensor, n_dimensions: int) -> Tensor:
+    """Penalty, (), that a critic with the same value for every action has for the given proposals.
+
+    ``mean_B log mean_P exp(- log density) / D``. With many proposals it is ``H_max / D``, the entropy of the uniform
+    law a dimension, whatever the value; with few it lies below, as the log of a mean of uneven weights does.
+
+    Parameters
+    ----------
+    log_density : Tensor, (B, P)
+        Log density that each proposal was drawn with.
+    n_dimensions : int
+        D.
+    """
+    proposals = log_density.shape[-1]
+    return (torch.logsumexp(-log_density, dim=-1) - math.log(proposals)).mean() / n_dimensions
+
+
+def overestimation(penalty: Tensor, n_critics: int, indifferent: Tensor) -> Tensor:
+    """Soft maximum of a critic less its value of the data, (): the penalty without the part of the actions' volume.
+
+    Parameters
+    ----------
+    penalty : Tensor, ()
+        Summed over the critics.
+    n_critics : int
+    indifferent : Tensor, ()
+        ``indifferent_penalty`` of the same proposals, which is no overestimation.
+    """
+    return penalty.detach() / n_critics - indifferent
+
+
+def lagrange_loss(log_weight: Tensor, excess: Tensor, gap: float) -> Tensor:
+    """``- alpha' * (excess - gap)``: its descent raises the weight while the excess is over the gap."""
+    return -tuned_weight(log_weight) * (excess - gap)
+
+
+class ConservativePenalty(NamedTuple):
+    """Conservative penalty of the critics, weighted.
+
+    Attributes
+    ----------
+    loss : Tensor, ()
+        To be added to the critics' loss.
+    weight_loss : Tensor, (), or None
+        Of a tuned weight; None for a fixed one.
+    metrics : dict of Tensor, ()
+    """
+
+    loss: Tensor
+    weight_loss: Tensor | None
+    metrics: dict[str, Tensor]
+
+
+def conservative_penalty(
+    values: Tensor,
+    proposals: CoverageProposals,
+    batch: Batch,
+    config: BCellConfig,
+    log_weight: Tensor | None,
+    n_dimensions: int,
+) -> ConservativePenalty:
+    """Conservative penalty as configured.
+
+    Parameters
+    ----------
+    values : Tensor, (E, B, 1 + P)
+        m at the action of the data, then at the proposals.
+    proposals : CoverageProposals
+        The first ``bcell.cql_samples`` are from the coverage mixture, the others from the policy.
+    batch : Batch
+    config : BCellConfig
+    log_weight : Tensor, (), or None
+        Log of a tuned weight; None for ``bcell.cql_alpha``.
+    n_dimensions : int
+        Free dimensions of an action.
+    """
+    data, proposed = values[..., 0], values[..., 1:]
+    policy_drawn = torch.arange(proposed.shape[-1], device=values.device) >= config.cql_samples
+    bound = lower_bound(batch.calibrations, config.calibration)
+    penalty = conservative_loss(proposed, proposals.log_density, data, policy_drawn, bound, n_dimensions)
+    metrics = {"cql_loss": penalty.detach()}
+    if log_weight is None:
+        return ConservativePenalty(config.cql_alpha * penalty, None, metrics)
+    weight = tuned_weight(log_weight).detach().clone()
+    excess = overestimation(penalty, config.n_critics, indifferent_penalty(proposals.log_density, n_dimensions))
+    metrics |= {"cql_alpha": weight, "cql_excess": excess}
+    return ConservativePenalty(weight * penalty, lagrange_loss(log_weight, excess, config.cql_gap), metrics)
+
+
+def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
+    """``KL(u || aim)``, (batch,): u is equal weight over the listed assets.
+
+    It grows without bound as the aim leaves an asset out.
+
+    Parameters
+    ----------
+    aim : Tensor, (batch, K)
+    listed : bool Tensor, (batch, assets)
+    """
+    count = listed.sum(dim=-1).clamp(min=1).to(aim.dtype)
+    missing = -(aim[:, :-1].clamp(min=SMALLEST_WEIGHT).log() + count.log().unsqueeze(-1))
+    return torch.where(listed, missing, torch.zeros_like(missing)).sum(dim=-1) / count
+
+
+def kl_from_equal_sleeve(aim: Tensor, listed: Tensor) -> Tensor:
+    """``KL(u || aim / (1 - cash))``, (batch,): divergence of the assets' shares, whatever the cash.
+
+    Parameters
+    ----------
+    aim : Tensor, (batch, K)
+    listed : bool Tensor, (batch, assets)
+    """
+    return kl_from_equal_weight(aim, listed) + aim[:, :-1].sum(dim=-1).clamp(min=SMALLEST_WEIGHT).log()
+
+
+def gate_imbalance(gate: Tensor) -> Tensor:
+    """``KL(u || mean gate)``, (): u is equal use of the experts, the mean is over the batch.
+
+    Using one expert in some states and another in others costs nothing; leaving one out in all states costs much: a
+    load-balancing loss (Shazeer et al. 2017, section 4).
+
+    Parameters
+    ----------
+    gate : Tensor, (batch, experts)
+    """
+    used = gate.mean(dim=0).clamp(min=SMALLEST_WEIGHT)
+    return -(used.log().mean() + math.log(len(used)))
+
+
+FROM_EQUAL = {"equal-weight": kl_from_equal_weight, "equal-sleeve": kl_from_equal_sleeve}
+"""Anchors on the aim of a decision; actions of other kinds have no aim."""
+
+
+def anchor_weight(config: AnchorConfig, update: int) -> float:
+    """Weight of the anchor after ``update`` updates of the online phase."""
+    final = config.weight if config.final is None else config.final
+    return config.weight + (final - config.weight) * min(update / config.updates, 1.0)
+
+
+def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy) -> Tensor:
+    """Penalty of the policy's distance from its anchor, ().
+
+    Parameters
+    ----------
+    config : AnchorConfig
+    decision : Decision
+        The policy's decision in the states of the batch, with gradients.
+    batch : Batch
+    prior : ExpertPolicy
+        The pretrained policy.
+    """
+    if config.to in FROM_EQUAL:
+        return FROM_EQUAL[config.to](decision.aim, repeat_groups(batch.states.listed, batch.states)).mean()
+    if config.to == "behaviour":
+        own = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
+        density = decision.distribution.log_density(batch.actions)
+        return weighted_likelihood_loss(density, own, batch.actions.shape[1] - 1) / own.mean().clamp(min=1e-6)
+    with torch.no_grad():
+        reference = prior(batch.states).distribution
+    return kl_per_dimension(decision.distribution, reference).mean()
+
+
+def policy_regulariser(
+    policy: ExpertPolicy, decision: Decision, batch: Batch, prior: ExpertPolicy, update: int, config: BCellConfig
+) -> tuple[Tensor | float, dict[str, Tensor]]:
+    """Sum of the weighted penalties on the policy: expert naming, gate balance, anchor; with figures for the log."""
+    penalty, metrics = policy.naming_penalty(decision, batch)
+    if config.gate_balance > 0.0:
+        imbalance = gate_imbalance(decision.gate)
+        metrics["gate_imbalance"] = imbalance.detach()
+        penalty = penalty + config.gate_balance * imbalance
+    weight = anchor_weight(config.anchor, update)
+    if weight > 0.0:
+        distance = anchor_loss(config.anchor, decision, batch, prior)
+        metrics["anchor_loss"] = distance.detach()
+        penalty = penalty + weight * distance
+    return penalty, metrics

@@ -1,1 +1,0 @@
-"""Gradient steps, numerical precision and weight averaging."""
