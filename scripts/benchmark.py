@@ -137,10 +137,8 @@ def benchmark_environments(rounds: int) -> None:
     uniform = np.full(n_weights, 1.0 / n_weights)
     contenders: dict[str, Callable[[], Rate]] = {}
     for size in VECTORS:
-        for copied in (True, False):
-            env = PortfolioVectorEnv(process, window, size, 252, random_portfolios=True, copy=copied)
-            name = f"ours, {size} portfolios" + ("" if copied else ", copy=False")
-            contenders[name] = vector_rate(env, size, n_weights)
+        env = PortfolioVectorEnv(process, window, size, 252, random_portfolios=True)
+        contenders[f"ours, {size} portfolios"] = vector_rate(env, size, n_weights)
     contenders["ours, single"] = single_rate(PortfolioEnv(process, window, 252), uniform)
     sync = gym.vector.SyncVectorEnv([lambda: PortfolioEnv(process, window, 252) for _ in range(64)])
     contenders["SyncVectorEnv, 64 of our single"] = vector_rate(sync, 64, n_weights)

@@ -21,8 +21,8 @@ from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.episode_worlds import Draws
 from finflow.env.objective import STATE_SIZE, Moments, Objective
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import drift, pay_out, settle
-from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
+from finflow.ledger.accounting import drift, orders, pay_out, settle
+from finflow.ledger.constraints import Limits, keep_listed
 from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
 from finflow.market.features.feature_set import Features
 from finflow.market.liquidity import liquidity_of
@@ -341,12 +341,7 @@ class DecisionProcess:
         """
         xp = array_namespace(state.weights)
         growth, listed = self._rows(self.growth, state), self._listed(state)
-        held = drift(state.weights, growth)
-        before = pay_out(held, listed)
-        target = as_portfolio(action)
-        if self.lag > 0:
-            target = drift(target, growth)
-        target = apply_limits(before, keep_listed(target, listed, held), self.limits)
+        before, target = orders(state.weights, action, growth, listed, self.limits, self.lag)
         costs: CostModel = self.costs
         if isinstance(state, WorldState):
             costs = Scaled(costs, state.cost_scale)
@@ -407,6 +402,6 @@ def moved_on(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -
 def _taken(table: NDArray[Any], state: PortfolioState) -> Any:
     """Rows of a market table at the states' bars, in the states' own array library, on their device."""
     if isinstance(state.weights, np.ndarray):
-        return table[state.bar]
+        return table.take(state.bar, axis=0)
     rows = table[np.asarray(state.bar)]
     return array_namespace(state.weights).asarray(rows, device=device(state.weights))

@@ -26,8 +26,6 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         Decisions of an episode; None plays the whole window.
     random_portfolios : bool
         Start from a random portfolio, not from cash.
-    compiled : bool
-        Step in a compiled loop, as in ``PortfolioVectorEnv``.
     worlds : EpisodeWorlds, optional
         What episodes draw their assets and their costs from, likewise.
     """
@@ -40,12 +38,9 @@ class PortfolioEnv(gym.Env[dict[str, Any], NDArray[Any]]):
         window: range | Sequence[range],
         episode_length: int | None = None,
         random_portfolios: bool = False,
-        compiled: bool = True,
         worlds: EpisodeWorlds | None = None,
     ) -> None:
-        self._portfolios = PortfolioVectorEnv(
-            process, window, 1, episode_length, random_portfolios, compiled, worlds=worlds
-        )
+        self._portfolios = PortfolioVectorEnv(process, window, 1, episode_length, random_portfolios, worlds)
         self._ended = True
         self.observation_space = self._portfolios.single_observation_space
         self.action_space = self._portfolios.single_action_space

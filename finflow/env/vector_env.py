@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,9 +18,6 @@ from finflow.env.objective import COMPONENTS
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR
-
-if TYPE_CHECKING:
-    from finflow.env.compiled import CompiledProcess
 
 
 def observation_space(process: DecisionProcess) -> gym.spaces.Dict:
@@ -78,13 +75,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         Decisions of an episode; None plays the whole window, from its beginning.
     random_portfolios : bool
         Start from portfolios that cover the simplex, not from cash.
-    compiled : bool
-        Step in one compiled loop (equal to 1e-10; seconds to compile at its first use on a machine), where the costs
-        allow it.
-    copy : bool
-        Give every observation in arrays of its own. Without, a compiled step writes its observation over that of the
-        step before: faster for many portfolios, and for callers who are done with an observation, or have copied it,
-        before their next step. ``final_obs`` is always a copy.
     worlds : EpisodeWorlds, optional
         Each episode draws its assets and its costs from them; ``process`` must have the same sub-universes.
 
@@ -103,17 +93,12 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         num_envs: int,
         episode_length: int | None = None,
         random_portfolios: bool = False,
-        compiled: bool = True,
-        copy: bool = True,
         worlds: EpisodeWorlds | None = None,
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
         self.process = process if worlds is None else worlds.attached(process)
         self.worlds = worlds
-        self.copy = copy
-        self._written: dict[str, Any] | None = None
-        self.compiled = compile_process(self.process) if compiled else None
         segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in segments)
         self.episode_length = longest if episode_length is None else episode_length
@@ -200,10 +185,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _fill(self, actions: NDArray[np.float64]) -> tuple[Step, NDArray[np.float64], dict[str, Any]]:
         """One step of all portfolios, their running Sharpe ratios, and what they know then."""
-        if self.compiled is not None:
-            given = self.compiled.step(self.state, actions, self.running_sharpe.sums, self._written)
-            self._written = None if self.copy else given[2]
-            return given
         outcome = self.process.step(self.state, actions)
         cash = self.process.growth[outcome.state.bar, -1] - 1.0
         self.running_sharpe.add(outcome.simple_return - cash)
@@ -255,13 +236,6 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.state = type(self.state)(**{name: value.copy() for name, value in fields.items()})
         self._np_random = np.random.default_rng()
         self._np_random.bit_generator.state = generator
-
-
-def compile_process(process: DecisionProcess) -> CompiledProcess | None:
-    """The process with compiled steps; None where its costs are not all proportional."""
-    from finflow.env.compiled import CompiledProcess, proportional_rate
-
-    return CompiledProcess(process) if proportional_rate(process) is not None else None
 
 
 def check_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dict[str, Any]:

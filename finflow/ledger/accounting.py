@@ -1,17 +1,21 @@
 """The ledger: what holding and trading do to money. One source of truth for environment, backtest and data.
 
 Weights are shares of wealth over K = assets + cash, cash last, long only. Everything is written against the array
-API: NumPy runs it in the environment, torch runs it batched and differentiably.
+API: torch runs it batched and differentiably, NumPy in tests. NumPy's portfolios in double precision take the same
+arithmetic compiled (``ledger.compiled``), with the same bits, wherever they step: environment, data and backtests.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from array_api_compat import array_namespace
 
+from finflow.ledger import compiled
+from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
 from finflow.ledger.constraints import turnover as portfolio_turnover
-from finflow.ledger.costs import CostModel, MarketState
+from finflow.ledger.costs import CostModel, MarketState, proportional_rates
 
 WEALTH_TOLERANCE = 1e-15
 SOLVED = 1e-12  # left over where rounding, or a root at no trade, keeps the last digits moving
@@ -82,6 +86,44 @@ def pay_out(weights: Any, listed: Any) -> Any:
     return xp.concat([risky, weights[..., -1:] + paid], axis=-1)
 
 
+def orders(weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, lag: int) -> tuple[Any, Any]:
+    """Portfolios before and after the trades that actions ask for, at the fill's prices.
+
+    Parameters
+    ----------
+    weights : array, (batch, K)
+        Right after the last fill.
+    action : array, (batch, K)
+        Targets; projected where they are off the simplex.
+    growth : array, (batch, K)
+        From the last fill to this one.
+    listed : bool array, (batch, assets)
+        Assets that can be held.
+    limits : Limits
+    lag : int
+        At lags over 0 targets are stated at the prices of ``weights``, and drift to the fill.
+
+    Returns
+    -------
+    before, target : array, (batch, K)
+    """
+    if is_compiled(weights):
+        return compiled.orders(
+            weights,
+            np.ascontiguousarray(action, dtype=np.float64),
+            growth,
+            listed,
+            (limits.max_weight, limits.max_turnover, limits.no_trade_band),
+            lag > 0,
+        )
+    held = drift(weights, growth)
+    before = pay_out(held, listed)
+    target = as_portfolio(action)
+    if lag > 0:
+        target = drift(target, growth)
+    return before, apply_limits(before, keep_listed(target, listed, held), limits)
+
+
 def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None = None) -> Settlement:
     """Trade from ``before`` to ``target`` and pay for it exactly.
 
@@ -114,8 +156,36 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     Problem, equation 14 (there for sales and purchases apart).
     """
     xp = array_namespace(before)
+    proportional = proportional_rates(costs) if is_compiled(before) else None
+    if proportional is not None:
+        rates, scale = proportional
+        weights, turnover, factor, last, solved = compiled.settle(
+            before,
+            np.ascontiguousarray(target, dtype=np.float64),
+            rates,
+            np.ones_like(wealth) * scale,
+            MAX_ITERATIONS,
+            WEALTH_TOLERANCE,
+        )
+    else:
+        factor, last, solved = _wealth_factor(before, target, costs, wealth, market)
+        cash = xp.clip(1.0 - xp.sum(target[..., :-1], axis=-1, keepdims=True), 0.0)
+        weights = xp.concat([target[..., :-1], cash], axis=-1)
+        turnover = portfolio_turnover(before, target)
+    done = Settlement(weights, factor, turnover)
+    if solved and bool(xp.min(factor) > 0.0):
+        return done
+    paid = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
+    return done if bool(xp.all(paid)) else _refuse(before, done, paid)
+
+
+def _wealth_factor(
+    before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None
+) -> tuple[Any, Any, bool]:
+    """The wealth factor after the last round and before it, (batch,), and whether it has settled."""
+    xp = array_namespace(before)
     held, wanted = before[..., :-1], target[..., :-1]
-    factor, solved = xp.ones_like(wealth), False
+    factor, last, solved = xp.ones_like(wealth), xp.ones_like(wealth), False
     for _ in range(MAX_ITERATIONS):
         last, factor = factor, 1.0 - costs.share(factor[..., None] * wanted - held, wealth, market)
         if costs.needs_market:
@@ -123,12 +193,12 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
         solved = not bool(xp.max(xp.abs(factor - last)) > WEALTH_TOLERANCE)
         if solved:
             break
-    cash = xp.clip(1.0 - xp.sum(wanted, axis=-1, keepdims=True), 0.0)
-    done = Settlement(xp.concat([wanted, cash], axis=-1), factor, portfolio_turnover(before, target))
-    if solved and bool(xp.min(factor) > 0.0):
-        return done
-    paid = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
-    return done if bool(xp.all(paid)) else _refuse(before, done, paid)
+    return factor, last, solved
+
+
+def is_compiled(weights: Any) -> bool:
+    """Whether portfolios are NumPy's, in double precision: those that the compiled arithmetic takes."""
+    return isinstance(weights, np.ndarray) and weights.dtype == np.float64 and weights.ndim == 2
 
 
 def _refuse(before: Any, wanted: Settlement, paid: Any) -> Settlement:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 
 from finflow.config import EnvConfig
 from finflow.errors import ConfigError
@@ -238,6 +240,14 @@ class Scaled:
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``scale`` times the model's cost."""
         return self.scale * self.model.share(trades, wealth, market)
+
+
+def proportional_rates(costs: CostModel) -> tuple[NDArray[np.float64], Any] | None:
+    """Rates (models,) of costs that are all proportional, and their multiple; None where others are among them."""
+    costs, scale = (costs.model, costs.scale) if isinstance(costs, Scaled) else (costs, 1.0)
+    models = costs.models if isinstance(costs, Summed) else [costs]
+    rates = [model.rate for model in models if isinstance(model, Proportional)]
+    return (np.array(rates, dtype=np.float64), scale) if len(rates) == len(models) else None
 
 
 def participation(trades: Any, wealth: Any, market: MarketState | None) -> Any:

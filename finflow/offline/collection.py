@@ -189,7 +189,7 @@ def play_behaviour(config: Config, process: DecisionProcess, window: range | Seq
     worlds = EpisodeWorlds.of(
         config.worlds, process.n_weights - 1, config.train.seed, costs=config.worlds.phases != "online"
     )
-    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, compiled=False, worlds=worlds)
+    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, worlds=worlds)
     env.reset(seed=int(seeds[1].generate_state(1)[0]))
     bundles = bundle_size(config, process)
     if bundles is not None:

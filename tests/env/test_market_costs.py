@@ -214,12 +214,10 @@ def test_the_environments_say_which_orders_were_refused(lag: int) -> None:
         assert info["refused"] is refused
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_where_every_order_is_paid_none_is_refused(compiled: bool) -> None:
-    env = PortfolioVectorEnv(made_process(made_panel(), CostsConfig()), range(BARS), 2, compiled=compiled)
+def test_where_every_order_is_paid_none_is_refused() -> None:
+    env = PortfolioVectorEnv(made_process(made_panel(), CostsConfig()), range(BARS), 2)
     env.reset(seed=0)
     *_, info = env.step(np.full((2, 4), 0.25))
-    assert (env.compiled is not None) == compiled
     assert info["refused"].dtype == np.bool_
     assert info["refused"].tolist() == [False, False]
 

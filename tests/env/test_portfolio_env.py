@@ -126,16 +126,13 @@ def test_ruin_terminates_and_does_not_truncate(prices: Prices, process_of: MakeP
     assert observation["market"][0] == 39  # the last observation, not that of a new episode
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("left", "ruined"), [(0.999e-6, True), (1.001e-6, False)])
-def test_a_loss_of_99_9999_percent_is_ruin(
-    prices: Prices, process_of: MakeProcess, compiled: bool, left: float, ruined: bool
-) -> None:
+def test_a_loss_of_99_9999_percent_is_ruin(prices: Prices, process_of: MakeProcess, left: float, ruined: bool) -> None:
     """Of what there was in the beginning, in one day; a little more is left, and the episode goes on."""
     close = np.full((120, 4), 50.0)
     close[40:] *= left
     process = process_of(close, commission_bps=0.0, slippage_bps=0.0)
-    env = PortfolioEnv(process, range(0, 120), episode_length=20, compiled=compiled)
+    env = PortfolioEnv(process, range(0, 120), episode_length=20)
     env.reset(options={"bar": 39})
     _, reward, terminated, truncated, info = env.step(np.array([0.25, 0.25, 0.25, 0.25, 0.0]))
     assert (terminated, truncated) == (ruined, False)
@@ -146,15 +143,12 @@ def test_a_loss_of_99_9999_percent_is_ruin(
             env.step(np.array([0.0, 0.0, 0.0, 0.0, 1.0]))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("lag", [1, 2])
-def test_orders_at_the_open_are_filled_and_valued_at_opens(
-    prices: Prices, process_of: MakeProcess, compiled: bool, lag: int
-) -> None:
+def test_orders_at_the_open_are_filled_and_valued_at_opens(prices: Prices, process_of: MakeProcess, lag: int) -> None:
     """Bought for all the money at one open, worth its price at each of the next."""
     opens = prices(bars=120, seed=9)
     process = process_of(prices(bars=120), fields={"open": opens}, fill="open", execution_lag=lag)
-    env = PortfolioEnv(process, range(0, 120), compiled=compiled)
+    env = PortfolioEnv(process, range(0, 120))
     observation, _ = env.reset(options={"bar": 50})
     assert observation["market"][0] == 50 - lag
     action = np.array([0.0, 1.0, 0.0, 0.0, 0.0])

@@ -237,11 +237,10 @@ def test_a_list_of_seeds_is_refused(process: DecisionProcess) -> None:
     assert issubclass(ConfigError, FinflowError)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_an_episode_stays_within_one_of_several_windows(process: DecisionProcess, compiled: bool) -> None:
+def test_an_episode_stays_within_one_of_several_windows(process: DecisionProcess) -> None:
     """What lies between two windows is held out: neither a decision nor what it earns may touch it."""
     windows = [range(0, 40), range(70, 90)]
-    env = PortfolioVectorEnv(process, windows, 50, LENGTH, random_portfolios=True, compiled=compiled)
+    env = PortfolioVectorEnv(process, windows, 50, LENGTH, random_portfolios=True)
     env.reset(seed=3)
     seen: set[int] = set()
     for _ in range(5 * LENGTH):

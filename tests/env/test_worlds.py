@@ -25,19 +25,14 @@ def worlds_of(assets: int | None = 2, low: float = 1.0, high: float = 1.0, n_ass
     return found
 
 
-def environment(process: DecisionProcess, worlds: EpisodeWorlds | None, compiled: bool) -> PortfolioVectorEnv:
-    return PortfolioVectorEnv(
-        process, range(80), SIZE, LENGTH, random_portfolios=True, compiled=compiled, worlds=worlds
-    )
+def environment(process: DecisionProcess, worlds: EpisodeWorlds | None) -> PortfolioVectorEnv:
+    return PortfolioVectorEnv(process, range(80), SIZE, LENGTH, random_portfolios=True, worlds=worlds)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("lag", [0, 1])
-def test_assets_outside_are_never_held_and_never_shown(
-    process_of: Make, prices: Make, compiled: bool, lag: int
-) -> None:
+def test_assets_outside_are_never_held_and_never_shown(process_of: Make, prices: Make, lag: int) -> None:
     worlds = worlds_of()
-    env = environment(process_of(prices(80, 5), execution_lag=lag), worlds, compiled)
+    env = environment(process_of(prices(80, 5), execution_lag=lag), worlds)
     observation, _ = env.reset(seed=1)
     assert worlds.members is not None
     rng = np.random.default_rng(0)
@@ -52,28 +47,10 @@ def test_assets_outside_are_never_held_and_never_shown(
         observation = env.step(rng.dirichlet(np.ones(6), size=SIZE))[0]
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_weight": 0.4, "no_trade_band": 0.02}, {"execution_lag": 0}])
-def test_compiled_worlds_equal_the_array_version(process_of: Make, prices: Make, limits: dict[str, Any]) -> None:
-    process = process_of(prices(80, 5), **limits)
-    pair = [environment(process, worlds_of(3, 0.5, 3.0), compiled) for compiled in (True, False)]
-    seen = [env.reset(seed=4)[0] for env in pair]
-    rng = np.random.default_rng(7)
-    for _ in range(40):
-        actions = rng.dirichlet(np.full(6, 0.5), size=SIZE)
-        outcomes = [env.step(actions) for env in pair]
-        for (mine, reward, *_rest, info), (theirs, expected, *_others, told) in [tuple(outcomes)]:
-            np.testing.assert_allclose(reward, expected, atol=1e-10)
-            np.testing.assert_allclose(info["cost"], told["cost"], atol=1e-10)
-            for name in mine:
-                np.testing.assert_allclose(mine[name], theirs[name], atol=1e-10)
-    assert seen[0]["assets"].shape == seen[1]["assets"].shape
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_costs_are_paid_as_many_times_as_the_episode_says(process_of: Make, prices: Make, compiled: bool) -> None:
+def test_costs_are_paid_as_many_times_as_the_episode_says(process_of: Make, prices: Make) -> None:
     close = prices(80, 5)
     worlds = worlds_of(None, 0.2, 5.0)
-    env = environment(process_of(close), worlds, compiled)
+    env = environment(process_of(close), worlds)
     env.reset(seed=2)
     state = env.state
     assert isinstance(state, WorldState)
@@ -96,7 +73,7 @@ def test_what_is_outside_changes_nothing_of_what_an_episode_earns(process_of: Ma
     actions = np.random.default_rng(3).dirichlet(np.ones(6), size=(30, SIZE))
     earned = []
     for table in (close, other):
-        env = environment(process_of(table), worlds, compiled=False)
+        env = environment(process_of(table), worlds)
         env.reset(seed=5)
         earned.append(np.stack([env.step(action)[1] for action in actions]))
     np.testing.assert_allclose(*earned, rtol=0.0, atol=1e-13)
@@ -105,13 +82,13 @@ def test_what_is_outside_changes_nothing_of_what_an_episode_earns(process_of: Ma
 def test_a_state_put_back_goes_on_in_the_same_worlds(process_of: Make, prices: Make) -> None:
     process = process_of(prices(80, 5))
     actions = np.random.default_rng(3).dirichlet(np.ones(6), size=(40, SIZE))
-    env = environment(process, worlds_of(2, 0.5, 2.0), compiled=False)
+    env = environment(process, worlds_of(2, 0.5, 2.0))
     env.reset(seed=5)
     for action in actions[:10]:
         env.step(action)
     kept = env.get_state()
     first = [env.step(action)[1] for action in actions[10:]]
-    again = environment(process, worlds_of(2, 0.5, 2.0), compiled=False)
+    again = environment(process, worlds_of(2, 0.5, 2.0))
     again.set_state(*kept)
     np.testing.assert_array_equal(first, [again.step(action)[1] for action in actions[10:]])
 

@@ -66,7 +66,7 @@ def test_other_tools_see_what_the_environment_shows(folder: Path, small_of: Any,
     export_minari(data, folder, NAME, world.process)
     stored = minari.load_dataset(NAME)
     assert (stored.total_episodes, stored.total_steps) == (40, len(data))
-    env = PortfolioVectorEnv(world.process, world.window, 1, 25, compiled=False)
+    env = PortfolioVectorEnv(world.process, world.window, 1, 25)
     assert stored.action_space == env.single_action_space
     assert set(stored.observation_space.spaces) == set(env.single_observation_space.spaces)
     for episode in (stored[3], stored[39]):

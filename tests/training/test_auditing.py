@@ -415,18 +415,6 @@ def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DecisionProcess, "_rows", early)
 
 
-def _compiled_fill_at_the_bar_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finflow.env.compiled import CompiledProcess
-
-    real = CompiledProcess.__init__
-
-    def early(self: CompiledProcess, process: Any) -> None:
-        real(self, process)
-        self._growth = np.roll(self._growth, 1, axis=0)
-
-    monkeypatch.setattr(CompiledProcess, "__init__", early)
-
-
 def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
     from finflow.env.decision_process import DecisionProcess
 
@@ -526,7 +514,6 @@ def _index_with_hindsight(monkeypatch: pytest.MonkeyPatch) -> None:
         (_index_with_hindsight, "index"),
         (_growth_of_the_next_bar, "growth"),
         (_paid_for_the_way_to_the_fill, "fill, lag 0"),
-        (_compiled_fill_at_the_bar_before, "fill, lag 0"),
         (_observation_of_the_fill_bar_at_lag_2, "environment, lag 2"),
         (_back_filled, "source, listings"),
         (_interpolated, "source, gaps"),

@@ -17,14 +17,13 @@ from finflow.training.data.reward_units import RewardUnits
 
 __all__ = ["episode", "fills", "replayed"]
 
-_ROUNDING = 1e-12
-"""The compiled loop may sum in another order where arrays lie elsewhere in memory."""
+_ROUNDING = 1e-12  # costs are divided out of what was earned
 _PORTFOLIOS = 4
 _TRADES = 8
 
 
 def episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answer:
-    """What the vector environment shows and pays, in its array version and in its compiled one.
+    """What the vector environment shows and pays to portfolios that trade at random around a bar.
 
     Parameters
     ----------
@@ -36,59 +35,9 @@ def episode(process: DecisionProcess, last: int, seed: int, before: int) -> Answ
     before : int
         Decisions asked for before that bar.
     """
-    arrays, compiled = (_played(process, last, seed, before, compiled=way) for way in (False, True))
-    return {
-        **arrays,
-        **{f"{name}, compiled": rows._replace(tolerance=_ROUNDING) for name, rows in compiled.items()},
-    }
-
-
-def fills(process: DecisionProcess, last: int, seed: int) -> Answer:
-    """What a fill earns is what comes after it.
-
-    The level of all prices jumps on the way to the bar of the fill, and then they move as they did. Portfolios
-    without cash are the same at the fill, and earn the same: what they earn is as if known before the jump. Who
-    is paid for the way to the fill was filled too early.
-    """
-    panel, bar = process.panel, last + 1
-    whole = panel.listed[last : last + 3].all(axis=0)
-    if bar not in process.decision_bars(range(bar, panel.n_bars)) or not whole.any():
-        return {}
-    rng = np.random.default_rng([seed, last])
-    weights, actions = rng.dirichlet(np.ones(int(whole.sum())), size=(2, _TRADES))
-    parts = {}
-    for name, compiled in (("return", False), ("return, compiled", True)):
-        env = PortfolioVectorEnv(process, range(panel.n_bars), len(weights), compiled=compiled)
-        start, target = np.zeros((2, len(weights), process.n_weights))
-        start[:, np.flatnonzero(whole)], target[:, np.flatnonzero(whole)] = weights, actions
-        env.reset(seed=0, options={"bars": np.full(len(weights), bar), "weights": start})
-        *_, info = env.step(target)
-        # Costs may depend on volumes, which jump too.
-        earned = info["wealth"] / process.env.initial_capital / (1.0 - info["cost"])
-        parts[name] = Rows(earned[None], np.array([last]), tolerance=_ROUNDING)
-    return parts
-
-
-def replayed(process: DecisionProcess, last: int, before: int) -> Answer:
-    """What is learned from: the features of both states of a transition, for decisions around the bar `last`."""
-    lag = process.lag
-    bars = np.asarray(process.decision_bars(range(max(last - before, 0), last + lag + 2)), dtype=np.int64)
-    market = MarketTensors.of(process, torch.device("cpu"))
-    units = RewardUnits.of(process, 1.0, "none", torch.device("cpu"))
-    empty = Transitions(len(bars), process.n_weights, process.portfolio_size, torch.device("cpu"))
-    batch = make_batch({**empty.columns, "bar": torch.from_numpy(bars)}, market, units)
-    parts: dict[str, Rows] = {}
-    for name, states in (("assets", batch.both.assets), ("market", batch.both.market)):
-        now, following = states.numpy()[: len(bars)], states.numpy()[len(bars) :]
-        parts |= {name: Rows(now, bars, lag), f"next {name}": Rows(following, bars + 1, lag)}
-    return parts
-
-
-def _played(process: DecisionProcess, last: int, seed: int, before: int, compiled: bool) -> dict[str, Rows]:
-    """What is shown and paid to portfolios that trade at random around a bar."""
     lag = process.lag
     decisions = process.decision_bars(range(max(last - before, 0), last + lag + 2))
-    env = PortfolioVectorEnv(process, range(process.panel.n_bars), _PORTFOLIOS, compiled=compiled)
+    env = PortfolioVectorEnv(process, range(process.panel.n_bars), _PORTFOLIOS)
     rng = np.random.default_rng([seed, last])
     drawn, _ = draw_coverage(rng, _PORTFOLIOS * (23 + lag), process.n_weights)  # one set more than there are decisions
     weights, *actions = drawn.reshape(-1, _PORTFOLIOS, process.n_weights)
@@ -109,3 +58,41 @@ def _played(process: DecisionProcess, last: int, seed: int, before: int, compile
     lags = {"assets": lag, "market": lag, "portfolio": min(lag, 1)}
     observed = {name: Rows(np.stack(seen[name]), bars, lags.get(name, lag)) for name in observation}
     return {**observed, **paid, "cost": Rows(np.stack(seen["cost"]), bars)}
+
+
+def fills(process: DecisionProcess, last: int, seed: int) -> Answer:
+    """What a fill earns is what comes after it.
+
+    The level of all prices jumps on the way to the bar of the fill, and then they move as they did. Portfolios
+    without cash are the same at the fill, and earn the same: what they earn is as if known before the jump. Who
+    is paid for the way to the fill was filled too early.
+    """
+    panel, bar = process.panel, last + 1
+    whole = panel.listed[last : last + 3].all(axis=0)
+    if bar not in process.decision_bars(range(bar, panel.n_bars)) or not whole.any():
+        return {}
+    rng = np.random.default_rng([seed, last])
+    weights, actions = rng.dirichlet(np.ones(int(whole.sum())), size=(2, _TRADES))
+    env = PortfolioVectorEnv(process, range(panel.n_bars), len(weights))
+    start, target = np.zeros((2, len(weights), process.n_weights))
+    start[:, np.flatnonzero(whole)], target[:, np.flatnonzero(whole)] = weights, actions
+    env.reset(seed=0, options={"bars": np.full(len(weights), bar), "weights": start})
+    *_, info = env.step(target)
+    # Costs may depend on volumes, which jump too.
+    earned = info["wealth"] / process.env.initial_capital / (1.0 - info["cost"])
+    return {"return": Rows(earned[None], np.array([last]), tolerance=_ROUNDING)}
+
+
+def replayed(process: DecisionProcess, last: int, before: int) -> Answer:
+    """What is learned from: the features of both states of a transition, for decisions around the bar `last`."""
+    lag = process.lag
+    bars = np.asarray(process.decision_bars(range(max(last - before, 0), last + lag + 2)), dtype=np.int64)
+    market = MarketTensors.of(process, torch.device("cpu"))
+    units = RewardUnits.of(process, 1.0, "none", torch.device("cpu"))
+    empty = Transitions(len(bars), process.n_weights, process.portfolio_size, torch.device("cpu"))
+    batch = make_batch({**empty.columns, "bar": torch.from_numpy(bars)}, market, units)
+    parts: dict[str, Rows] = {}
+    for name, states in (("assets", batch.both.assets), ("market", batch.both.market)):
+        now, following = states.numpy()[: len(bars)], states.numpy()[len(bars) :]
+        parts |= {name: Rows(now, bars, lag), f"next {name}": Rows(following, bars + 1, lag)}
+    return parts

@@ -132,7 +132,7 @@ def _worlds(run: TrainingRun, policy: ExpertPolicy) -> dict[str, float]:
     training_data, phase, length = run.training_data, run.state.counters.phase, run.config.env.episode_length
     process = training_data.learning.process
     worlds = episode_worlds(run.config, process, phase)
-    env = PortfolioVectorEnv(process, training_data.windows(phase), EPISODES, length, compiled=False, worlds=worlds)
+    env = PortfolioVectorEnv(process, training_data.windows(phase), EPISODES, length, worlds=worlds)
     env.reset(seed=int(np.random.SeedSequence([run.config.train.seed, PURPOSE]).generate_state(1)[0]))
     played = play(env.process, policy, env.state, np.full(EPISODES, length), run.device)
     return _figures("worlds", *played)

@@ -237,7 +237,6 @@ def start_online(config: Config, training_data: TrainingData, device: torch.devi
         config.train.n_envs,
         config.env.episode_length,
         random_portfolios=True,
-        compiled=False,
         worlds=episode_worlds(config, process, ONLINE),
     )
     env.reset(seed=seed + 5)

@@ -1,0 +1,64 @@
+"""The compiled ledger is the array version, bit for bit; ``tests/env/test_invariants.py`` plays episodes both ways."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from finflow.ledger import accounting, compiled
+from finflow.ledger.constraints import Limits
+from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, Scaled, Summed, proportional_rates
+
+LIMITS = Limits(max_weight=0.4, max_turnover=0.3, no_trade_band=0.02)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20, 127, 128, 129, 137, 256, 257, 500, 1025])
+def test_rows_are_summed_in_numpys_order(size: int) -> None:
+    rows = np.random.default_rng(size).normal(size=(20, size))
+    assert [compiled.row_sum(row) for row in rows] == rows.sum(axis=-1).tolist()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("limits", [Limits(), LIMITS], ids=["free", "limited"])
+@pytest.mark.parametrize("share_listed", [1.0, 0.7, 0.0], ids=["complete", "ragged", "cash"])
+@pytest.mark.parametrize("n_weights", [2, 6, 21, 300])
+def test_a_trade_has_the_same_bits_both_ways(lag: int, limits: Limits, share_listed: float, n_weights: int) -> None:
+    rng, size = np.random.default_rng([lag, n_weights]), 40
+    inside, weights = rng.dirichlet(np.full(n_weights, 0.3), size=(2, size))
+    single = inside.astype(np.float32).astype(np.float64)
+    corner = np.eye(n_weights)[rng.integers(n_weights, size=size)]
+    off, large = rng.normal(0.0, 3.0, size=(size, n_weights)), 1e15 * rng.random((size, n_weights))
+    action = np.stack([inside, weights, single, corner, off, large, 0.0 * inside])[
+        rng.integers(7, size=size), range(size)
+    ]
+    growth = np.exp(0.1 * rng.normal(size=(size, n_weights)))
+    listed = rng.random((size, n_weights - 1)) < share_listed
+    costs = Scaled(Summed([Proportional(0.008), Proportional(0.004)]), rng.uniform(0.5, 3.0, size=size))
+    found = []
+    for way in (True, False):
+        with mock.patch.object(accounting, "is_compiled", lambda _, way=way: way):
+            before, target = accounting.orders(weights, action, growth, listed, limits, lag)
+            found.append((before, target, *accounting.settle(before, target, costs, np.full(size, 1e6))[:3]))
+    for mine, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("costs", "rates"),
+    [
+        (Proportional(0.001), [0.001]),
+        (Scaled(Summed([Proportional(0.001), Proportional(0.0005)]), 2.0), [0.001, 0.0005]),
+        (Summed([Proportional(0.001), FixedMinimum(0.001, 1.0)]), None),
+    ],
+)
+def test_proportional_costs_alone_are_compiled(costs: CostModel, rates: list[float] | None) -> None:
+    found = proportional_rates(costs)
+    assert (found is None) if rates is None else (found is not None and found[0].tolist() == rates)
+
+
+def test_other_precisions_and_libraries_take_the_array_version() -> None:
+    assert accounting.is_compiled(np.zeros((1, 2)))
+    assert not accounting.is_compiled(np.zeros((1, 2), dtype=np.float32))
+    assert not accounting.is_compiled([[0.0, 1.0]])
