@@ -263,7 +263,7 @@ def test_events_are_written_for_programs_and_for_tensorboard(tmp_path: Path) -> 
     shown = EventAccumulator(str(tmp_path))
     shown.Reload()
     assert [(point.step, point.value) for point in shown.Scalars("guard_events/q")] == [(7, 3.0)]
-    assert b"q is 500" in shown.Tensors("guard/q")[0].tensor_proto.string_val[0]
+    assert b"q is 500" in shown.Tensors("guard/q/text_summary")[0].tensor_proto.string_val[0]
     (tmp_path / "events.jsonl").write_text("")
     with pytest.raises(CheckpointError, match="events"):
         RunLog(tmp_path, resume_at=position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from finflow.errors import CheckpointError, OutputError
 from finflow.training.logs.progress_display import ProgressDisplay
@@ -106,17 +108,8 @@ def test_a_resumed_log_is_the_log_of_a_run_never_stopped(tmp_path: Path) -> None
         write_rows(log, range(6, 10))
     whole, stopped = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped"))
     assert stopped == whole
-
-
-def test_tensorboard_discards_the_points_after_the_checkpoint(tmp_path: Path) -> None:
-    with RunLog(tmp_path) as log:
-        write_rows(log, range(3))
-        position = log.position()
-        log.record("online", 3, {"sharpe": 99.0})
-        log.record("online", 4, {"sharpe": 99.0})
-    with RunLog(tmp_path, resume_at=position) as log:
-        log.record("online", 3, {"sharpe": 0.3})
-    assert curve(tmp_path, "online/sharpe") == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)]
+    for tag in ("online/sharpe", "online/critic_loss"):
+        assert curve(tmp_path / "stopped", tag) == curve(tmp_path / "whole", tag)
 
 
 def test_a_resume_keeps_the_diary(tmp_path: Path) -> None:
@@ -180,11 +173,18 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_stops_no_training_and_loses_no_row(tmp_path: Path) -> None:
+def test_a_full_disk_stops_no_training_and_loses_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Rows wait in memory; position(), which every checkpoint asks for, says in one line why they do."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     log = RunLog(tmp_path)
     write_rows(log, range(2))
-    held = [log._metrics.fileno(), log._console.fileno(), log._events._file.fileno()]
+    held = [log._metrics.fileno(), log._console.fileno()]
+    monkeypatch.setattr(RecordWriter, "write", fail)
     spare = [os.dup(number) for number in held]
     full = os.open("/dev/full", os.O_WRONLY)
     for number in held:
@@ -198,6 +198,7 @@ def test_a_full_disk_stops_no_training_and_loses_no_row(tmp_path: Path) -> None:
         os.dup2(other, number)
         os.close(other)
     os.close(full)
+    monkeypatch.undo()
     write_rows(log, range(4, 5))
     assert log.position()["metrics.jsonl"] == (tmp_path / "metrics.jsonl").stat().st_size
     log.close()
@@ -206,6 +207,8 @@ def test_a_full_disk_stops_no_training_and_loses_no_row(tmp_path: Path) -> None:
     write_rows(whole, range(5))
     assert (tmp_path / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2  # the first may end in half a record
+    assert curve(tmp_path, "online/sharpe") == [(0, 0.0), (1, 0.1), (4, 0.4)]
+    assert capfd.readouterr().err == ""
 
 
 # --- progress

@@ -13,20 +13,15 @@ import errno
 import json
 import math
 import os
-import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DataType
-from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import SummaryWriter
 
 from finflow.errors import CheckpointError, OutputError
 from finflow.guard.signals import LEVELS
@@ -76,7 +71,7 @@ class RunLog:
         with _writes(self.folder / EVENTS):
             self._told = _open_cut(self.folder / EVENTS, told, copied=branch_from is not None)
         self._waiting = {METRICS: b"", EVENTS: b""}
-        self._events = _EventFile(self.folder, purge_from=None if resume_at is None else self._step + 1)
+        self._events = _EventFiles(self.folder, None if resume_at is None else self._step + 1)
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept.splitlines():
                 row = json.loads(line)
@@ -114,7 +109,7 @@ class RunLog:
         """
         text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
         self._append(EVENTS, text + "\n")
-        self._events.tell(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
+        self._events.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
 
     def console(self, text: str) -> None:
         """Add one line to console.log, with the time of day."""
@@ -167,70 +162,72 @@ class RunLog:
         self.close()
 
 
-class _EventFile:
-    """TensorBoard event files, written by the caller's thread.
+class _EventFiles:
+    """TensorBoard event files; each point is on the disk when a method returns.
 
-    After a write that failed, which may have left part of a record, a new file is begun as soon as that is possible;
-    the points between are in metrics.jsonl alone.
+    After a write that failed, the next point opens a new file; the points between are in metrics.jsonl alone.
+
+    Parameters
+    ----------
+    folder
+        Of the files.
+    purge_step
+        Points of earlier files from this step on are discarded by TensorBoard; None keeps all.
     """
 
-    def __init__(self, folder: Path, purge_from: int | None) -> None:
-        self._stem = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        self._number = 0
-        self._file: IO[bytes] | None = None
-        with _writes(self._stem):
-            self._open()
-            if purge_from is not None:  # points of earlier files from this step on are discarded
-                start = SessionLog(status=SessionLog.START)
-                self._write(Event(wall_time=time.time(), step=purge_from, session_log=start))
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        self._folder = folder
+        _hide_failed_event_writes()
+        with _writes(folder / "events.out.tfevents"):
+            self._writer: SummaryWriter | None = SummaryWriter(str(folder), purge_step=purge_step)
 
     def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
-        points = [
-            Summary.Value(tag=f"{phase}/{name}", simple_value=float(value))
-            for name, value in row.items()
-            if name != "update" and isinstance(value, float | int)
-        ]
-        if points:
-            self._store(Event(wall_time=time.time(), step=step, summary=Summary(value=points)))
+        """The numbers of a row of metrics, each as a curve ``phase/name``."""
+        numbers = {name: float(value) for name, value in row.items() if isinstance(value, float | int)}
+        numbers.pop("update", None)
 
-    def tell(self, step: int, level: str, signal: str, message: str) -> None:
-        """A marker, as high as the level, and the words."""
-        text = Summary.Value(
-            tag=f"guard/{signal}",
-            metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
-            tensor=TensorProto(
-                dtype=DataType.DT_STRING,
-                string_val=[f"{level}: {message}".encode()],
-                tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
-            ),
-        )
-        marker = Summary.Value(tag=f"guard_events/{signal}", simple_value=float(1 + LEVELS.index(level)))
-        self._store(Event(wall_time=time.time(), step=step, summary=Summary(value=[marker, text])))
+        def write(writer: SummaryWriter) -> None:
+            for name, value in numbers.items():
+                writer.add_scalar(f"{phase}/{name}", value, step)
 
-    def _store(self, event: Any) -> None:
+        self._write(write)
+
+    def add_event(self, step: int, level: str, signal: str, message: str) -> None:
+        """An event of the guard: a marker as high as its level, and its words."""
+        height = float(1 + LEVELS.index(level))
+        self._write(lambda writer: writer.add_scalar(f"guard_events/{signal}", height, step))
+        self._write(lambda writer: writer.add_text(f"guard/{signal}", f"{level}: {message}", step))
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(OSError):
+                writer.close()
+
+    def _write(self, add: Callable[[SummaryWriter], object]) -> None:
+        """Add points and flush them; a failure closes the file."""
         try:
-            if self._file is None:
-                self._open()
-            self._write(event)
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self._folder))
+            add(self._writer)
+            self._writer.flush()
         except OSError:
             self.close()
 
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):
-                file.close()
 
-    def _open(self) -> None:
-        while (path := self._stem.with_name(f"{self._stem.name}.{self._number}")).exists():
-            self._number += 1
-        self._file = path.open("xb")
-        self._records = RecordWriter(self._file)
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+def _hide_failed_event_writes() -> None:
+    """Keep the thread of a SummaryWriter from printing a traceback for a failed write, which `flush` raises as well."""
+    shown = threading.excepthook
+    if getattr(shown, "hides_event_writes", False):
+        return
 
-    def _write(self, event: Any) -> None:
-        self._records.write(event.SerializeToString())
-        self._records.flush()
+    def show(failure: threading.ExceptHookArgs) -> None:
+        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
+            shown(failure)
+
+    show.hides_event_writes = True  # type: ignore[attr-defined]
+    threading.excepthook = show
 
 
 @contextmanager
