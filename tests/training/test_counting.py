@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import Config
+from finflow.config import Config, EnvConfig, EvaluationConfig, MarketConfig
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.results import ReportData
 from finflow.evaluation.statistics.readings_ledger import readings_of
-from finflow.strategies.classical import Momentum
+from finflow.strategies.classical import NAMED, Momentum, named_strategy
+from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.patient_equal_weight import PatientEqualWeight
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
 from finflow.training.judging import held_out
@@ -90,3 +92,12 @@ def test_a_rule_is_known_by_its_settings_and_a_users_own_by_its_source() -> None
     identities = {strategy_identity(one) for one in (Momentum(21), Momentum(5), Mine())}
     assert len(identities) == 3
     assert strategy_identity(Momentum(21)) in identities
+
+
+def test_moving_a_strategys_file_leaves_its_identity() -> None:
+    """Ledgers written before finflow's strategies lay in the files of today know them by these hashes."""
+    known = json.loads((Path(__file__).parent / "fixtures" / "strategy_identities.json").read_text())
+    own = {name: named_strategy(name, EvaluationConfig()) for name in NAMED}
+    own["equal-weight-patient"] = PatientEqualWeight()
+    own["optimal"] = optimum_of(MarketConfig(source="synthetic"), EnvConfig()).policy
+    assert {name: strategy_identity(one) for name, one in own.items()} == known

@@ -20,6 +20,20 @@ from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, 
 from finflow.evaluation.statistics.sharpe_tests import track_of
 from finflow.strategies.strategy import Strategy
 
+_FAMILIES = {
+    "classical": ("EqualWeight", "BuyAndHold", "SixtyForty"),
+    "fitted": (
+        *("InverseVolatility", "MinimumVariance", "MinimumCVaR", "MeanVariance", "RiskParity"),
+        *("MaximumDiversification", "HierarchicalRiskParity"),
+    ),
+    "signals": ("Momentum", "TimeSeriesMomentum", "LowVolatility"),
+    "online": ("ConstantRebalanced", "ExponentiatedGradient", "PassiveAggressiveMeanReversion", "MeanReversion"),
+    "patient": ("PatientEqualWeight",),
+    "optimal": ("OptimalPolicy",),
+}
+_NAMESPACE = {kind: f"finflow.strategies.{family}" for family, kinds in _FAMILIES.items() for kind in kinds}
+"""Class of finflow's own -> the name that ledgers have on file with it, wherever the class lies now."""
+
 
 def ledger_of(config: Config) -> Path:
     """Where the readings are kept: ``output.readings``, or a file in ``output.logs_dir``."""
@@ -36,13 +50,18 @@ def policy_identity(policy: ExpertPolicy) -> str:
 
 
 def strategy_identity(strategy: Strategy) -> str:
-    """SHA-256 of a rule: its name, kind and plain settings; of a user's own, its source as well."""
+    """SHA-256 of a rule: its name, class and plain settings; of a user's own, its source as well.
+
+    A rule of finflow's own has the same identity in whichever file its class lies: ledgers outlive files.
+    """
     kind = type(strategy)
+    own_rule = kind.__module__.partition(".")[0] == "finflow"
+    namespace = _NAMESPACE.get(kind.__qualname__, "finflow.strategies") if own_rule else kind.__module__
     own = getattr(strategy, "__dict__", {})
     settings = {name: value for name, value in own.items() if isinstance(value, bool | int | float | str | None)}
     digest = hashlib.sha256(b"strategy")
-    digest.update(json.dumps([strategy.name, kind.__module__, kind.__qualname__, settings], sort_keys=True).encode())
-    if kind.__module__.partition(".")[0] != "finflow":
+    digest.update(json.dumps([strategy.name, namespace, kind.__qualname__, settings], sort_keys=True).encode())
+    if not own_rule:
         try:
             digest.update(Path(inspect.getfile(kind)).read_bytes())
         except (OSError, TypeError):
