@@ -22,7 +22,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import sharpe, summarise
-from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.independent_trainings import train_all
 from finflow.experiments.jobs.protocols import plan_of
 from finflow.market.panel import BARS_PER_YEAR

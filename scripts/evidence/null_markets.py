@@ -28,9 +28,9 @@ from finflow.env.decision_process import DecisionProcess, equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import path_metrics as paths
-from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
 from finflow.files import append_line, write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
@@ -326,7 +326,7 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 
 def _resampled_sharpe(run: Backtest, draws: significance.Draws) -> FloatArray:
-    return paths.sharpe((run.returns - run.cash_returns)[draws])
+    return metrics.sharpe((run.returns - run.cash_returns)[draws])
 
 
 def _train_in_full(config: Config) -> Path:

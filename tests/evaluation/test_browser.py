@@ -26,8 +26,8 @@ from finflow.evaluation.report import report
 from finflow.evaluation.report.report import ReportData, write_report
 from finflow.evaluation.statistics.bootstrap import Interval
 from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
-from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.seed_statistics import Estimate
+from finflow.evaluation.statistics.run_statistics import Estimate
+from finflow.evaluation.statistics.significance_tests import Resampling
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PHONE, DESK, PAPER = 360, 1280, 718  # CSS pixels; A4 less margins of 1 cm is 718

@@ -11,8 +11,8 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
-from finflow.evaluation.statistics.data_snooping import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Resampling
 
 DAYS = 800
 RESAMPLING = Resampling(300, 21, 0)

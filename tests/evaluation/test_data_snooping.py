@@ -8,7 +8,7 @@ from arch.bootstrap import SPA, StepM
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics.data_snooping import Resampling, superior_ability, superior_strategies
+from finflow.evaluation.statistics.significance_tests import Resampling, superior_ability, superior_strategies
 
 SETTINGS = Resampling(samples=400, block_length=5, seed=3)
 

@@ -106,9 +106,10 @@ def test_without_risk_there_is_no_ratio(value: float) -> None:
     assert math.isnan(metrics.calmar(np.abs(flat)))
 
 
-def test_a_table_in_place_of_a_series_is_refused() -> None:
-    with pytest.raises(ValueError, match="steps"):
-        metrics.sharpe(np.zeros((2, 3)))
+@pytest.mark.parametrize("metric", OF_RETURNS)
+def test_each_of_several_series_is_worth_what_it_is_alone(metric: Callable[..., np.ndarray]) -> None:
+    several = 0.01 * np.random.default_rng(0).standard_normal((3, 2, 40))
+    assert np.array_equal(metric(several), [[metric(series) for series in pair] for pair in several])
 
 
 @given(SERIES)

@@ -11,7 +11,7 @@ from finflow.config.schema import OBJECTIVES
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.objective_values import aggregated, measured
-from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance_tests import track_of
 
 
 def backtest(returns: np.ndarray) -> Backtest:

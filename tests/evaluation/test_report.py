@@ -26,7 +26,7 @@ from finflow.evaluation.report.results import Results, as_json, judge
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.evaluation.statistics.verdict import Reason
 
 STYLE = Path(page.__file__).parent / "templates" / "style.css"

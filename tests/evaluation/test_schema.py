@@ -23,7 +23,7 @@ from finflow.evaluation.multi_run.fold_paths import Judged, Paths
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
-from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.market.splits import Split
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics import seed_statistics as seeds
+from finflow.evaluation.statistics import run_statistics as seeds
 
 
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:

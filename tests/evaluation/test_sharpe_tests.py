@@ -22,7 +22,7 @@ import quantstats.stats as qs
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.sharpe_tests import Track, expected_maximum, track_of
+from finflow.evaluation.statistics.significance_tests import Track, expected_maximum, track_of
 
 FUND = 1.585 / math.sqrt(12.0)  # a month
 

@@ -12,7 +12,6 @@ from arch.bootstrap import StationaryBootstrap
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics import path_metrics as paths
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
 
 
@@ -60,7 +59,7 @@ def test_the_interval_is_archs_percentile_interval(backtest: Callable[..., Backt
     run = backtest("x")
     excess = run.returns - run.cash_returns
     theirs = StationaryBootstrap(21, excess, seed=np.random.default_rng(5)).conf_int(
-        lambda x: float(paths.sharpe(x)), reps=400, method="percentile", size=0.9
+        lambda x: float(metrics.sharpe(x)), reps=400, method="percentile", size=0.9
     )
     draws = significance.draw_days(len(excess), 400, 21, seed=5)
     ours = significance.interval(significance.resample(run, draws, 0.05)["sharpe"], 0.9)
@@ -80,7 +79,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     covered = 0
     for world in range(worlds):
         returns = np.random.default_rng(world).normal(mean, deviation, days)
-        bounds = significance.interval(paths.sharpe(returns[draws]), 0.9)
+        bounds = significance.interval(metrics.sharpe(returns[draws]), 0.9)
         covered += bounds.low <= truth <= bounds.high
     assert 0.80 <= covered / worlds <= 0.97
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import path_metrics as paths
-from finflow.evaluation.statistics.data_snooping import Resampling
+from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance_tests import Resampling, track_of
 from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
 
 SETTINGS = Resampling(samples=400, block_length=10, seed=0)
@@ -27,7 +26,7 @@ def made(edge: float, days: int = 1000, extra: float = 0.003, seed: int = 0) -> 
 
 def judged(own: np.ndarray, baseline: np.ndarray, tries: Tries | None = None, **named: object) -> Verdict:
     draws = significance.draw_days(len(own), SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
-    differences = paths.sharpe(own[draws]) - paths.sharpe(baseline[draws])
+    differences = metrics.sharpe(own[draws]) - metrics.sharpe(baseline[draws])
     return reach_verdict(own, baseline, differences, tries or Tries(), SETTINGS, **named)
 
 
@@ -66,13 +65,13 @@ def test_what_only_trades_less_than_daily_equal_weight_is_no_yes() -> None:
     rng = np.random.default_rng(8)
     cheap = own + rng.normal(0.0, 0.002, 1000) - 1e-5
     draws = significance.draw_days(1000, SETTINGS.samples, SETTINGS.block_length, SETTINGS.seed)
-    rival = Rival(cheap, paths.sharpe(own[draws]) - paths.sharpe(cheap[draws]))
+    rival = Rival(cheap, metrics.sharpe(own[draws]) - metrics.sharpe(cheap[draws]))
     verdict = judged(own, baseline, patient=rival)
     assert verdict.answer == "not shown"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True, False]
     assert "Against equal weight that is restored once a month, too: Deflated" in verdict.reasons[3].said
     assert verdict.dsr == judged(own, baseline).dsr
-    poor = Rival(baseline, paths.sharpe(own[draws]) - paths.sharpe(baseline[draws]))
+    poor = Rival(baseline, metrics.sharpe(own[draws]) - metrics.sharpe(baseline[draws]))
     assert judged(own, baseline, patient=poor).answer == "yes"
     assert "all three hold" in judged(own, baseline, patient=poor).reasons[3].said
 

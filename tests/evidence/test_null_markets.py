@@ -10,7 +10,7 @@ import pytest
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.statistics import path_metrics as paths
+from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import BuyAndHold, Momentum
@@ -56,7 +56,7 @@ def test_the_planted_edge_is_of_the_size_that_is_stated(embedded: MarketPanel, b
     for edge in (0.0, 1.5):
         close = permuted_panel(embedded, bars, seed=3, edge=edge).close
         returns = close[1:] / close[:-1] - 1.0
-        found.append(float(paths.sharpe(returns[:, :10].mean(axis=1) - returns.mean(axis=1))))
+        found.append(float(metrics.sharpe(returns[:, :10].mean(axis=1) - returns.mean(axis=1))))
     assert found[1] - found[0] == pytest.approx(1.5, abs=1e-9)
 
 

@@ -16,7 +16,7 @@ import yaml
 from finflow.cli import main
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
-from finflow.evaluation.statistics.seed_statistics import interquartile_mean, probability_of_improvement
+from finflow.evaluation.statistics.run_statistics import interquartile_mean, probability_of_improvement
 from finflow.experiments.jobs.run_comparison import compare_runs
 
 DAYS = 300

@@ -13,7 +13,7 @@ import pandas as pd
 
 from finflow.evaluation.report.drawing import BLUE, GREEN, PURPLE, Rendered, render
 from finflow.evaluation.report.section import Cell, Row, Section, Table
-from finflow.evaluation.statistics.path_metrics import Array
+from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -118,7 +118,7 @@ def _even(
 
 
 def _sharpe(run: Backtest) -> float:
-    return metrics.sharpe(run.returns, run.cash_returns)
+    return float(metrics.sharpe(run.returns, run.cash_returns))
 
 
 def _capital(field: Field, numbers: dict[str, object]) -> list[Sentence]:

@@ -23,7 +23,7 @@ from finflow.evaluation.report.drawing import (
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.results import BASELINE, json_text
 from finflow.evaluation.report.section import DASH, Cell, Finding, Row, Section, Table, render_page
-from finflow.evaluation.statistics.seed_statistics import Estimate
+from finflow.evaluation.statistics.run_statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,15 @@ import numpy as np
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
-from finflow.evaluation.statistics.run_spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
-from finflow.evaluation.statistics.seed_statistics import improvement_estimate
+from finflow.evaluation.statistics.run_statistics import (
+    HEADS,
+    cells_of,
+    distribution,
+    figures_of,
+    improvement_estimate,
+    sharpe_of,
+    spread_table,
+)
 
 __all__ = ["section"]
 

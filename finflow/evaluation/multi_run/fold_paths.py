@@ -21,10 +21,15 @@ from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, date_axis, 
 from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.report_statistics import cscv_of
-from finflow.evaluation.statistics.run_spread import HEADS, cells_of, distribution, figures_of, sharpe_of, spread_table
-from finflow.evaluation.statistics.seed_statistics import (
+from finflow.evaluation.statistics.run_statistics import (
+    HEADS,
+    cells_of,
+    distribution,
+    figures_of,
     improvement_estimate,
     probability_of_improvement,
+    sharpe_of,
+    spread_table,
 )
 
 if TYPE_CHECKING:

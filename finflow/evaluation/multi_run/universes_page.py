@@ -13,8 +13,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.report.page import verdicts_of_several
 from finflow.evaluation.report.results import BASELINE, json_text
 from finflow.evaluation.report.section import Cell, Finding, Row, Section, Table, plain, render_page
-from finflow.evaluation.statistics.run_spread import DIFFERENCE
-from finflow.evaluation.statistics.seed_statistics import improvement_estimate, interquartile_estimate
+from finflow.evaluation.statistics.run_statistics import DIFFERENCE, improvement_estimate, interquartile_estimate
 
 __all__ = ["Made", "Universe", "make"]
 

@@ -24,7 +24,7 @@ from finflow.evaluation.report.drawing import (
     render,
     thinned,
 )
-from finflow.evaluation.statistics.path_metrics import Array
+from finflow.evaluation.statistics.metrics import Array
 from finflow.strategies.behaviour import FAMILIES
 
 if TYPE_CHECKING:

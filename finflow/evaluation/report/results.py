@@ -16,9 +16,9 @@ from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
-from finflow.evaluation.statistics.data_snooping import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import Evidence, evidence_table, gather_evidence, track_table
+from finflow.evaluation.statistics.significance_tests import Resampling
 
 BASELINE = "equal-weight"
 CASH = "cash"

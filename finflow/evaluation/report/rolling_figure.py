@@ -9,8 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, date_axis, legend_of_figure, percent_axis, render
-from finflow.evaluation.statistics import path_metrics as paths
-from finflow.evaluation.statistics.path_metrics import Array
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,12 +20,14 @@ DAYS = 126  # half a year
 
 def rolling_sharpe(run: Backtest, days: int = DAYS) -> Array:
     """Sharpe ratio of the last ``days`` returns in excess of cash, (steps - days + 1,)."""
-    return paths.sharpe(sliding_window_view(run.returns - run.cash_returns, days))
+    ratios: Array = metrics.sharpe(sliding_window_view(run.returns - run.cash_returns, days))
+    return ratios
 
 
 def rolling_volatility(run: Backtest, days: int = DAYS) -> Array:
     """Volatility of the last ``days`` returns, a year, (steps - days + 1,)."""
-    return paths.annual_volatility(sliding_window_view(run.returns, days))
+    deviations: Array = metrics.annual_volatility(sliding_window_view(run.returns, days))
+    return deviations
 
 
 def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:

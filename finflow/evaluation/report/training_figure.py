@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.evaluation.report.drawing import BLUE, GREEN, PURPLE, Rendered, render, thinned
-from finflow.evaluation.statistics.path_metrics import Array
+from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from finflow.errors import EvidenceError
-from finflow.evaluation.statistics.sharpe_tests import check_returns
+from finflow.evaluation.statistics.significance_tests import check_returns
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
 FEWEST_DAYS = 4  # in a block

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.statistics import path_metrics as paths
-from finflow.evaluation.statistics.path_metrics import Array
+from finflow.evaluation.statistics.metrics import Array, sharpe, summarise
 
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
 _CHUNK = 128  # resamples evaluated at once: what a second-level cache holds
@@ -117,26 +116,9 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]
     dict of float64 (samples,)
         Under the keys of `metrics.summarise`.
     """
-    excess = backtest.returns - backtest.cash_returns
-    parts: dict[str, list[Array]] = {}
-    for start in range(0, max(len(draws), 1), _CHUNK):
-        days = draws[start : start + _CHUNK]
-        returns, over_cash = backtest.returns[days], excess[days]
-        annual, deepest = paths.annual_return(returns), paths.max_drawdown(returns)
-        chunk = {
-            "annual_return": annual,
-            "annual_volatility": paths.annual_volatility(returns),
-            "sharpe": paths.sharpe(over_cash),
-            "sortino": paths.sortino(over_cash),
-            "calmar": paths.calmar_of(annual, deepest),
-            "max_drawdown": deepest,
-            "cvar": paths.cvar(returns, alpha),
-            "annual_turnover": paths.annual_sum(backtest.turnover[days]),
-            "annual_cost": paths.annual_sum(backtest.costs[days]),
-        }
-        for key, values in chunk.items():
-            parts.setdefault(key, []).append(values)
-    return {key: np.concatenate(values) for key, values in parts.items()}
+    starts = range(0, max(len(draws), 1), _CHUNK)
+    parts = [summarise(backtest, alpha, draws[start : start + _CHUNK]) for start in starts]
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def interval(values: Array, confidence: float) -> Interval:
@@ -168,7 +150,7 @@ def sharpe_difference(
     """
     if not np.array_equal(first.dates, second.dates):
         raise ValueError(f"{first.name} and {second.name} cover different days: a difference needs the same ones")
-    value = paths.sharpe(first.returns - first.cash_returns) - paths.sharpe(second.returns - second.cash_returns)
+    value = sharpe(first.returns, first.cash_returns) - sharpe(second.returns, second.cash_returns)
     differences = resampled_first - resampled_second
     bounds = interval(differences, confidence)
-    return SharpeDifference(float(value), bounds, float(np.mean(differences > 0.0)) if bounds.defined else NAN)
+    return SharpeDifference(value, bounds, float(np.mean(differences > 0.0)) if bounds.defined else NAN)

@@ -18,10 +18,10 @@ from finflow.evaluation.report.drawing import MINUS, Rendered
 from finflow.evaluation.report.overfitting_figure import overfitting_histogram
 from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain
 from finflow.evaluation.statistics import bootstrap as significance
-from finflow.evaluation.statistics import path_metrics as paths
+from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
-from finflow.evaluation.statistics.data_snooping import Resampling
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
 
 __all__ = ["Best", "Choice", "Daily", "choice_section", "judge_best", "judge_choice"]
@@ -112,7 +112,7 @@ def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resamplin
     resampling
         Of SPA and of the paired intervals.
     """
-    sharpes = {name: float(paths.sharpe(one.returns - one.cash)) for name, one in choices.items()}
+    sharpes = {name: float(metrics.sharpe(one.returns, one.cash)) for name, one in choices.items()}
     best = max(sharpes, key=lambda name: (np.nan_to_num(sharpes[name], nan=-np.inf), name))
     chosen = choices[best]
     others = {name: one for name, one in choices.items() if name != best}
@@ -123,7 +123,8 @@ def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resamplin
     )
     draws = significance.draw_days(len(chosen.returns), resampling.samples, resampling.block_length, resampling.seed)
     own, base, seldom = (
-        paths.sharpe((returns - chosen.cash)[draws]) for returns in (chosen.returns, chosen.baseline, chosen.patient)
+        metrics.sharpe(returns[draws], chosen.cash[draws])
+        for returns in (chosen.returns, chosen.baseline, chosen.patient)
     )
     verdict = reach_verdict(
         chosen.returns,

@@ -1,8 +1,9 @@
-"""What a series of daily returns was worth.
+"""Metrics of daily returns: of one series, or of thousands of resampled ones at once.
 
-Every function is pure and takes daily simple returns, net of costs, as fractions (0.01 is 1 %), shape (steps,), with
-252 days to a year. The rules for bad input are the same everywhere: an empty series, or one with a NaN anywhere,
-gives NaN, because a gap is a fault that must not vanish in a mean. What else is undefined is said at each function.
+Every function is pure and takes daily simple returns, net of costs, as fractions (0.01 is 1 %), shape (..., steps),
+with 252 days to a year. It gives a float for one series (steps,), and an array (...) for several. The rules for bad
+input are the same everywhere: an empty series, or one with a NaN anywhere, gives NaN, because a gap is a fault that
+must not vanish in a mean. What else is undefined is said at each function.
 
 Agreement with quantstats 0.0.86 (held by tests, to 1e-10): `annual_return` is its `cagr`, `annual_volatility` its
 `volatility`, `sharpe` and `sortino` its functions of that name, `max_drawdown` and `calmar` too. Four differences:
@@ -18,78 +19,115 @@ Agreement with quantstats 0.0.86 (held by tests, to 1e-10): `annual_return` is i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.statistics import path_metrics as paths
+from finflow.market.panel import BARS_PER_YEAR
 
-if TYPE_CHECKING:
-    from finflow.evaluation.statistics.path_metrics import Array
+FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk
+
+Array = NDArray[np.float64]
+P = ParamSpec("P")
 
 
-def annual_return(returns: ArrayLike) -> float:
+def _metric(formula: Callable[Concatenate[Array, P], Array]) -> Callable[Concatenate[ArrayLike, P], Any]:
+    """A formula along the last axis, NaN for empty series, as a float where there is one series alone."""
+
+    @wraps(formula)
+    def along(series: ArrayLike, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        values = np.asarray(series, dtype=np.float64)
+        if values.shape[-1] == 0:
+            result = np.full(values.shape[:-1], np.nan)
+        else:
+            result = np.asarray(formula(values, *args, **kwargs))
+        return result if result.ndim else float(result)
+
+    return along
+
+
+@_metric
+def annual_return(returns: Array) -> Array:
     """Geometric mean return, a year: prod(1 + r)^(252 / n) - 1.
 
     A fraction a year; -1 after ruin (a return of -1). NaN where a return is under -1.
     Source: Bacon, Practical Portfolio Performance Measurement and Attribution (2008), chapter 2.
     """
-    return float(paths.annual_return(_series(returns)))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.asarray(np.expm1(BARS_PER_YEAR * np.log1p(returns).mean(axis=-1)))
 
 
-def annual_volatility(returns: ArrayLike) -> float:
+@_metric
+def annual_volatility(returns: Array) -> Array:
     """Standard deviation of daily returns (n - 1 below) times sqrt(252).
 
     A fraction a year. 0 for a constant series; NaN for fewer than two returns.
     """
-    return float(paths.annual_volatility(_series(returns)))
+    return np.asarray(np.sqrt(float(BARS_PER_YEAR)) * _deviation(returns))
 
 
-def sharpe(returns: ArrayLike, cash_returns: ArrayLike = 0.0) -> float:
+@_metric
+def sharpe(returns: Array, cash_returns: ArrayLike = 0.0) -> Array:
     """Sharpe ratio: sqrt(252) * mean(x) / s(x), with x = r - cash and s the deviation with n - 1.
 
     No unit, annualised. NaN for fewer than two returns, and where s(x) is at most 1e-12, as for a portfolio that is
     all cash: without risk there is no ratio.
     Source: Sharpe, The Sharpe Ratio, Journal of Portfolio Management 21 (1994).
     """
-    return float(paths.sharpe(_series(returns) - np.asarray(cash_returns, dtype=np.float64)))
+    excess = returns - np.asarray(cash_returns, dtype=np.float64)
+    return _ratio(excess, _deviation(excess))
 
 
-def sortino(returns: ArrayLike, cash_returns: ArrayLike = 0.0) -> float:
+@_metric
+def sortino(returns: Array, cash_returns: ArrayLike = 0.0) -> Array:
     """Sortino ratio: sqrt(252) * mean(x) / sqrt(mean(min(x, 0)^2)), with x = r - cash.
 
     No unit, annualised; the mean below runs over all days, not only the losing ones. NaN where no day lost.
     Source: Sortino and Price, Performance Measurement in a Downside Risk Framework, Journal of Investing 3 (1994).
     """
-    return float(paths.sortino(_series(returns) - np.asarray(cash_returns, dtype=np.float64)))
+    excess = returns - np.asarray(cash_returns, dtype=np.float64)
+    return _ratio(excess, np.sqrt(np.mean(np.square(np.minimum(excess, 0.0)), axis=-1)))
 
 
 def drawdown_series(returns: ArrayLike) -> Array:
     """Loss from the highest wealth so far, the start included: W_t / max(1, max_{s <= t} W_s) - 1.
 
-    Fractions in [-1, 0], shape (steps,). Empty for an empty series; NaN from the first NaN on.
+    Fractions in [-1, 0], shape (..., steps). Empty for an empty series; NaN from the first NaN on.
     """
-    return paths.drawdowns(_series(returns))
+    wealth = np.cumprod(1.0 + np.asarray(returns, dtype=np.float64), axis=-1)
+    peaks = np.maximum(np.maximum.accumulate(wealth, axis=-1), 1.0)
+    return np.asarray(wealth / peaks - 1.0)
 
 
-def max_drawdown(returns: ArrayLike) -> float:
+@_metric
+def max_drawdown(returns: Array) -> Array:
     """The lowest value of `drawdown_series`: a fraction in [-1, 0], 0 where wealth never fell."""
-    return float(paths.max_drawdown(_series(returns)))
+    return np.asarray(drawdown_series(returns).min(axis=-1))
 
 
-def calmar(returns: ArrayLike) -> float:
+@_metric
+def calmar(returns: Array) -> Array:
     """Annual return over the depth of the maximum drawdown, over the whole window.
 
     No unit. NaN where wealth never fell.
     Source: Young, Calmar Ratio: A Smoother Tool, Futures 20 (1991); he takes the last three years, we the window.
     """
-    return float(paths.calmar(_series(returns)))
+    return calmar_of(annual_return(returns), max_drawdown(returns))
 
 
-def cvar(returns: ArrayLike, alpha: float = 0.05) -> float:
+def calmar_of(annual: ArrayLike, deepest: ArrayLike) -> Array:
+    """`calmar` from its two parts, where both are at hand."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.less(deepest, 0.0), np.divide(annual, np.abs(deepest)), np.nan)
+
+
+@_metric
+def cvar(returns: Array, alpha: float = 0.05) -> Array:
     """Conditional value at risk: the mean of the worst `alpha` share of daily returns.
 
     With k = alpha * n and the returns in ascending order: (sum of the first floor(k) + (k - floor(k)) * the next) / k,
@@ -100,20 +138,29 @@ def cvar(returns: ArrayLike, alpha: float = 0.05) -> float:
     """
     if not 0.0 < alpha <= 1.0:
         raise ValueError(f"alpha must be in (0, 1], got {alpha}")
-    return float(paths.cvar(_series(returns), alpha))
+    steps = returns.shape[-1]
+    share = alpha * steps
+    whole = min(int(share), steps - 1)
+    ordered = np.partition(returns, whole, axis=-1)
+    worst = ordered[..., :whole].sum(axis=-1) + (share - whole) * ordered[..., whole]
+    if share < 1.0:
+        worst, share = ordered[..., 0], 1.0
+    return np.where(np.isnan(returns).any(axis=-1), np.nan, worst / share)
 
 
-def annual_turnover(turnover: ArrayLike) -> float:
+@_metric
+def annual_turnover(turnover: Array) -> Array:
     """Mean daily turnover times 252: how many times a year the whole portfolio is replaced.
 
     Of half-sums of absolute trades, cash among the assets; the first purchase out of cash counts as one.
     """
-    return float(paths.annual_sum(_series(turnover)))
+    return np.asarray(BARS_PER_YEAR * turnover.mean(axis=-1))
 
 
-def annual_cost(costs: ArrayLike) -> float:
+@_metric
+def annual_cost(costs: Array) -> Array:
     """Mean daily cost times 252, as a fraction of wealth a year; the first purchase is among it."""
-    return float(paths.annual_sum(_series(costs)))
+    return np.asarray(BARS_PER_YEAR * costs.mean(axis=-1))
 
 
 def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.DataFrame:
@@ -132,7 +179,7 @@ def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.Dat
         One row a year (index "year"), columns 1 to 12 and "year", the return of the year as far as the window covers
         it. NaN in months outside the window.
     """
-    series = pd.Series(_series(returns), index=pd.DatetimeIndex(dates))
+    series = pd.Series(np.asarray(returns, dtype=np.float64), index=pd.DatetimeIndex(dates))
     growth = series + 1.0
     index = pd.DatetimeIndex(growth.index)
     monthly = growth.groupby([index.year, index.month]).prod(skipna=False) - 1.0
@@ -143,24 +190,41 @@ def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.Dat
     return table
 
 
-def summarise(backtest: Backtest, alpha: float = 0.05) -> dict[str, float]:
-    """Every metric of this module for one backtest, under the keys that `metrics.json` uses."""
-    returns, cash = backtest.returns, backtest.cash_returns
+def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] | None = None) -> dict[str, Any]:
+    """Every metric of a backtest, under the keys that `metrics.json` uses.
+
+    Parameters
+    ----------
+    backtest : Backtest
+    alpha : float
+        Level of the CVaR.
+    days : int64 (..., steps), optional
+        Days of each of several resamples of it, for an array of each metric; the days as they were when left out.
+    """
+    chosen: Any = slice(None) if days is None else days
+    returns, cash = backtest.returns[chosen], backtest.cash_returns[chosen]
+    annual, deepest = annual_return(returns), max_drawdown(returns)
+    ratio = calmar_of(annual, deepest)
     return {
-        "annual_return": annual_return(returns),
+        "annual_return": annual,
         "annual_volatility": annual_volatility(returns),
         "sharpe": sharpe(returns, cash),
         "sortino": sortino(returns, cash),
-        "calmar": calmar(returns),
-        "max_drawdown": max_drawdown(returns),
+        "calmar": ratio if ratio.ndim else float(ratio),
+        "max_drawdown": deepest,
         "cvar": cvar(returns, alpha),
-        "annual_turnover": annual_turnover(backtest.turnover),
-        "annual_cost": annual_cost(backtest.costs),
+        "annual_turnover": annual_turnover(backtest.turnover[chosen]),
+        "annual_cost": annual_cost(backtest.costs[chosen]),
     }
 
 
-def _series(values: ArrayLike) -> Array:
-    series = np.asarray(values, dtype=np.float64)
-    if series.ndim != 1:
-        raise ValueError(f"expected one series of shape (steps,), got shape {series.shape}")
-    return series
+def _deviation(values: Array) -> Array:
+    if values.shape[-1] < 2:
+        return np.full(values.shape[:-1], np.nan)
+    return np.asarray(values.std(axis=-1, ddof=1))
+
+
+def _ratio(excess: Array, risk: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.sqrt(float(BARS_PER_YEAR)) * excess.mean(axis=-1) / risk
+    return np.where(risk > FLAT, ratio, np.nan)

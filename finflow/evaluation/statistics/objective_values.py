@@ -10,7 +10,7 @@ import numpy as np
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.metrics import summarise
-from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance_tests import track_of
 
 __all__ = ["aggregated", "measured"]
 

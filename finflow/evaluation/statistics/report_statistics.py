@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
-from finflow.evaluation.statistics.data_snooping import Resampling, superior_strategies
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.sharpe_tests import Track, track_of
+from finflow.evaluation.statistics.significance_tests import Resampling, Track, superior_strategies, track_of
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, Verdict, reach_verdict
 from finflow.market.panel import BARS_PER_YEAR
 

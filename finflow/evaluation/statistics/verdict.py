@@ -29,9 +29,16 @@ from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.statistics.bootstrap import Interval, interval
-from finflow.evaluation.statistics.data_snooping import Resampling, Superiority, superior_ability, superior_strategies
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.sharpe_tests import Track, expected_maximum, track_of
+from finflow.evaluation.statistics.significance_tests import (
+    Resampling,
+    Superiority,
+    Track,
+    expected_maximum,
+    superior_ability,
+    superior_strategies,
+    track_of,
+)
 
 CONFIDENCE = 0.95
 SIZE = 0.05

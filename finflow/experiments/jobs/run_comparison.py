@@ -20,8 +20,8 @@ from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seed
 from finflow.evaluation.report.results import BASELINE, CASH
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.configuration_choice import Choice, Daily, choice_section, judge_best, judge_choice
-from finflow.evaluation.statistics.data_snooping import Resampling
-from finflow.evaluation.statistics.seed_statistics import improvement_estimate, interquartile_estimate
+from finflow.evaluation.statistics.run_statistics import improvement_estimate, interquartile_estimate
+from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.strategies.patient_equal_weight import PATIENT
 from finflow.training.checkpoints.checkpoint_reader import flatten

@@ -17,7 +17,7 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.readings_ledger import FILE, Reading, Tries, readings_of, record, tries_of
-from finflow.evaluation.statistics.sharpe_tests import track_of
+from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.strategies.strategy import Strategy
 
 _FAMILIES = {
