@@ -151,9 +151,6 @@ def expected_maximum(tries: int, variance: float) -> float:
     return math.sqrt(variance) * float((1.0 - np.euler_gamma) * high + np.euler_gamma * higher)
 
 
-Array = NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class Superiority:
     """p-values of the SPA test, in [0, 1], by what is done about strategies that are clearly worse.
