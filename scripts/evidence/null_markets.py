@@ -326,7 +326,8 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
 
 def _resampled_sharpe(run: Backtest, draws: significance.Draws) -> FloatArray:
-    return metrics.sharpe((run.returns - run.cash_returns)[draws])
+    ratios: NDArray[np.float64] = metrics.sharpe((run.returns - run.cash_returns)[draws])
+    return ratios
 
 
 def _train_in_full(config: Config) -> Path:
