@@ -36,7 +36,6 @@ KNOWN_CYCLES = {
     frozenset({"finflow.env.decision_process", "finflow.env.episode_worlds"}),
     ENGINES,
     frozenset({"finflow.training.audit.audit_subjects", "finflow.training.audit.recorded_strategies"}),
-    frozenset(f"finflow.training.phases.{name}" for name in ("generalisation_measure", "run_guard", "training_run")),
 }
 #: Those of them that are left without the imports for type checkers alone.
 KNOWN_CYCLES_WHEN_RUN = {

@@ -1,7 +1,7 @@
-"""Going back to a healthy state: snapshots in memory, and a ladder that ends.
+"""Rollback to a healthy state: snapshots in memory, and the responses to alarms in their order.
 
-Skip the step, lower the learning rate, go back to the last healthy snapshot, to older ones, stop. A snapshot is
-healthy after a probation without an alarm; the one that a phase begins with is healthy at once, being all there is.
+Skip the step, lower the learning rate, go back to the last healthy snapshot, to older ones, stop. A snapshot is healthy
+after a probation without an alarm; the first of a phase is healthy at once.
 """
 
 from __future__ import annotations
@@ -9,22 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any, Self
 
 from torch import Tensor
 
-from finflow.config import Config, RollbackConfig
-from finflow.guard.signals import RobustWindow
+from finflow.config import Config, GuardConfig, RollbackConfig
+from finflow.guard.signals import Event, RollbackTriggers
+from finflow.guard.stability import StabilityMonitor
+from finflow.guard.state_capture import without_prefix
 
 LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
-LEAST_LOOKS = 5  # before losses and rewards are compared with their own past
-USUAL_SPREAD = 6.0  # deviations that are usual
-LEAST_LOSS = 0.5  # a loss is never said to have risen that is not over a multiple of it
-LOOKS_IN_A_ROW = 2
-KL_RISE = 6.0  # times the farthest it usually is: a policy that learns does move, and by leaps
-KL_WINDOWS = 5  # looks that its usual is known from, in multiples of a window
-UNKNOWN_KL = 100.0  # times the threshold, while it is not known how fast this training moves the policy
-REWARD_WINDOWS = 10  # rewards are noise for the most part: their usual spread is known from more looks
 
 
 @dataclass
@@ -38,7 +33,7 @@ class Snapshot:
     tensors, state
         Of ``guard.capture``.
     score : float or None
-        Mean reward, or whatever tells the best: more is better.
+        Mean reward, or another figure of which more is better.
     healthy : bool
     """
 
@@ -50,7 +45,7 @@ class Snapshot:
 
 
 class RollbackManager:
-    """Keeps snapshots, says when to go back, and where to.
+    """Snapshots of a training, and the responses to its alarms.
 
     Parameters
     ----------
@@ -73,40 +68,30 @@ class RollbackManager:
         self.config = config or RollbackConfig()
         self.snapshots: list[Snapshot] = []
         self.best: Snapshot | None = None
-        size = self.config.metric_window_size
-        self.windows = {name: RobustWindow(size, min(LEAST_LOOKS, size), renew=1) for name in ("critic", "actor")}
-        self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
-        self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
-        self.suspects: dict[str, int] = {}
-        self.rollback_count = 0
-        self.phase_rollbacks = 0
-        self.retries = 0
+        self.triggers = RollbackTriggers(self.config)
+        self.rollback_count = self.phase_rollbacks = self.retries = self.last_alarm = self.saved = 0
         self.last_rollback_step: int | None = None
-        self.last_alarm = 0
-        self.lowered = False
-        self.share = 1.0
-        self.saved = 0
+        self.lowered, self.share = False, 1.0
 
     @classmethod
     def preset(cls, name: str) -> Self:
-        """One with the values of a preset, ``default``, ``conservative`` or ``aggressive``."""
+        """Make a manager with the values of a preset: ``default``, ``conservative`` or ``aggressive``."""
         return cls(RollbackConfig.model_validate({"preset": name}))
 
     def begin_phase(self, update: int) -> None:
-        """Another phase learns other things: what was saved and what was usual is of no use to it."""
-        self.snapshots, self.best, self.suspects = [], None, {}
-        for window in self.windows.values():
-            window.clear()
+        """Forget snapshots and usual values: they belong to another phase."""
+        self.snapshots, self.best = [], None
+        self.triggers.clear()
         self.phase_rollbacks = self.retries = 0
         self.share, self.lowered, self.last_alarm = 1.0, False, update
 
     def settle(self) -> None:
-        """The policy begins to move, or does so in another way: how fast is to be seen."""
-        self.windows["kl"].clear()
-        self.windows["actor"].clear()
+        """Forget how fast the policy moves: from here on it does so in another way."""
+        self.triggers.windows["kl"].clear()
+        self.triggers.windows["actor"].clear()
 
     def due(self, phase_update: int) -> bool:
-        """Whether a snapshot is to be taken after so many updates of a phase."""
+        """Return True where a snapshot is due after so many updates of a phase."""
         return phase_update % self.config.save_interval == 0
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], score: float | None = None) -> None:
@@ -118,12 +103,12 @@ class RollbackManager:
             self.snapshots.pop(0 if any(one.healthy for one in self.snapshots[1:]) else 1)
 
     def advance(self, step: int, alarmed: bool) -> bool:
-        """Pass judgement on the snapshots after an update.
+        """End probations, or discard the snapshots on probation after an alarm.
 
         Returns
         -------
         bool
-            Whether learning rates grew back a step.
+            True where learning rates were raised by a step again.
         """
         if alarmed:
             self.last_alarm = step
@@ -160,71 +145,25 @@ class RollbackManager:
         reward : float, optional
             Mean reward of the agent's decisions since the last look.
         kl : float, optional
-            From the last healthy policy, in nats per free dimension. Held against the threshold, or against six times
+            From the last healthy policy, in nats per free dimension. Compared with the threshold, or with six times
             the farthest that is usual in this training where that is more.
 
         Returns
         -------
         should : bool
         reason : str
-            Empty where there is none. Each has to be seen twice in a row.
+            Empty where there is none. Each reason must hold at two looks in a row.
         """
-        reasons = [
-            self._suspect("critic", self._risen("critic", loss)),
-            self._suspect("actor", self._risen("actor", actor_loss)),
-            self._suspect("reward", self._dropped(reward)),
-            self._suspect("kl", self._far(kl)),
-        ]
-        for name, value in (("critic", loss), ("actor", actor_loss), ("reward", reward), ("kl", kl)):
-            if value is not None:
-                self.windows[name].add(value)
-        said = "; ".join(reason for reason in reasons if reason)
-        return bool(said), said
-
-    def _suspect(self, name: str, reason: str | None) -> str:
-        """The reason, once it was there several looks in a row; None is no look, empty is none."""
-        if reason is None:
-            return ""
-        self.suspects[name] = self.suspects.get(name, 0) + 1 if reason else 0
-        return reason if self.suspects[name] >= LOOKS_IN_A_ROW else ""
-
-    def _risen(self, name: str, loss: float | None) -> str | None:
-        if loss is None:
-            return None
-        window = self.windows[name]
-        usual = max(abs(window.centre), USUAL_SPREAD * window.spread, LEAST_LOSS)
-        limit = window.centre + (self.config.loss_spike - 1.0) * usual
-        if not window.ready or loss <= limit:
-            return ""
-        return f"the {name}'s loss rose to {loss:.4g}, the limit is {limit:.4g}"
-
-    def _dropped(self, reward: float | None) -> str | None:
-        if reward is None:
-            return None
-        window = self.windows["reward"]
-        allowed = max((1.0 - self.config.reward_drop) * abs(window.centre), USUAL_SPREAD * window.spread)
-        if not window.ready or reward >= window.centre - allowed:
-            return ""
-        return f"the mean reward fell to {reward:.4g}, the limit is {window.centre - allowed:.4g}"
-
-    def _far(self, kl: float | None) -> str | None:
-        if kl is None:
-            return None
-        window = self.windows["kl"]
-        usual = KL_RISE * max(window.values) if window.ready else UNKNOWN_KL * self.config.kl_threshold
-        limit = max(self.config.kl_threshold, usual)
-        if kl <= limit:
-            return ""
-        return f"the policy moved {kl:.3g} nats per free dimension from the last healthy one, the limit is {limit:.3g}"
+        return self.triggers.look({"critic": loss, "actor": actor_loss, "reward": reward, "kl": kl})
 
     def respond(self, step: int, gently: bool) -> str:
-        """The next rung of the ladder after an alarm.
+        """Choose the next response to an alarm.
 
         Parameters
         ----------
         step : int
         gently : bool
-            Whether lower learning rates may still mend it.
+            Whether lower learning rates may be enough.
 
         Returns
         -------
@@ -241,7 +180,7 @@ class RollbackManager:
         return ROLLBACK if self.last_healthy is not None else STOP
 
     def take(self, step: int) -> Snapshot:
-        """The snapshot to go back to: the last healthy one, and an older one at each retry.
+        """Return the snapshot to go back to: the last healthy one, and an older one at each retry.
 
         Raises
         ------
@@ -252,18 +191,18 @@ class RollbackManager:
         if not healthy:
             raise LookupError("there is no healthy snapshot")
         if self.retries and len(healthy) > 1:
-            healthy.pop()  # it led here before
+            healthy.pop()  # it led to this alarm before
         self.snapshots = healthy
         self.rollback_count += 1
         self.phase_rollbacks += 1
         self.retries += 1
         self.last_rollback_step = self.last_alarm = step
         self.share *= self.config.lr_factor
-        self.suspects = {}
+        self.triggers.hits = {}
         return healthy[-1]
 
     def get_statistics(self) -> dict[str, float | int | None]:
-        """Snapshots kept, the best among them, and what was gone back to so far."""
+        """Number of snapshots, the best among them, and the rollbacks so far."""
         kept = {id(one): one for one in (*self.snapshots, self.best) if one is not None}
         best = max((one for one in kept.values() if one.score is not None), key=_score, default=None)
         return {
@@ -276,7 +215,7 @@ class RollbackManager:
         }
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All of it; snapshots are not copied, since nothing writes in them."""
+        """Capture the state; snapshots are not copied, since nothing writes in them."""
         kept = {id(one): one for one in (*self.snapshots, self.best) if one is not None}
         order = {key: number for number, key in enumerate(kept)}
         tensors = {f"{order[key]}/{name}": t for key, one in kept.items() for name, t in one.tensors.items()}
@@ -287,22 +226,19 @@ class RollbackManager:
             ],
             "listed": [order[id(one)] for one in self.snapshots],
             "best": None if self.best is None else order[id(self.best)],
-            "windows": {name: window.state() for name, window in self.windows.items()},
-            "suspects": dict(self.suspects),
+            **self.triggers.state(),
             **{name: getattr(self, name) for name in _COUNTERS},
         }
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from what ``capture`` returned."""
+        """Restore what ``capture`` returned."""
         kept = [
-            Snapshot(one["update"], _below(tensors, f"{number}/"), one["state"], one["score"], one["healthy"])
+            Snapshot(one["update"], without_prefix(tensors, f"{number}/"), one["state"], one["score"], one["healthy"])
             for number, one in enumerate(state["snapshots"])
         ]
         self.snapshots = [kept[number] for number in state["listed"]]
         self.best = None if state["best"] is None else kept[state["best"]]
-        for name, window in self.windows.items():
-            window.load(state["windows"][name])
-        self.suspects = dict(state["suspects"])
+        self.triggers.load(state)
         for name in _COUNTERS:
             setattr(self, name, state[name])
 
@@ -314,10 +250,74 @@ _COUNTERS = (
 
 
 def _score(snapshot: Snapshot) -> float:
-    """What the best has most of."""
+    """Score to maximise; snapshots without one come last."""
     return -math.inf if snapshot.score is None else snapshot.score
 
 
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Tensors whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+class GuardState:
+    """State of the guard in a training, saved and resumed with it: monitor, snapshots, figures since the last look.
+
+    Parameters
+    ----------
+    config : GuardConfig
+    gamma : float
+
+    Attributes
+    ----------
+    block : dict of list
+        Losses and rewards since the last look.
+    score : float or None
+        Last validation value, by which the best snapshot is chosen.
+    pending : list of dict
+        Alarms that the next update responds to.
+    """
+
+    def __init__(self, config: GuardConfig, gamma: float) -> None:
+        self.enabled = config.enabled
+        self.monitor = StabilityMonitor(config.stability, gamma)
+        self.manager = RollbackManager(config.rollback)
+        self.block: dict[str, list[float]] = {}
+        self.score: float | None = None
+        self.pending: list[dict[str, Any]] = []
+
+    def note(self, name: str, value: float) -> None:
+        """Add a figure for the next look."""
+        self.block.setdefault(name, []).append(value)
+
+    def check_update(self, update: int, figures: Mapping[str, float]) -> list[Event]:
+        """Check the figures of one update, none where it was skipped, and keep its losses for the next look."""
+        if not figures:
+            self.monitor.update = update
+            return self.monitor.check_skip("a batch")
+        renamed = {"actor_loss" if name == "policy_loss" else name: value for name, value in figures.items()}
+        for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
+            if key in renamed:
+                self.note(name, renamed[key])
+        return self.monitor.observe(update, renamed)
+
+    def collect(self) -> dict[str, float]:
+        """Return medians of losses and the mean of rewards since the last look, and forget them."""
+        block, self.block = self.block, {}
+        return {name: fmean(kept) if name == "reward" else median(kept) for name, kept in block.items() if kept}
+
+    def capture(self) -> tuple[dict[str, Tensor], Any]:
+        """Capture the state; none where the guard is off."""
+        if not self.enabled:
+            return {}, None
+        tensors, manager = self.manager.capture()
+        return tensors, {
+            "monitor": self.monitor.state(),
+            "manager": manager,
+            "block": {name: list(values) for name, values in self.block.items()},
+            "score": self.score,
+            "pending": list(self.pending),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
+        """Restore the state; none where the guard is off, or was."""
+        if not self.enabled or state is None:
+            return
+        self.monitor.load(state["monitor"])
+        self.manager.restore(tensors, state["manager"])
+        self.block = {name: list(values) for name, values in state["block"].items()}
+        self.score, self.pending = state["score"], list(state["pending"])

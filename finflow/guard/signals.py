@@ -1,4 +1,4 @@
-"""What the guard is told and what it says: robust windows, events, and figures of a policy on fixed states."""
+"""Signals of the guard: events, robust windows, triggers of a rollback, figures of a policy on fixed states."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finflow.config import RollbackConfig
+
 INFO, WARNING, ALARM = "info", "warning", "alarm"
 LEVELS = (INFO, WARNING, ALARM)
 MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 LEAST_SHARE = 0.05  # a deviation is at least this share of the centre
-KEPT_WITHIN = 10.0  # deviations: what lies further out enters a window as if it were so far out
+KEPT_WITHIN = 10.0  # deviations: values further out are clipped to this
+LEAST_LOOKS = 5  # before losses and rewards are compared with their past
+USUAL_SPREAD = 6.0  # deviations that are usual
+LEAST_LOSS = 0.5  # rises are measured in multiples of at least this
+LOOKS_IN_A_ROW = 2
+KL_RISE = 6.0  # times the farthest that is usual: a learning policy moves unevenly
+KL_WINDOWS = 5  # looks that the usual distance is known from, in multiples of a window
+UNKNOWN_KL = 100.0  # times the threshold, while the usual distance is not known
+REWARD_WINDOWS = 10  # rewards are mostly noise: their usual spread is known from more looks
 ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something the guard saw or did.
+    """A warning or an action of the guard.
 
     Attributes
     ----------
@@ -32,11 +42,11 @@ class Event:
     level : str
         ``info``, ``warning`` or ``alarm``.
     signal : str
-        What was measured, or ``rollback``, ``learning rate``, ``stop`` for what was done.
+        Signal that was measured, or ``rollback``, ``learning rate``, ``stop`` for an action.
     message : str
         One sentence.
     value, limit : float or None
-        As measured, and what it was held against.
+        Measured value, and what it was compared with.
     """
 
     update: int
@@ -48,7 +58,7 @@ class Event:
     limit: float | None = None
 
     def row(self) -> dict[str, Any]:
-        """As JSON: what is not a finite number is written as text."""
+        """As JSON; numbers that are not finite as text."""
         numbers = {"value": self.value, "limit": self.limit}
         return asdict(self) | {
             name: str(number) if number is not None and not math.isfinite(number) else number
@@ -59,7 +69,7 @@ class Event:
 class RobustWindow:
     """Median and median absolute deviation of the last values, renewed every few of them.
 
-    Values far outside enter as the edge of what is usual: a spike cannot hide the next one, and what moves for good is
+    Outliers are clipped to the edge of the usual range: a spike does not hide the next one, and lasting changes are
     followed.
 
     Parameters
@@ -67,9 +77,9 @@ class RobustWindow:
     size : int
         Values kept.
     least : int
-        Values before anything is said.
+        Values before the window is ready.
     renew : int
-        Values between two computations: sorting at each would cost more than it tells.
+        Values between two computations of median and deviation.
     """
 
     def __init__(self, size: int, least: int, renew: int = 10) -> None:
@@ -86,7 +96,7 @@ class RobustWindow:
         return max(self.spread, LEAST_SHARE * abs(self.centre), 1e-9)
 
     def add(self, value: float) -> None:
-        """Take in a value; one that is not finite is passed over."""
+        """Add a value; one that is not finite is ignored."""
         if not math.isfinite(value):
             return
         if self.ready:
@@ -100,7 +110,7 @@ class RobustWindow:
             self.ready = True
 
     def deviations(self, value: float) -> float:
-        """How far above the centre a value lies, in robust deviations; 0 while too few are known."""
+        """Distance of a value above the centre, in robust deviations; 0 until the window is ready."""
         return (value - self.centre) / self.deviation if self.ready else 0.0
 
     def clear(self) -> None:
@@ -126,6 +136,105 @@ class RobustWindow:
         self.centre, self.spread = float(state["centre"]), float(state["spread"])
 
 
+class RollbackTriggers:
+    """Losses, rewards and KL compared with their own past at every look.
+
+    Parameters
+    ----------
+    config : RollbackConfig
+
+    Attributes
+    ----------
+    windows : dict of RobustWindow
+    hits : dict of int
+        Looks in a row at which each signal was unusual.
+    """
+
+    def __init__(self, config: RollbackConfig) -> None:
+        self.config = config
+        size = config.metric_window_size
+        self.windows = {name: RobustWindow(size, min(LEAST_LOOKS, size), renew=1) for name in ("critic", "actor")}
+        self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
+        self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
+        self.hits: dict[str, int] = {}
+
+    def look(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
+        """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their past; None is not compared.
+
+        Returns
+        -------
+        should : bool
+        reasons : str
+        """
+        reasons = [
+            self._confirm("critic", self._risen("critic", figures["critic"])),
+            self._confirm("actor", self._risen("actor", figures["actor"])),
+            self._confirm("reward", self._dropped(figures["reward"])),
+            self._confirm("kl", self._far(figures["kl"])),
+        ]
+        for name, value in figures.items():
+            if value is not None:
+                self.windows[name].add(value)
+        text = "; ".join(reason for reason in reasons if reason)
+        return bool(text), text
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.hits = {}
+        for window in self.windows.values():
+            window.clear()
+
+    def state(self) -> dict[str, Any]:
+        """As JSON."""
+        windows = {name: window.state() for name, window in self.windows.items()}
+        return {"windows": windows, "suspects": dict(self.hits)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """From JSON."""
+        self.hits = dict(state["suspects"])
+        for name, window in self.windows.items():
+            window.load(state["windows"][name])
+
+    def _confirm(self, name: str, reason: str | None) -> str:
+        """Return the reason once it held at several looks in a row; None is no look, empty is no reason."""
+        if reason is None:
+            return ""
+        self.hits[name] = self.hits.get(name, 0) + 1 if reason else 0
+        return reason if self.hits[name] >= LOOKS_IN_A_ROW else ""
+
+    def _risen(self, name: str, loss: float | None) -> str | None:
+        """Reason where a loss rose far above its past."""
+        if loss is None:
+            return None
+        window = self.windows[name]
+        usual = max(abs(window.centre), USUAL_SPREAD * window.spread, LEAST_LOSS)
+        limit = window.centre + (self.config.loss_spike - 1.0) * usual
+        if not window.ready or loss <= limit:
+            return ""
+        return f"the {name}'s loss rose to {loss:.4g}, the limit is {limit:.4g}"
+
+    def _dropped(self, reward: float | None) -> str | None:
+        """Reason where rewards fell far below their past."""
+        if reward is None:
+            return None
+        window = self.windows["reward"]
+        allowed = max((1.0 - self.config.reward_drop) * abs(window.centre), USUAL_SPREAD * window.spread)
+        if not window.ready or reward >= window.centre - allowed:
+            return ""
+        return f"the mean reward fell to {reward:.4g}, the limit is {window.centre - allowed:.4g}"
+
+    def _far(self, kl: float | None) -> str | None:
+        """Reason where the policy is far from the last healthy one."""
+        if kl is None:
+            return None
+        window = self.windows["kl"]
+        usual = KL_RISE * max(window.values) if window.ready else UNKNOWN_KL * self.config.kl_threshold
+        limit = max(self.config.kl_threshold, usual)
+        if kl <= limit:
+            return ""
+        return f"the policy moved {kl:.3g} nats per free dimension from the last healthy one, the limit is {limit:.3g}"
+
+
 @dataclass(frozen=True)
 class PolicyProbe:
     """A policy on fixed states.
@@ -137,7 +246,7 @@ class PolicyProbe:
     centre : Tensor, (states, K)
         The deterministic portfolios.
     held : Tensor, (states, K)
-        What is held before the decision.
+        Portfolios before the decision.
     gate : Tensor, (states, experts)
     """
 
@@ -184,12 +293,55 @@ def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, floa
     return dict(zip(("concentration", "policy_entropy", "gate", "turnover", "kl"), figures, strict=True))
 
 
-def lengths(groups: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
-    """Length of all parameters of each group together, with one read from the device; not finite where one is not."""
+def parameter_norms(groups: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
+    """Euclidean norm of all parameters of each group, with one read from the device; not finite where one is not."""
     parts = [tensor.detach() for tensors in groups.values() for tensor in tensors]
     squares = torch.stack(torch._foreach_norm(parts)).square().tolist()
-    found, place = {}, 0
+    norms, place = {}, 0
     for name, tensors in groups.items():
-        found[name] = math.sqrt(sum(squares[place : place + len(tensors)]))
+        norms[name] = math.sqrt(sum(squares[place : place + len(tensors)]))
         place += len(tensors)
-    return found
+    return norms
+
+
+ADVICE = {
+    "non_finite": "look for prices or rewards that are no numbers, or absurd ones, in the data",
+    "q": "lower bcell.critic_lr or bcell.gamma, or raise bcell.cql_alpha",
+    "critic_loss": "lower bcell.critic_lr, or raise train.online_batch_size",
+    "critic_gradient": "lower bcell.critic_lr or bcell.gradient_norm",
+    "actor_loss": "lower bcell.actor_lr",
+    "policy_gradient": "lower bcell.actor_lr or bcell.gradient_norm",
+    "kl": "lower bcell.actor_lr, or raise guard.rollback.kl_threshold",
+    "concentration": "raise bcell.target_entropy, or set env.max_weight",
+    "gate": "lower bcell.actor_lr, or raise guard.stability.gate_limit",
+    "turnover": "raise objectives.lambda_turn, or set env.max_turnover",
+    "reward": "raise train.offline_share_end or bcell.cql_alpha",
+    "sharpe": "raise train.offline_share_end or bcell.cql_alpha",
+    "policy": "lower bcell.actor_lr",
+    "frozen": "lower bcell.actor_lr, or objectives.lambda_turn",
+}
+
+
+def advice_on(alarms: Sequence[Event]) -> list[str]:
+    """Settings to try after a training was stopped by these alarms."""
+    signals = sorted({event.signal for event in alarms})
+    return list(dict.fromkeys(ADVICE.get(signal, "lower bcell.actor_lr and bcell.critic_lr") for signal in signals))
+
+
+def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, object]) -> str:
+    """Markdown text on a stopped training.
+
+    Parameters
+    ----------
+    reason : str
+        One sentence.
+    advice : sequence of str
+        Of `advice_on`.
+    statistics : mapping
+        Of `RollbackManager.get_statistics`.
+    """
+    lines = ["# Why the guard stopped this training", "", f"{reason}.", "", "What to try:", ""]
+    lines += [f"- {line}" for line in advice]
+    lines += ["", "Best and latest checkpoint are of healthy states. `events.jsonl` has all that the guard saw."]
+    lines += ["", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in statistics.items())]
+    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""Is the learning healthy? Limits that mean the same on every market, held against a signal's own recent values.
+"""Stability monitor: signals of a training compared with fixed limits and with their own recent values.
 
-A value beyond a limit is a warning; it is an alarm only after several in a row, and only where it is unusual for this
-training as well. After a phase begins or is restored, signals settle: until then nothing is an alarm.
+A value beyond a limit is a warning. It is an alarm only after several in a row, and only where it is unusual for this
+training as well. For a number of updates after a phase begins or is restored nothing is an alarm.
 """
 
 from __future__ import annotations
@@ -20,22 +20,106 @@ from finflow.config import Config, StabilityConfig
 from finflow.guard.signals import ALARM, INFO, LEVELS, WARNING, Event, RobustWindow
 
 CRITIC = frozenset({"q", "critic_loss", "critic_gradient", "critic_parameters", "target_critic_parameters"})
-"""Signals of the critic alone: where nothing else is at fault, what the agent did meanwhile is worth keeping."""
+"""Signals of the critic alone; after a rollback for these, the agent's transitions are kept."""
 
-NAMES = {"q_largest": "q", "q_loss": "critic_loss"}
+KEYS = {"q": "q_largest", "critic_loss": "q_loss"}  # of an update's metrics, where they differ from the signals
 WATCHED = ("q", "critic_loss", "actor_loss", "critic_gradient", "policy_gradient")
-REWARDS = 500  # single rewards that an outlier is compared with
+REWARDS = 500  # single rewards that outliers are compared with
 HEALTHY_SHARE = 10.0  # a collapse is sudden where the last healthy policy was this many times over the limit
-GRADIENT_RISE = 30.0  # times its usual length: gradients are shortened, so that only a great rise says something
-LEAST_TURNOVER = 0.4  # of the portfolio a day: below it no turnover explodes; healthy policies were seen at half of it
+GRADIENT_RISE = 30.0  # times the usual norm: gradients are clipped, so a smaller rise is harmless
+LEAST_TURNOVER = 0.4  # of the portfolio a day: no alarm below it; healthy policies reached half of it
 LEAST_SHARPES = 3
-LEAST_LENGTH = 1.0  # of parameters: shorter ones may grow without harm
-FROZEN = 1e-3  # of its healthy turnover: such a policy has no slope to learn by any more
-LOOKS = 2  # in a row, of what is looked at now and then
+LEAST_NORM = 1.0  # of parameters: smaller ones may grow without harm
+FROZEN = 1e-3  # of its healthy turnover: such a policy has no gradient left
+LOOKS = 2  # in a row, for signals measured at looks
+
+
+class SignalHistory:
+    """Past of every signal: recent values, hits in a row beyond the limit, and the level announced last.
+
+    Parameters
+    ----------
+    config : StabilityConfig
+    q_limit : float
+        Limit of Q-values for the discount of the training.
+    """
+
+    def __init__(self, config: StabilityConfig, q_limit: float) -> None:
+        self.config = config
+        self.q_limit = q_limit
+        self.windows = {name: RobustWindow(config.window, config.warmup) for name in WATCHED}
+        self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
+        self.hits: dict[str, int] = {}
+        self.levels: dict[str, str] = {}
+
+    def limit(self, name: str) -> float:
+        """Limit of a signal; that of gradients is relative to their usual norm."""
+        if name.endswith("_gradient"):
+            window = self.windows[name]
+            return GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
+        own = {"critic_loss": self.config.critic_loss_limit, "actor_loss": self.config.actor_loss_limit}
+        return own.get(name, self.q_limit)
+
+    def add(self, name: str, value: float) -> bool:
+        """Add a value to a window; returns True where it is unusually large."""
+        window = self.windows[name]
+        unusual = window.ready and window.deviations(value) > self.config.deviations
+        window.add(value)
+        return unusual
+
+    def escalate(self, name: str, beyond: bool, unusual: bool, needed: int) -> str | None:
+        """Count a hit, or forget the signal where it is back within its limit.
+
+        Parameters
+        ----------
+        name : str
+        beyond : bool
+            Whether the signal is beyond its limit: a warning.
+        unusual : bool
+            Whether it may become an alarm.
+        needed : int
+            Hits in a row for an alarm.
+
+        Returns
+        -------
+        str or None
+            The level, where it is higher than the one announced last.
+        """
+        if not beyond:
+            self.hits.pop(name, None)
+            self.levels.pop(name, None)
+            return None
+        count = self.hits[name] = self.hits.get(name, 0) + 1
+        level = ALARM if count >= needed and unusual else WARNING
+        if LEVELS.index(level) <= LEVELS.index(self.levels.get(name, INFO)):
+            return None
+        self.levels[name] = level
+        return level
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.hits, self.levels = {}, {}
+        for window in self.windows.values():
+            window.clear()
+
+    def settle(self) -> None:
+        """Forget the hits; warnings are not announced again."""
+        self.hits, self.levels = {}, dict.fromkeys(self.levels, WARNING)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON."""
+        windows = {name: window.state() for name, window in self.windows.items()}
+        return {"windows": windows, "hits": dict(self.hits), "levels": dict(self.levels)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """From JSON."""
+        self.hits, self.levels = dict(state["hits"]), dict(state["levels"])
+        for name, window in self.windows.items():
+            window.load(state["windows"][name])
 
 
 class StabilityMonitor:
-    """Watches one training.
+    """Monitor of one training.
 
     Parameters
     ----------
@@ -56,36 +140,30 @@ class StabilityMonitor:
         self.config = own or StabilityConfig()
         self.q_limit = self.config.q_limit * 0.01 / (1.0 - gamma)
         self.phase = ""
-        self.update = 0
-        self.quiet_until = 0
-        self.windows = {name: RobustWindow(self.config.window, self.config.warmup) for name in WATCHED}
-        self.windows["rewards"] = RobustWindow(REWARDS, REWARDS // 2, renew=REWARDS // 5)
-        self.hits: dict[str, int] = {}
-        self.levels: dict[str, str] = {}
+        self.update = self.quiet_until = self.skipped = 0
+        self.history = SignalHistory(self.config, self.q_limit)
         self.sharpes: list[float] = []
-        self.skipped = 0
 
     def begin_phase(self, phase: str, update: int) -> None:
-        """Forget what was usual, and wait until the new phase has settled."""
+        """Forget usual values, and hold alarms back until the new phase has settled."""
         self.phase, self.update = phase, update
-        for window in self.windows.values():
-            window.clear()
-        self.sharpes, self.levels = [], {}
+        self.history.clear()
+        self.sharpes = []
         self.settle()
 
     def settle(self) -> None:
-        """No alarms for a while: something was just changed on purpose. What was warned of is not said again."""
-        self.hits, self.skipped = {}, 0
-        self.levels = dict.fromkeys(self.levels, WARNING)
+        """Hold alarms back for a while after an intended change; warnings are not repeated."""
+        self.skipped = 0
+        self.history.settle()
         self.quiet_until = self.update + self.config.quiet
 
     @property
     def quiet(self) -> bool:
-        """Whether alarms are held back."""
+        """True while alarms are held back."""
         return self.update < self.quiet_until
 
     def observe(self, update: int, metrics: Mapping[str, float]) -> list[Event]:
-        """Look at the figures of one update.
+        """Check the figures of one update.
 
         Parameters
         ----------
@@ -99,26 +177,14 @@ class StabilityMonitor:
         if broken:
             return self.check_skip(", ".join(broken))
         self.skipped = 0
-        events: list[Event] = []
-        largest = metrics.get("q_largest", metrics.get("q"))
-        if largest is not None:
-            events += self._compare("q", abs(largest), self.q_limit)
-        config = self.config
-        for name, key, limit in (
-            ("critic_loss", "q_loss", config.critic_loss_limit),
-            ("actor_loss", "actor_loss", config.actor_loss_limit),
-        ):
-            if key in metrics:
-                events += self._compare(name, metrics[key], limit)
-        for name in ("critic_gradient", "policy_gradient"):
-            if name in metrics:
-                window = self.windows[name]
-                limit = GRADIENT_RISE * max(window.centre, 1.0) if window.ready else math.inf
-                events += self._compare(name, metrics[name], limit)
-        return events
+        figures = {name: metrics.get(KEYS.get(name, name)) for name in WATCHED}
+        largest = figures["q"] if figures["q"] is not None else metrics.get("q")
+        figures["q"] = None if largest is None else abs(largest)
+        found = ((name, value) for name, value in figures.items() if value is not None)
+        return [event for name, value in found for event in self._compare(name, value, self.history.limit(name))]
 
     def check_skip(self, what: str) -> list[Event]:
-        """An update was not made, because something in it is no number; an alarm after several in a row."""
+        """Count an update that was skipped because of non-finite numbers; an alarm after several in a row."""
         self.skipped += 1
         if self.skipped == self.config.skip_limit:
             return [self._event(ALARM, "non_finite", f"{self.skipped} updates in a row were skipped: {what}")]
@@ -128,32 +194,31 @@ class StabilityMonitor:
             ]
         return []
 
-    def check_parameters(self, lengths: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
-        """Lengths of the networks' parameters, against those of the last healthy snapshot.
+    def check_parameters(self, norms: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
+        """Compare norms of the networks' parameters with those of the last healthy snapshot.
 
-        A learning rate that is far too high, or a network that was overwritten, shows here first, whatever it leads to.
-        NaN or infinity is an alarm at once: nothing that is learned from here is worth anything.
+        A far too high learning rate or an overwritten network shows here first. NaN or infinity is an alarm at once.
         """
-        broken = sorted(name for name, length in lengths.items() if not math.isfinite(length))
+        broken = sorted(name for name, norm in norms.items() if not math.isfinite(norm))
         if broken:
             return [self._event(ALARM, "parameters", f"parameters are not finite: {', '.join(broken)}")]
         events: list[Event] = []
-        for name, length in lengths.items():
-            limit = self.config.growth_limit * max(reference.get(name, math.inf), LEAST_LENGTH)
-            events += self._judge(f"{name}_parameters", length > limit, True, length, limit, hits=1)
+        for name, norm in norms.items():
+            limit = self.config.growth_limit * max(reference.get(name, math.inf), LEAST_NORM)
+            events += self._judge(f"{name}_parameters", norm > limit, True, norm, limit, hits=1)
         return events
 
     def check_q_values(self, values: Tensor | ArrayLike) -> list[Event]:
-        """The largest magnitude among Q-values, in scaled rewards."""
-        found = _array(values)
-        if not np.isfinite(found).all():
+        """Check the largest magnitude among Q-values, in scaled rewards."""
+        numbers = _array(values)
+        if not np.isfinite(numbers).all():
             return [self._event(ALARM, "q", "a Q-value is not finite", math.nan, self.q_limit)]
-        return self._compare("q", float(np.abs(found).max(initial=0.0)), self.q_limit)
+        return self._compare("q", float(np.abs(numbers).max(initial=0.0)), self.q_limit)
 
     def check_entropy(
         self, concentration: float | None = None, policy: float | None = None, reference: float | None = None
     ) -> list[Event]:
-        """Both entropies, in 0..1.
+        """Check both entropies, in 0..1.
 
         Parameters
         ----------
@@ -162,8 +227,7 @@ class StabilityMonitor:
         policy : float, optional
             exp((H - H_max) / (K - 1)) of the policy: 0 always does the same.
         reference : float, optional
-            The last healthy policy's concentration. It may be right to hold one asset: only a sudden collapse is an
-            alarm.
+            Concentration of the last healthy policy: only a sudden collapse is an alarm, since one asset may be right.
         """
         limit, events = self.config.entropy_limit, []
         if concentration is not None:
@@ -174,29 +238,24 @@ class StabilityMonitor:
         return events
 
     def check_rewards(self, rewards: Tensor | ArrayLike) -> NDArray[np.bool_]:
-        """Which rewards are outliers among those seen lately, or not finite; they are remembered as seen."""
-        found = _array(rewards)
-        window = self.windows["rewards"]
+        """Return True for rewards that are outliers among recent ones or not finite, and add all to the recent ones."""
+        numbers = _array(rewards)
+        window = self.history.windows["rewards"]
         far = self.config.reward_outlier * window.deviation
-        outliers = ~np.isfinite(found) | (np.abs(found - window.centre) > far if window.ready else False)
-        for value in found[np.isfinite(found)]:
+        outliers = ~np.isfinite(numbers) | (np.abs(numbers - window.centre) > far if window.ready else False)
+        for value in numbers[np.isfinite(numbers)]:
             window.add(float(value))
         return np.asarray(outliers, dtype=np.bool_)
 
-    def learnable(self, rewards: Tensor | ArrayLike) -> NDArray[np.bool_]:
-        """Which rewards may be learned from: finite, and of a size that a market can make."""
-        found = _array(rewards)
-        return np.asarray(np.isfinite(found) & (np.abs(found) <= self.config.reward_limit))
-
-    def outliers_seen(self, outliers: NDArray[np.bool_], refused: NDArray[np.bool_]) -> list[Event]:
-        """Say that rewards of the agent's own decisions were far out."""
+    def report_rewards(self, outliers: NDArray[np.bool_], refused: NDArray[np.bool_]) -> list[Event]:
+        """Events for outliers among the rewards of the agent's own decisions."""
         count = int(refused.sum())
         if count:
             return [self._event(WARNING, "rewards", f"{count} transitions were not remembered: rewards beyond reason")]
         return self._judge("rewards", bool(outliers.any()), False, float(outliers.sum()), None)
 
     def check_policy(self, figures: Mapping[str, float], reference: Mapping[str, float]) -> list[Event]:
-        """Concentration, entropy, gate and turnover of the policy on fixed states.
+        """Check concentration, entropy, gate and turnover of the policy on fixed states.
 
         Parameters
         ----------
@@ -219,7 +278,7 @@ class StabilityMonitor:
         return events
 
     def check_sharpe(self, sharpe: float) -> list[Event]:
-        """The validation Sharpe ratio; an alarm where it fell by as much as the limit below what it was."""
+        """Check the validation Sharpe ratio; an alarm where it fell far below its median too."""
         if not math.isfinite(sharpe):
             return []
         usual = median(self.sharpes) if len(self.sharpes) >= LEAST_SHARPES else -math.inf
@@ -229,67 +288,43 @@ class StabilityMonitor:
         return self._judge("sharpe", low, fallen, sharpe, self.config.sharpe_limit, hits=2)
 
     def _compare(self, name: str, value: float, limit: float) -> list[Event]:
-        """Hold a value against its limit and against its own past."""
-        window = self.windows[name]
-        unusual = window.deviations(value) > self.config.deviations
-        events = self._judge(name, value > limit, unusual and window.ready, value, limit)
-        window.add(value)
-        return events
+        """Compare a value with its limit and with its own past."""
+        return self._judge(name, value > limit, self.history.add(name, value), value, limit)
 
     def _judge(
         self, name: str, beyond: bool, unusual: bool, value: float, limit: float | None, hits: int | None = None
     ) -> list[Event]:
-        """Count what is beyond a limit; say it once where it gets worse, and forget it where it is over."""
+        """Escalate a signal beyond its limit; returns an event where its level rose."""
         needed = self.config.hits if hits is None else hits
-        if not beyond:
-            self.hits.pop(name, None)
-            self.levels.pop(name, None)
-            return []
-        count = self.hits[name] = self.hits.get(name, 0) + 1
-        level = WARNING if count < needed or not unusual else ALARM
-        if level == ALARM and self.quiet:
-            level = WARNING
-        if LEVELS.index(level) <= LEVELS.index(self.levels.get(name, INFO)):
-            return []
-        self.levels[name] = level
-        return [self._event(level, name, _words(name, value, limit), value, limit)]
+        level = self.history.escalate(name, beyond, unusual and not self.quiet, needed)
+        return [] if level is None else [self._event(level, name, _sentence(name, value, limit), value, limit)]
 
     def _event(
         self, level: str, signal: str, message: str, value: float | None = None, limit: float | None = None
     ) -> Event:
+        """Event of the current update."""
         return Event(self.update, self.phase, level, signal, message, value, limit)
 
     def state(self) -> dict[str, Any]:
-        """All of it as JSON."""
-        return {
-            "phase": self.phase,
-            "update": self.update,
-            "quiet_until": self.quiet_until,
-            "windows": {name: window.state() for name, window in self.windows.items()},
-            "hits": dict(self.hits),
-            "levels": dict(self.levels),
-            "sharpes": list(self.sharpes),
-            "skipped": self.skipped,
-        }
+        """As JSON."""
+        own = {name: getattr(self, name) for name in ("phase", "update", "quiet_until", "skipped")}
+        return own | self.history.state() | {"sharpes": list(self.sharpes)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """From JSON."""
         self.phase, self.update = str(state["phase"]), int(state["update"])
         self.quiet_until, self.skipped = int(state["quiet_until"]), int(state["skipped"])
-        self.hits, self.levels = dict(state["hits"]), dict(state["levels"])
         self.sharpes = list(state["sharpes"])
-        for name, window in self.windows.items():
-            window.load(state["windows"][name])
+        self.history.load(state)
 
 
-def _words(name: str, value: float, limit: float | None) -> str:
-    """A sentence on a value beyond its limit."""
-    held = "" if limit is None else f", the limit is {limit:.4g}"
-    return f"{name.replace('_', ' ')} is {value:.4g}{held}"
+def _sentence(name: str, value: float, limit: float | None) -> str:
+    """Sentence on a value beyond its limit."""
+    return f"{name.replace('_', ' ')} is {value:.4g}" + ("" if limit is None else f", the limit is {limit:.4g}")
 
 
 def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:
-    """Numbers from wherever they are."""
+    """Convert numbers on any device to float64, (n,)."""
     if isinstance(values, Tensor):
         values = values.detach().to(device="cpu", dtype=torch.float64).numpy()
     return np.atleast_1d(np.asarray(values, dtype=np.float64))

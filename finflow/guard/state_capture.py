@@ -1,7 +1,7 @@
-"""What must survive a stop: every state that training depends on is a field of one object, and is saved from there.
+"""Capture and restore the state of an object as named tensors and JSON.
 
-``capture`` walks the fields of a dataclass and of the objects in it. A field of a kind that it does not know is an
-error, so that nothing can be forgotten by adding a field.
+Every state that a training depends on is a field of one dataclass. ``capture`` walks its fields and the objects in
+them. A field of an unknown kind is an error, so that no new field can be left out of a save.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Stateful(Protocol):
     """An object that can put its own state into tensors and JSON."""
 
     def capture(self) -> tuple[dict[str, Tensor], Json]:
-        """The state."""
+        """Return the state."""
         ...
 
     def restore(self, tensors: Mapping[str, Tensor], state: Json) -> None:
-        """Go on from it."""
+        """Restore the state."""
         ...
 
 
@@ -59,14 +59,14 @@ def capture(owner: Any) -> tuple[dict[str, Tensor], dict[str, Json]]:
 def restore(
     owner: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Json], begin_afresh: Collection[str] = ()
 ) -> None:
-    """Put what ``capture`` returned back into a dataclass whose fields have the same kinds and shapes.
+    """Restore what ``capture`` returned in a dataclass whose fields have the same kinds and shapes.
 
     Parameters
     ----------
     owner : dataclass instance
     tensors, state : mapping
     begin_afresh : collection of str
-        Fields that are left as they are: what was captured is of a time that did not know them.
+        Fields that are left as they are: the capture is older than they are.
 
     Raises
     ------
@@ -79,8 +79,7 @@ def restore(
     for field in fields(owner):
         if field.name in begin_afresh:
             continue
-        prefix = field.name + SEPARATOR
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        own = without_prefix(tensors, field.name + SEPARATOR)
         if field.name in tensors:
             own[""] = tensors[field.name]
         try:
@@ -118,7 +117,7 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
 
 
 def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> Any:
-    """Put one value's state back; returns what the field now holds."""
+    """Restore one value; returns the new value of the field."""
     if isinstance(value, Tensor):
         check_like(tensors[""], value)
         with torch.no_grad():
@@ -141,8 +140,7 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
         return copy.deepcopy(state)
     else:
         for key, part in _learned_parts(value):
-            prefix = key + SEPARATOR
-            own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            own = without_prefix(tensors, key + SEPARATOR)
             if key in tensors:
                 own[""] = tensors[key]
             restored = _restore_value(part, own, state[key])
@@ -151,8 +149,13 @@ def _restore_value(value: Any, tensors: Mapping[str, Tensor], state: Json) -> An
     return value
 
 
+def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Select the tensors whose names begin with a prefix, under their names without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def check_like(found: Tensor, expected: Tensor) -> None:
-    """See that a tensor can take another's place.
+    """Check that a tensor can replace another.
 
     Raises
     ------
@@ -166,7 +169,7 @@ def check_like(found: Tensor, expected: Tensor) -> None:
 
 
 def _alike(value: Json, state: Json) -> bool:
-    """Whether a JSON value is of the kind of another; a whole number may stand for a float."""
+    """Return True for JSON values of one kind; a whole number may stand for a float."""
     if isinstance(value, float):
         return isinstance(state, int | float) and not isinstance(state, bool)
     return type(value) is type(state)
@@ -190,7 +193,7 @@ def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor
 
 
 def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], state: Json) -> None:
-    """Put an optimiser's moments and learning rates back."""
+    """Restore an optimiser's moments and learning rates."""
     whole = optimiser.state_dict()
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     moments: dict[int, dict[str, Tensor]] = {}

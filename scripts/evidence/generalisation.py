@@ -31,8 +31,8 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.checkpoints.run_resolver import run_folder_of
 from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.generalisation_measure import PREFIX
 from finflow.training.logs.run_log import METRICS
-from finflow.training.phases.generalisation_measure import PREFIX
 from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]

@@ -21,7 +21,7 @@ from finflow.guard.rollback import RollbackManager
 from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import Transitions
 from finflow.training.logs.run_log import RunLog
-from finflow.training.phases.run_guard import RunGuard
+from finflow.training.phases.guard_snapshots import StateSnapshots
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -192,7 +192,7 @@ def test_a_policy_that_moves_at_every_second_update_is_looked_at_then_and_resume
 
     whole = FinFlowTrainer(config())
     whole.train_iql()
-    assert whole._begin().guard.watch.monitor.windows["actor_loss"].count == 7  # of 14 updates
+    assert whole._begin().guard.memory.monitor.history.windows["actor_loss"].count == 7  # of 14 updates
     stopped, original = FinFlowTrainer(config()), TrainingRun.stop_if_asked
 
     def stop(run: TrainingRun) -> None:
@@ -284,9 +284,9 @@ def test_transitions_since_the_snapshot_are_forgotten_or_kept(undisturbed: FinFl
     assert world is not None
     assert healthy is not None
     written, then = world.replay.written, healthy.state["training"]["world"]["written"]
-    assert run.guard._restore(healthy, quarantine=False) == 0
+    assert run.guard.snapshots.restore(healthy, quarantine=False) == 0
     assert world.replay.written == written
-    assert run.guard._restore(healthy, quarantine=True) == written - then > 0
+    assert run.guard.snapshots.restore(healthy, quarantine=True) == written - then > 0
     assert world.replay.written == then
     assert run.state.counters.vector_step == healthy.state["training"]["counters"]["vector_step"]
 
@@ -296,9 +296,9 @@ def test_only_where_the_critic_alone_is_at_fault_are_transitions_kept(
     undisturbed: FinFlowTrainer, monkeypatch: pytest.MonkeyPatch, signals: set[str], quarantined: bool
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(RunGuard, "_restore", lambda guard, snapshot, quarantine: asked.append(quarantine) or 0)
+    monkeypatch.setattr(StateSnapshots, "restore", lambda own, snapshot, quarantine: asked.append(quarantine) or 0)
     guard = undisturbed._begin().guard
-    guard.watch.manager.retries = 0
+    guard.memory.manager.retries = 0
     assert guard._respond([guard._event("alarm", signal, "words") for signal in sorted(signals)])
     assert asked == [quarantined]
 

@@ -12,7 +12,7 @@ from finflow.config import Config
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.reward_normalization import RewardNormalizer
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.phases.fitted_q_evaluation import fitted_q_value
+from finflow.training.phases.pretrain import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
 
 

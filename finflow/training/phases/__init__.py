@@ -1,1 +1,1 @@
-"""The offline and the online phase, and the state that both advance."""
+"""Offline and online phase, the state of a training, and its guard."""

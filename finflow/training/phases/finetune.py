@@ -1,4 +1,4 @@
-"""The online phase: the B-Cell acts, remembers, and learns from what it did and from what was done before."""
+"""The online phase: the B-Cell acts, stores transitions, and learns from them and from the behaviour's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.offline.lambda_returns import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, joined, make_batch
 from finflow.training.data.reward_units import RewardUnits
+from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun
@@ -28,12 +29,12 @@ CALIBRATION_ROWS = 4096  # states valued at once
 
 
 def vector_steps(config: Config, episodes: int) -> int:
-    """Vector steps in which ``episodes`` episodes are played, whole ones where the portfolios divide them."""
+    """Number of vector steps for ``episodes`` episodes, rounded up."""
     return math.ceil(episodes * config.env.episode_length / config.train.n_envs)
 
 
 def ramp_share(train: TrainConfig, done: int) -> float:
-    """Share of the policy's learning rate in the update after ``done``: a line up from where the policy may move.
+    """Share of the policy's learning rate in the update after ``done``: a linear ramp from where the policy may move.
 
     Adam's first steps are as long as its rate whatever the gradient, and the first gradients are mostly noise.
     """
@@ -41,7 +42,7 @@ def ramp_share(train: TrainConfig, done: int) -> float:
 
 
 class CoveragePool:
-    """Portfolios that cover the simplex, drawn once, for CQL's proposals.
+    """Portfolios that cover the simplex, drawn once, as proposals for CQL.
 
     Parameters
     ----------
@@ -66,10 +67,9 @@ class CoveragePool:
 def calibrate(
     store: Transitions, bcell: BCell, market: MarketTensors, units: RewardUnits, dataset: OfflineDataset
 ) -> None:
-    """Write what Cal-QL does not push values under at every stored state, as ``bcell.calibration`` says.
+    """Write Cal-QL's lower bound of values at every stored state, as configured by ``bcell.calibration``.
 
-    The raw returns-to-go are discounted rewards to the end of each episode, and the fitted value of where it was cut:
-    that is our doing, not the market's.
+    Raw returns-to-go are discounted rewards to the end of each episode, plus the fitted value of its last state.
     """
     raw = bcell.config.calibration == "returns"
     bars, portfolios, universe = store.columns["bar"], store.columns["portfolio"], store.columns.get("universe")
@@ -103,7 +103,7 @@ def universe_of(state: PortfolioState, market: MarketTensors) -> NDArray[np.int6
 
 
 def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: MarketTensors, units: RewardUnits) -> None:
-    """Every portfolio takes one decision drawn from the policy, and remembers it."""
+    """Take one decision per portfolio, drawn from the policy, and store the transitions."""
     env, process = world.env, run.training_data.learning.process
     state, before = env.state, process.observed_portfolio(env.state)
     bars = torch.as_tensor(state.bar, device=run.device)
@@ -140,7 +140,7 @@ def mixed_batch(
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
-    """Fine-tune the B-Cell to the end of the online phase, from wherever the state stands.
+    """Fine-tune the B-Cell from the current state to the end of the online phase.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     offline = Transitions.of(dataset, run.device, market.members is not None)
     calibrate(offline, bcell, market, behaviour_units(units, dataset, train.reward_normalization), dataset)
     run.probe = probe_states(run, offline, market)
-    run.guard.begin(bcell, bcell.policy, run.probe, dataset.reward_scale)
+    run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
     pool = CoveragePool(train.seed, market.n_weights, run.device)
     warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
     total = steps * train.updates_per_vector_step
@@ -216,7 +216,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
 def _between_updates(
     run: TrainingRun, bcell: BCell, metrics: dict[str, Tensor], episode: float, last: bool
 ) -> dict[str, float]:
-    """Validate and write checkpoints where they are due; the counters decide, never the clock."""
+    """Validate and write checkpoints where they are due by the counters."""
     train, updates = run.config.train, run.state.counters.phase_update
     step = train.updates_per_vector_step
     result: dict[str, float] = {}
@@ -231,5 +231,5 @@ def _between_updates(
 
 
 def _crossed(count: int, step: int, interval: int) -> bool:
-    """Whether the last ``step`` counts reached a multiple of ``interval``."""
+    """Return True where the last ``step`` counts reached a multiple of ``interval``."""
     return count // interval > (count - step) // interval

@@ -1,15 +1,18 @@
-"""The offline phase: passes of the configured method over the behaviour's transitions."""
+"""The offline phase: passes of the configured method over the behaviour's transitions, and fitted Q evaluation."""
 
 from __future__ import annotations
+
+import copy
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from finflow.agent.batch import States
+from finflow.agent.gradient_steps import descend, freeze, make_optimiser, polyak_update
 from finflow.agent.learners.offline_learner import OfflineLearner
+from finflow.agent.losses.losses import bellman_target, mean_loss
 from finflow.agent.losses.risk import needs_quantiles
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.lambda_returns import episode_ends, lambda_returns
@@ -17,17 +20,19 @@ from finflow.training.data.epoch_order import epoch_order, group_size, markets_o
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.reward_normalization import RewardNormalizer
 from finflow.training.data.reward_units import RewardUnits
-from finflow.training.phases.fitted_q_evaluation import fitted_q_value
+from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
-RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are computed anew
+RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are recomputed
 VALUE_ROWS = 4096  # states valued at once
+FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
+FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
 
 
 class Epochs:
-    """How the offline phase walks over the data.
+    """Batches of the offline phase: epochs over the data in random order.
 
     Parameters
     ----------
@@ -66,7 +71,7 @@ class Epochs:
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
     def returns_due(self, update: int) -> bool:
-        """Whether the behaviour's returns are to be computed anew before an update."""
+        """Return True where the behaviour's returns are recomputed before an update."""
         epoch, place = divmod(update, self.updates)
         interval = max(self.total // self.updates // RETURN_REFRESHES, 1)
         return place == 0 and epoch % interval == 0
@@ -99,8 +104,6 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if learner is None or state.behaviour_returns is None:
         raise ValueError("the offline phase is over")
     policy = learner.policy
-    if not isinstance(policy, ExpertPolicy):
-        raise TypeError("the offline phase of a market trains an ExpertPolicy")
     market = MarketTensors.of(run.training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
     store = Transitions.of(dataset, run.device, market.members is not None)
     store.columns["behaviour_return"] = state.behaviour_returns
@@ -109,16 +112,16 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.probe = probe_states(run, store, market)
-    run.guard.begin(learner, policy, run.probe, dataset.reward_scale)
+    run.guard.begin(LearnerProbe(learner, policy, run.probe), dataset.reward_scale)
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
     while counters.phase_update < epochs.total:
         done = counters.phase_update
         far, before = (learner.moves_far(count / epochs.total) for count in (done, done - 1))
-        run.guard.travel(far, begins=not before)
+        run.guard.expect_large_moves(far, begins=not before)
         if epochs.returns_due(done):
             refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
-        rows = store.rows(epochs.rows(done, run.guard.rollbacks).to(run.device))
+        rows = store.rows(epochs.rows(done, state.watch.manager.rollback_count).to(run.device))
         batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
         found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
         metrics |= found
@@ -148,9 +151,9 @@ def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
 
 
 def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
-    """Begin the window of reward normalisation with the behaviour's rewards, which the online ones then push out.
+    """Fill the window of reward normalisation with the behaviour's rewards, evenly from the whole of the data.
 
-    So both phases learn in the same units. The behaviour's are taken evenly from the whole of the data.
+    Both phases then begin in the same units; online rewards replace them.
     """
     if units.normalizer is None or units.normalizer.get_statistics()["count"]:
         return
@@ -159,9 +162,9 @@ def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:
 
 
 def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNormalizationConfig) -> RewardUnits:
-    """The units that the online phase begins with: those of a window that holds the behaviour's rewards alone.
+    """Units at the beginning of the online phase: those of a window with the behaviour's rewards alone.
 
-    They are the same whenever they are asked for, however far the window of the training has moved.
+    They do not depend on how far the window of the training has moved.
     """
     if units.normalizer is None:
         return units
@@ -171,7 +174,7 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
-    """Recorded states, evenly apart in the data, on which the guard looks at the policy."""
+    """Recorded states, evenly apart in the data, on which the guard measures the policy."""
     count = min(run.config.guard.stability.probe_states, len(store))
     places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
     rows = store.rows(places)
@@ -205,3 +208,52 @@ def refresh_returns(
         config.offline.td_lambda,
     )
     returns.copy_(torch.from_numpy(found))
+
+
+def fitted_q_value(
+    learner: OfflineLearner, store: Transitions, market: MarketTensors, units: RewardUnits, config: Config
+) -> float:
+    """Value of the learner's deterministic policy, from the behaviour's transitions alone.
+
+    The critics of learning are the starting point of critics of their own, whose target is
+    ``r + gamma (1 - d) Q(s', policy(s'))``; the policy stands still.
+
+    Returns
+    -------
+    float
+        ``(1 - gamma) Q(s, policy(s))``, the mean over states of the data and over critics, in units of a daily log
+        return, plus the mean reward of the reference: comparable with the mean reward of a decision.
+
+    References
+    ----------
+    Le, Voloshin and Yue (2019), Batch Policy Learning under Constraints, algorithm 3.
+    """
+    critic, target = copy.deepcopy(learner.critic), copy.deepcopy(learner.target_critic)
+    freeze([target])
+    optimiser = make_optimiser(critic, config.bcell.critic_lr)
+    universe = store.columns.get("universe")
+    bars = markets_of(store.columns["bar"].cpu(), None if universe is None else universe.cpu())
+    size = group_size(bars, config.offline.group_size, config.train.offline_batch_size)
+    groups = config.train.offline_batch_size // size
+    generator = seeded(config.train.seed, FITTED_Q_PURPOSE)
+    order = epoch_order(bars, size, generator)
+
+    for update in range(config.offline.evaluation_updates):
+        start = update * groups % max(len(order) - groups + 1, 1)
+        rows = store.rows(order[start : start + groups].flatten().to(store.device))
+        batch = make_batch(rows, market, units, group_size=size)
+        states, following = batch.states, batch.next_states
+        with torch.no_grad():
+            action = learner.policy.deterministic(following).unsqueeze(1)
+            ahead = target.value(target.encode(following), following, action, with_quantiles=0).mean[..., 0]
+        goal = bellman_target(batch.rewards, batch.terminated, ahead.mean(dim=0), config.bcell.gamma)
+        value = critic.value(critic.encode(states), states, batch.actions.unsqueeze(1), with_quantiles=0).mean[..., 0]
+        descend(mean_loss(value, goal), optimiser, config.bcell.gradient_norm)
+        polyak_update(target, critic, config.bcell.tau)
+    with torch.no_grad():
+        rows = store.rows(order[: max(FITTED_Q_ROWS // size, 1)].flatten().to(store.device))
+        states = make_batch(rows, market, units, group_size=size).states
+        action = learner.policy.deterministic(states).unsqueeze(1)
+        worth = critic.value(critic.encode(states), states, action, with_quantiles=0).mean
+    reference = units.earned(store.columns["bar"], universe).mean()
+    return units.unscaled(float(worth.mean()) * (1.0 - config.bcell.gamma)) + float(reference)

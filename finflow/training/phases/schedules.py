@@ -1,4 +1,4 @@
-"""Coefficients that change as training goes on: pure formulas, and a schedule that counts its own steps."""
+"""Schedules of coefficients: pure formulas, and a schedule that counts its own steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def between(start: float, end: float, progress: float) -> float:
 
 
 class EntropySchedule:
-    """The entropy coefficient, or the target entropy, on its way from one value to another.
+    """Schedule of the entropy coefficient or of the target entropy.
 
     Parameters
     ----------
@@ -91,11 +91,11 @@ class EntropySchedule:
 
     @property
     def value(self) -> float:
-        """The coefficient as it stands."""
+        """Current coefficient."""
         return scheduled(self.kind, self.initial, self.final, self.taken / self.steps)
 
     def step(self) -> float:
-        """Go one step on; returns the coefficient from then on."""
+        """Take one step; returns the coefficient from then on."""
         self.taken += 1
         return self.value
 
@@ -108,15 +108,15 @@ class EntropySchedule:
         }
 
     def reset(self) -> None:
-        """Go back to the beginning."""
+        """Return to the beginning."""
         self.taken = 0
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The steps taken; the rest is configuration."""
+        """Capture the steps taken; the rest is configuration."""
         return {}, {"taken": self.taken}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the steps taken."""
         taken = state["taken"]
         if type(taken) is not int or taken < 0:
             raise ValueError("the steps taken are no count")

@@ -1,4 +1,4 @@
-"""How a training is asked to stop: at the end of its update, or at once where nothing would be lost."""
+"""Requests to stop a training: at the end of its update, or at once where nothing would be lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request_stop() -> None:
 
 
 def stop_requested() -> bool:
-    """Whether a stop was asked for since the last answer to this."""
+    """Return True once after a stop was requested."""
     asked = _stop.is_set()
     _stop.clear()
     return asked
@@ -28,7 +28,7 @@ def stop_requested() -> bool:
 
 @contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """For work that can be done again from the checkpoints: a stop asked for in this thread is a KeyboardInterrupt."""
+    """Raise KeyboardInterrupt at once for stops in this thread, during work that checkpoints allow to repeat."""
     thread = threading.get_ident()
     _stopping_at_once.append(thread)
     try:

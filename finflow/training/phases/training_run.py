@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -15,28 +16,32 @@ from finflow.agent.batch import States
 from finflow.agent.losses.risk import discounted_means, needs_quantiles, sample_risk
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, OutputConfig, config_hash, dump_run
+from finflow.errors import TrainingError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
+from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
+from finflow.guard.signals import Event, advice_on, stop_report
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.runtime import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
 from finflow.training.logs.profiling import UpdateProfiler
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import EVENTS, METRICS, RunLog
-from finflow.training.phases import generalisation_measure as generalisation
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
 
+GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What a training was worth at one point of it, on its validation window.
+    """Result of a training so far on its validation window.
 
     Attributes
     ----------
@@ -44,7 +49,7 @@ class Validation:
     update, phase_update : int
         Updates so far, over both phases and in this one.
     score : float
-        Of ``train.best_by``: what the best checkpoint has most of.
+        Figure of ``train.best_by``, which the best checkpoint has most of.
     best : bool
         Whether it is the best so far.
     backtest : Backtest
@@ -59,12 +64,12 @@ class Validation:
 
 
 OnValidation = Callable[[Validation], None]
-"""Is told of every validation; what it raises ends the training."""
+"""Receives every validation; an exception that it raises ends the training."""
 
 
 @dataclass
 class TrainingRun:
-    """A training and everything around it.
+    """A training with its collaborators.
 
     Attributes
     ----------
@@ -78,7 +83,7 @@ class TrainingRun:
     probe : States or None
         Recorded states on which policies are compared, from the beginning of a phase on.
     on_validation : callable, optional
-        Is told of every validation.
+        Receives every validation.
     """
 
     config: Config
@@ -98,8 +103,13 @@ class TrainingRun:
 
     @cached_property
     def guard(self) -> RunGuard:
-        """Watches every update, and takes the state back where it must."""
-        return RunGuard(self)
+        """Checks every update, and rolls the state back after alarms."""
+        return RunGuard(self.config, self.state, self._announce, self._abort)
+
+    @cached_property
+    def generalisation(self) -> GeneralisationMeasure:
+        """Measures policies where they learned and where they did not."""
+        return GeneralisationMeasure(self.config, self.training_data, self.device)
 
     @cached_property
     def checkpoints(self) -> CheckpointFolder:
@@ -109,7 +119,7 @@ class TrainingRun:
 
     @cached_property
     def writer(self) -> CheckpointWriter:
-        """Writes them; learning goes on where that fails."""
+        """Writes checkpoints; learning goes on where that fails."""
         return CheckpointWriter(self.checkpoints, self.progress.message)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
@@ -133,7 +143,7 @@ class TrainingRun:
         self.writer.save(self.state.counters.update, self.snapshot)
 
     def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> bool:
-        """Count an update; write a row of metrics now and then, and have the guard look at it.
+        """Count an update, log a row of metrics every few of them, and let the guard check it.
 
         Parameters
         ----------
@@ -143,7 +153,7 @@ class TrainingRun:
         Returns
         -------
         bool
-            Whether the guard took the state back to an earlier one.
+            True where the guard rolled the state back.
         """
         counters = self.state.counters
         counters.update += 1
@@ -154,7 +164,11 @@ class TrainingRun:
         self.progress.advance(1)
         if self.config.train.profile:
             self.profiler.after_update(counters.phase, counters.phase_update)
-        return self.guard.after_update(metrics)
+        done = counters.phase_update
+        rolled_back = self.guard.after_update(metrics)
+        if rolled_back:
+            self.progress.advance(counters.phase_update - done)
+        return rolled_back
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
@@ -183,7 +197,7 @@ class TrainingRun:
         metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
-        row |= generalisation.measure(self, policy)
+        row |= self._generalisation_of(policy)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
         by = self.config.train.best_by
         score = metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
@@ -194,6 +208,25 @@ class TrainingRun:
         self.progress.advance(0, sharpe=sharpe)
         self.guard.after_validation(sharpe, score)
         if self.on_validation is not None:
-            told = Validation(counters.phase, counters.update, counters.phase_update, score, best, backtest)
-            self.on_validation(told)
+            validation = Validation(counters.phase, counters.update, counters.phase_update, score, best, backtest)
+            self.on_validation(validation)
         return metrics
+
+    def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
+        """Figures of a policy in all windows, and its divergence from the pretrained policy."""
+        figures = self.generalisation.measure(policy, self.state.counters.phase)
+        if figures and self.state.bcell is not None and self.probe is not None:
+            figures[f"{PREFIX}kl"] = mean_kl(policy, self.state.bcell.prior, self.probe)
+        return figures
+
+    def _announce(self, event: Event) -> None:
+        """Log and show an event of the guard."""
+        self.log.event(event.row())
+        self.progress.message(f"guard, {event.level}: {event.message} (update {event.update:,})")
+
+    def _abort(self, reason: str, alarms: Sequence[Event]) -> NoReturn:
+        """Write the restored state and a report on the alarms that ended the training, and raise TrainingError."""
+        self.checkpoint()
+        advice, report = advice_on(alarms), self.folder / GUARD_REPORT
+        write_atomically(report, stop_report(reason, advice, self.state.watch.manager.get_statistics()))
+        raise TrainingError(f"{reason}; {', or '.join(advice)}; {report} says more")

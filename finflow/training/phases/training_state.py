@@ -1,10 +1,10 @@
-"""Everything that a training depends on, in one place: what is a field here is saved, resumed and restored."""
+"""State of a training: every field is saved in checkpoints, resumed, and restored by rollbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_net
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.guard.guard_state import Watch
-from finflow.guard.state_capture import check_like
+from finflow.guard.rollback import GuardState
+from finflow.guard.state_capture import capture, check_like, restore
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
 from finflow.training.data.reward_normalization import RewardNormalizer
@@ -97,7 +97,7 @@ class OnlineWorld:
         return tensors, {"generator": generator, "written": self.replay.written, "first": self.replay.first}
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """Put all of it back."""
+        """Restore all of it."""
         fresh, _ = self.env.get_state()
         for name, array in fresh.items():
             check_like(tensors[f"env.{name}"], torch.from_numpy(array))
@@ -137,7 +137,7 @@ class OnlineWorld:
 
 
 class WorldPosition:
-    """Where a world is, without what its replay holds: all that a snapshot in memory needs of it.
+    """State of an online world without the contents of its replay, for snapshots in memory.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class WorldPosition:
         return tensors, {"generator": generator, "written": self.world.replay.written}
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """Put the environments back; what the replay forgets is decided by the guard."""
+        """Restore the environments; the guard decides what the replay forgets."""
         self.world.env.set_state({name: t.numpy() for name, t in tensors.items()}, state["generator"])
 
 
@@ -173,8 +173,8 @@ class TrainingState:
         Step with the online updates.
     reward_normalizer : RewardNormalizer or None
         With ``train.reward_normalization``.
-    watch : Watch
-        What the guard knows: windows of its signals, snapshots, rollbacks so far.
+    watch : GuardState
+        State of the guard: windows of its signals, snapshots, rollbacks so far.
     learner : OfflineLearner or None
         While the offline phase runs.
     behaviour_returns : Tensor, (transitions,), or None
@@ -190,7 +190,7 @@ class TrainingState:
     exploration: Generator
     entropy_schedule: EntropySchedule
     target_entropy_schedule: EntropySchedule
-    watch: Watch
+    watch: GuardState
     reward_normalizer: RewardNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
@@ -219,7 +219,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         seeded(seed, 3, device),
         EntropySchedule.of(train.entropy_schedule),
         EntropySchedule.of(train.target_entropy_schedule),
-        Watch(config.guard, config.bcell.gamma),
+        GuardState(config.guard, config.bcell.gamma),
         RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
         returns,
@@ -258,6 +258,30 @@ def replay_slack(config: Config) -> int:
     rollback, train = config.guard.rollback, config.train
     updates = rollback.save_interval * rollback.max_checkpoints + rollback.probation
     return min(-(-updates // train.updates_per_vector_step) * train.n_envs, config.bcell.memory_capacity)
+
+
+def take_snapshot(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Capture the state without the guard's own and without the contents of the replay."""
+    return capture(_snapshot_view(state))
+
+
+def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Restore what `take_snapshot` returned; the count of all updates and the best score stay as they are."""
+    counters = state.counters
+    kept = {name: getattr(counters, name) for name in ("update", "best_score", "best_update")}
+    view = _snapshot_view(state)
+    restore(view, tensors, facts)
+    for one in fields(state):
+        if one.name not in ("watch", "world"):
+            setattr(state, one.name, getattr(view, one.name))
+    for name, value in kept.items():
+        setattr(counters, name, value)
+
+
+def _snapshot_view(state: TrainingState) -> TrainingState:
+    """The same state with the fields that a snapshot leaves out replaced."""
+    world = None if state.world is None else cast(Any, WorldPosition(state.world))
+    return replace(state, watch=cast(Any, None), world=world)
 
 
 def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:

@@ -1,0 +1,149 @@
+"""Value of a policy where it learned and where it did not, measured at every validation.
+
+All windows are played in pieces of about an episode that each begin in cash, so that figures differ by the market
+alone. Worlds are those of the phase: sixteen episodes, the same each time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from finflow.agent.batch import States, states_of
+from finflow.agent.networks.logistic_normal import kl_per_dimension
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess, PortfolioState
+from finflow.env.episode_worlds import are_alike
+from finflow.env.vector_env import PortfolioVectorEnv, rows_of
+from finflow.market.panel import BARS_PER_YEAR
+from finflow.training.data.training_data import TrainingData
+from finflow.training.data.training_worlds import episode_worlds
+
+FloatArray = NDArray[np.float64]
+
+EPISODES = 16  # of worlds
+PURPOSE = 71  # of the generator that draws them
+PREFIX = "generalisation_"
+
+
+class GeneralisationMeasure:
+    """Figures of a policy in training worlds, the training window and the validation window.
+
+    Parameters
+    ----------
+    config : Config
+    data : TrainingData
+    device : torch.device
+    """
+
+    def __init__(self, config: Config, data: TrainingData, device: torch.device) -> None:
+        self.config = config
+        self.data = data
+        self.device = device
+
+    def measure(self, policy: ExpertPolicy, phase: str) -> dict[str, float]:
+        """Figures for a row of metrics; empty where ``train.generalisation`` is off.
+
+        Parameters
+        ----------
+        policy : ExpertPolicy
+            The one that would be deployed.
+        phase : str
+            Whose worlds are played.
+
+        Returns
+        -------
+        dict
+            ``value`` (mean reward of a decision) and ``sharpe`` (a year, net, in excess of cash) in the worlds, the
+            real training window and the validation window; ``gap``, the value in training less that in validation. All
+            names begin with ``generalisation_``.
+        """
+        if not self.config.train.generalisation:
+            return {}
+        figures = self._windows(policy)
+        if not are_alike(self.config.worlds, self.data.process.n_weights - 1):
+            figures |= self._worlds(policy, phase)
+        figures["gap"] = figures["train_value"] - figures["validation_value"]
+        return {PREFIX + name: value for name, value in figures.items()}
+
+    def _windows(self, policy: ExpertPolicy) -> dict[str, float]:
+        """The real training window and the validation window, played together."""
+        data, process = self.data, self.data.process
+        train = [data.train] if isinstance(data.train, range) else list(data.train)
+        starts, sizes, names = [], [], []
+        for name, window in (*(("train", one) for one in train), ("validation", data.split.validation)):
+            first, size = pieces(process.decision_bars(window), self.config.env.episode_length)
+            starts.append(first)
+            sizes.append(np.full(len(first), size))
+            names += [name] * len(first)
+        state = process.start(np.concatenate(starts))
+        rewards, excess = play_pieces(process, policy, state, np.concatenate(sizes), self.device)
+        figures: dict[str, float] = {}
+        for name in ("train", "validation"):
+            own = np.array(names) == name
+            figures |= _figures(name, rewards[:, own], excess[:, own])
+        return figures
+
+    def _worlds(self, policy: ExpertPolicy, phase: str) -> dict[str, float]:
+        """Episodes as the phase plays them to learn from, without the exploration."""
+        process, length = self.data.learning.process, self.config.env.episode_length
+        worlds = episode_worlds(self.config, process, phase)
+        env = PortfolioVectorEnv(process, self.data.windows(phase), EPISODES, length, worlds=worlds)
+        env.reset(seed=int(np.random.SeedSequence([self.config.train.seed, PURPOSE]).generate_state(1)[0]))
+        return _figures("worlds", *play_pieces(env.process, policy, env.state, np.full(EPISODES, length), self.device))
+
+
+@torch.no_grad()
+def mean_kl(policy: ExpertPolicy, prior: ExpertPolicy, states: States) -> float:
+    """Mean KL divergence of a policy from another on given states, in nats per free dimension."""
+    return float(kl_per_dimension(policy(states).distribution, prior(states).distribution).mean())
+
+
+def pieces(bars: range, length: int) -> tuple[NDArray[np.int64], int]:
+    """Cut a window into pieces; returns their first bars and their common length, an episode at most."""
+    count = max(math.ceil(len(bars) / length), 1)
+    size = len(bars) // count
+    return bars.start + size * np.arange(count), size
+
+
+def play_pieces(
+    process: DecisionProcess,
+    policy: ExpertPolicy,
+    state: PortfolioState,
+    sizes: NDArray[np.int64],
+    device: torch.device,
+) -> tuple[FloatArray, FloatArray]:
+    """Play a policy in many pieces at once, each with its own number of decisions.
+
+    Returns
+    -------
+    rewards, excess : array, (steps, N)
+        Excess of the net return over cash; not a number after a portfolio's last decision.
+    """
+    steps, count = int(sizes.max()), len(sizes)
+    rewards, excess = np.full((steps, count), np.nan), np.full((steps, count), np.nan)
+    rows = np.arange(count)
+    for step in range(steps):
+        going = sizes[rows] > step
+        if not going.all():
+            rows, state = rows[going], rows_of(state, going)
+        with torch.no_grad():
+            states = states_of(process.observe(state), device)
+            weights = policy(states).distribution.centre().double().cpu().numpy()
+        outcome = process.step(state, weights / weights.sum(axis=1, keepdims=True))
+        state = outcome.state
+        rewards[step, rows] = outcome.reward
+        excess[step, rows] = outcome.simple_return - (process.growth[state.bar, -1] - 1.0)
+    return rewards, excess
+
+
+def _figures(name: str, rewards: FloatArray, excess: FloatArray) -> dict[str, float]:
+    """Mean reward and annual Sharpe ratio."""
+    returns = excess[np.isfinite(excess)]
+    deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
+    sharpe = float(returns.mean()) / deviation * math.sqrt(BARS_PER_YEAR) if deviation > 1e-12 else math.nan
+    return {f"{name}_value": float(np.nanmean(rewards)), f"{name}_sharpe": sharpe}
