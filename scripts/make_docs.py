@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the schema, which alone says what a key is.
+"""Write docs/reference/configuration.md from the schema, which alone says what a key is.
 
 Example: python scripts/make_docs.py
 """
@@ -13,7 +13,7 @@ from finflow.cli.output import plain
 from finflow.config import Config, describe_schema
 from finflow.files import write_atomically
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 
 HEAD = """\
 # Configuration

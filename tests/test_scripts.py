@@ -172,7 +172,7 @@ def test_the_page_of_keys_is_that_of_the_schema() -> None:
 
 
 def test_the_page_of_keys_has_every_section() -> None:
-    page = (SCRIPTS.parent / "docs" / "configuration.md").read_text("utf-8")
+    page = (SCRIPTS.parent / "docs" / "reference" / "configuration.md").read_text("utf-8")
     for section in Config.model_fields:
         assert f"\n## {section}: " in page
 

@@ -186,7 +186,7 @@ def add_protocol(parser: Parser) -> None:
 
 def add_scale(parser: Parser) -> None:
     """Add --workers, --cluster and --universe."""
-    group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/scale.md")
+    group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/guide/scale.md")
     group.add_argument(
         "--workers",
         type=_count,

@@ -84,7 +84,7 @@ def show_audit(findings: Sequence[Finding]) -> None:
     rows = sum(finding.rows for finding in findings)
     if dates:
         print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
-    print("a row may use bars up to its own date, a decision up to the fill less the lag; docs/audit.md says more")
+    print("a row may use bars up to its own date, a decision up to the fill less the lag; see docs/reference/audit.md")
     if all(finding.verdict == "clean" for finding in findings):
         print("nothing looks ahead")
 

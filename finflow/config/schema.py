@@ -405,7 +405,7 @@ class TrainConfig(Section):
 
 
 class WorldsConfig(Section):
-    """Worlds beside the one history that happened, to learn in; each is off by default (docs/worlds.md)."""
+    """Worlds beside the one history that happened, to learn in; each is off by default (docs/reference/worlds.md)."""
 
     assets: Annotated[Int, Field(ge=2)] | Literal["half"] | None = Field(
         default=None,
@@ -892,7 +892,7 @@ class TuneConfig(Section):
     space: dict[str, SearchedConfig] | None = Field(
         default=None,
         description="the keys that are searched, each with low and high (log, step) or choices; left out: those in "
-        "docs/tuning.md",
+        "docs/guide/tuning.md",
     )
 
     @model_validator(mode="after")

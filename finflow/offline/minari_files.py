@@ -98,7 +98,7 @@ def export_minari(dataset: OfflineDataset, folder: Path, name: str, process: Dec
                 "dataset_id": name,
                 "minari_version": import_module("minari").__version__,
                 "algorithm_name": ALGORITHM,
-                "description": "portfolios of simple rules, priced after costs; docs/offline.md says how",
+                "description": "portfolios of simple rules, priced after costs; docs/reference/offline.md says how",
                 META: json.dumps(dataset.meta),
                 HASH: _hash(dataset),
             }

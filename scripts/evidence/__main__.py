@@ -68,7 +68,8 @@ from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT, RUNS = ROOT / "docs" / "evidence", ROOT / "data" / "evidence"
+PAGES = ROOT / "docs" / "evidence"
+KEPT, RUNS = PAGES / "results", ROOT / "data" / "evidence"
 VARIANTS = (Variant("default", seeds=(0, 1, 2)),)
 EPOCHS = 6  # of the offline methods: an eighth of the default, so that fifteen trainings take minutes
 OFFLINE = tuple(
@@ -82,17 +83,17 @@ OFFLINE = tuple(
 )
 OFFLINE_HEAD = f"""# Evidence about the offline phase
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
 The embedded market, validation window (2012 to 2015), net of costs, on the ledger of training. Families: each of the
 six variants moves {100 * FamilyRule.rate:.0f} % of the way to its aim a day; mean, and least to greatest. Methods: the
 last policy after {EPOCHS} epochs (the default is 50); mean over seeds, and half the width of its 95 % interval. Reward
-and fitted Q value (docs/offline.md) are in basis points a decision.
+and fitted Q value ([offline](../reference/offline.md)) are in basis points a decision.
 
 """
 HEAD = """# Evidence
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
 The embedded market, validation window (2012 to 2015), net of costs, on the ledger of training. Hand-over: IQL alone,
 as B-Cell takes over. End: after all online updates. Best: the checkpoint that the run would judge, which was chosen on
@@ -101,7 +102,7 @@ this very window and so looks better here than it is. Over several seeds: mean, 
 """
 ABLATION_HEAD = f"""# Evidence about the parts of the agent
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
 The embedded market, validation window (2012 to 2015), net of costs, on the ledger of training. All trainings are
 reduced alike: {", ".join(f"`{key}` {value}" for key, value in REDUCED.items() if key != "evaluation.protocol.folds")}.
@@ -120,15 +121,16 @@ CRISES_HEAD = f"""# Evidence about the gate in crises
 Whom the gate follows on the embedded market, by the crisis score that the agent is told at each decision: calm under
 {STATES["calm"][1]:g}, crisis from {STATES["crisis"][0]:g} on. Share of each expert in the aim, and of cash, in percent;
 mean over seeds, and half the width of its 95 % interval. The last policies of trainings with the defaults, in the
-reduced size of docs/generalisation.md. The score's states are fitted on the training window.
+reduced size of [generalisation](generalisation.md). The score's states are fitted on the training window.
 
 """
 NULLS_HEAD = """# Evidence about the verdict
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/nulls.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/nulls.json: change nothing here. -->
 
 How often the verdict says that a strategy beats equal weight, and how often each of its three witnesses says so
-(docs/evidence-statistics.md). The embedded market's test window (2016 to 2022, 1759 days), net of the default costs at
+([verdict](../reference/verdict.md)). The embedded market's test window (2016 to 2022, 1759 days), net of the default
+costs at
 the default lag, asset labels permuted independently at each date: nothing can beat equal weight there but by luck. At
 most 4 of 200 may be a yes. Rules refit every 63 days. The agent is the demo's, trained once on the embedded market and
 frozen. "First half" always holds the first ten of the twenty assets.
@@ -139,7 +141,7 @@ trades less, was a yes without it. 4 of 200 are 2 %, with a 95 % interval from 0
 """
 GUARD_HEAD = f"""# Evidence about the guard
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
 Faults injected into online update {FAULT_AT} of small trainings (the demo's networks, embedded market), with the guard
 and without it. Value: mean reward of a decision on the validation window, net, in basis points, of the last policy;
@@ -156,8 +158,10 @@ GENERALISATION_HEAD = f"""# Evidence about generalisation
 <!-- Made by scripts/evidence (`python -m scripts.evidence generalisation --seeds N [--markets]`): change nothing
 here. -->
 
-What each device of docs/worlds.md is worth, alone and together, by walk-forward within the training and validation
-windows of the embedded market (docs/protocols.md), purged; the test window is not read. Trainings are reduced alike:
+What each device of [worlds](../reference/worlds.md) is worth, alone and together, by walk-forward within the training
+and validation
+windows of the embedded market ([protocols](../guide/protocols.md)), purged; the test window is not read. Trainings are
+reduced alike:
 {", ".join(f"`{key}` {value}" for key, value in REDUCED.items())}.
 Training: Sharpe ratio of the judged checkpoint in the fold's training window. Judged: in the fold's own window, which
 it never saw, net. Score: mean of the Sharpe ratio over that of equal weight in the same window, less {MULTIPLE:g}
@@ -180,25 +184,28 @@ MARKETS_HEAD = """
 ## Markets that it was not chosen on
 
 The chosen configuration in the reduced size, on each market's test window, read once for each seed. Halves: ten of the
-twenty stocks, drawn at random. Optimality: score against the optimum of a made-up market (docs/synthetic.md);
+twenty stocks, drawn at random. Optimality: score against the optimum of a made-up market
+([synthetic](../reference/synthetic.md));
 exchangeable has no edge, so there nothing should be traded. Suited: with the state shown, and the learning values of
-docs/optimality-evidence.md, which are for such markets; the chosen devices on top of them, in place of an anchor that
+[optimality](optimality.md), which are for such markets; the chosen devices on top of them, in place of an anchor that
 lets go (constant-drift with `guard.rollback.kl_threshold` 100: under the usual 0.1 the guard stopped it). The best
 checkpoint by validation may be one of the offline phase.
 
 """
 HAND_OVER_HEAD = f"""# Evidence about the hand-over
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
 From the offline to the online phase. Each seed is pretrained once; from that checkpoint it is fine-tuned in full, and
 for the first fifth again with one device left out: Cal-QL's calibration, the warm-up (transitions collected first,
 then critics alone), offline transitions in every batch, or the anchor to the pretrained policy and the slow rise of the
 policy's rate (the embedded market's configuration has of those what the defaults have). At least {LOOKS - 1} looks in
 that fifth, on the validation window, net; then every twentieth part of it to the end. Worth: the Sharpe ratio of
-the embedded market, the score (docs/synthetic.md) of made-up ones, a sample for each seed, whose state is shown
-(docs/optimality-evidence.md). Limit of a fall: 0.1 a year, or a tenth of the distance to the optimum. Gap closed: share
-of the distance that IQL left. Embedded: the defaults, reduced as in docs/generalisation.md; made-up: `MARKETS` in
+the embedded market, the score ([synthetic](../reference/synthetic.md)) of made-up ones, a sample for each seed, whose
+state is shown
+([optimality](optimality.md)). Limit of a fall: 0.1 a year, or a tenth of the distance to the optimum. Gap closed: share
+of the distance that IQL left. Embedded: the defaults, reduced as in [generalisation](generalisation.md); made-up:
+`MARKETS` in
 scripts/evidence/hand_over.py.
 
 """
@@ -207,7 +214,8 @@ OPTIMALITY_HEAD = f"""# Evidence about nearness to the optimum
 <!-- Made by scripts/evidence (`python -m scripts.evidence optimality --seeds N [--sb3-python PATH]`): change nothing
 here. -->
 
-Whole trainings, offline and online, on made-up markets (docs/synthetic.md), one sample of the market a seed, none of
+Whole trainings, offline and online, on made-up markets ([synthetic](../reference/synthetic.md)), one sample of the
+market a seed, none of
 which had a part in choosing the values (`optimality_variants` in scripts/evidence/optimality.py). Score on four
 years of validation: 1 is the optimal policy, 0 the better of equal weight and holding. Best look: the highest score at
 any look. Seconds are of the processor's time, looks left out; to {GOAL}: until that score was first seen. Turnover and
@@ -224,7 +232,7 @@ the better of two mappings onto the simplex (scripts/peers/sb3_market.py).
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
 PENDULUM_HEAD = f"""# Evidence about the online update on a task that others have solved
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
 Pendulum-v1 by `BCell.update_sac`, with plain networks of 64 for a Box task (`agent/box_sac.py`), CQL off, one update a
 step, {PENDULUM_STEPS:,} steps. Mean return of {PENDULUM_EPISODES} held-out episodes by the centre of the policy, every
@@ -237,23 +245,26 @@ learning alone.
 PLANTED_SEEDS = 3
 PLANTED_HEAD = """# Evidence about planted signals
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
-The offline phase alone on made-up markets (docs/synthetic.md) of the kinds' own parameters, but for a persistence of
+The offline phase alone on made-up markets ([synthetic](../reference/synthetic.md)) of the kinds' own parameters, but
+for a persistence of
 0.8 in the mean-reverting and a defensive ratio of 0.5 in the regime market; log return as the objective, default costs;
 networks of 64, 8 epochs over 1500 episodes, gamma 0.9, decaying critics (`LEARNING` in
 scripts/evidence/planted_signals.py; `OWN`, what a market has of its own), one sample of the market a seed, none of
 which had a part in choosing these values. Score on four years of validation: 1 is the optimal policy, 0 the better of
-equal weight and holding; mean over seeds with its 95 % interval. Policy: `bcell.iql_extraction` (docs/offline.md). Best
+equal weight and holding; mean over seeds with its 95 % interval. Policy: `bcell.iql_extraction`
+([offline](../reference/offline.md)). Best
 family: of the five that it learned from, each the mean of its six variants; beaten: samples on which the policy scores
 more. Best variant: of all thirty, chosen in hindsight.
 
 """
 TUNING_HEAD = f"""# Evidence about the search
 
-<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/*.json: change nothing here. -->
+<!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
-Searches of {TRIALS} trials of the demo's configuration on made-up markets (docs/synthetic.md, regime with a defensive
+Searches of {TRIALS} trials of the demo's configuration on made-up markets ([synthetic](../reference/synthetic.md),
+regime with a defensive
 ratio of 0.5), one sample of the market a pair; objective: the Sharpe ratio of the validation window, one training a
 trial; searched is what `tune.space` searches by default but for the weights of the objective, with sizes about the
 demo's and a temperature from 0.01 (`SEARCH` in scripts/evidence/tuning_evidence.py). Market and sizes were chosen
@@ -313,19 +324,19 @@ def _ablation(given: argparse.Namespace) -> None:
     """What the parts of the agent are worth."""
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
     page = ABLATION_HEAD + ablation_table(results, classical_results(Config())) + _made(results)
-    write_atomically(ROOT / "docs" / "ablation-evidence.md", page)
+    write_atomically(PAGES / "ablation.md", page)
 
 
 def _crises(given: argparse.Namespace) -> None:
     """What a trained gate does when the market is bad."""
     results = run_missing(crises_variants(given.seeds), KEPT, RUNS)
-    write_atomically(ROOT / "docs" / "crises-evidence.md", CRISES_HEAD + crises_table(results) + _made(results))
+    write_atomically(PAGES / "crises.md", CRISES_HEAD + crises_table(results) + _made(results))
 
 
 def _durability(given: argparse.Namespace) -> None:
     """What kills, faults of the disk and misleading files do to a training."""
     result = made_once(KEPT / "durability.json", RUNS / "durability")
-    write_atomically(ROOT / "docs" / "durability-evidence.md", durability_page(result))
+    write_atomically(PAGES / "durability.md", durability_page(result))
 
 
 def _generalisation(given: argparse.Namespace) -> None:
@@ -349,27 +360,27 @@ def write_generalisation(
         page += READING_HEAD + reading_table(reading[0]) + earlier_readings(earlier)
     if others:
         page += MARKETS_HEAD + market_table(others)
-    write_atomically(ROOT / "docs" / "generalisation.md", page + _made([*results, *reading, *others]))
+    write_atomically(PAGES / "generalisation.md", page + _made([*results, *reading, *others]))
 
 
 def _hand_over(given: argparse.Namespace) -> None:
     """Whether a policy dips where the online phase takes over, with and without what is to keep it from that."""
     results = run_missing(hand_over_variants(given.seeds), KEPT, RUNS)
     page = HAND_OVER_HEAD + hand_over_table(results) + _made(results)
-    write_atomically(ROOT / "docs" / "hand-over-evidence.md", page)
+    write_atomically(PAGES / "hand-over.md", page)
 
 
 def _guard(given: argparse.Namespace) -> None:
     """Faults injected into trainings, with the guard and without."""
     results = run_missing(guard_variants(given.seeds), KEPT, RUNS)
-    write_atomically(ROOT / "docs" / "guard-evidence.md", GUARD_HEAD + guard_table(results) + _made(results))
+    write_atomically(PAGES / "guard.md", GUARD_HEAD + guard_table(results) + _made(results))
 
 
 def _offline(given: argparse.Namespace) -> None:
     """The offline methods beside the families that they learn from."""
     results = run_missing(OFFLINE, KEPT, RUNS)
     page = OFFLINE_HEAD + offline_table(results, family_results(Config())) + _made(results)
-    write_atomically(ROOT / "docs" / "offline-evidence.md", page)
+    write_atomically(PAGES / "offline.md", page)
 
 
 def _optimality(given: argparse.Namespace) -> None:
@@ -382,33 +393,33 @@ def _optimality(given: argparse.Namespace) -> None:
             config = variant.config(own["seed"], RUNS)
             peers += peers_on(own, config, given.sb3_python, ROOT / "scripts" / "peers" / "sb3_market.py", KEPT)
     page = OPTIMALITY_HEAD + optimality_table(results, peers) + _made(results)
-    write_atomically(ROOT / "docs" / "optimality-evidence.md", page)
+    write_atomically(PAGES / "optimality.md", page)
 
 
 def _pendulum(given: argparse.Namespace) -> None:
     """Online learning on a Box task."""
     results = run_missing(pendulum_variants(given.seeds), KEPT, RUNS)
     page = PENDULUM_HEAD + pendulum_table(results) + _made(results)
-    write_atomically(ROOT / "docs" / "pendulum-evidence.md", page)
+    write_atomically(PAGES / "pendulum.md", page)
 
 
 def _planted(given: argparse.Namespace) -> None:
     """What offline learning finds on markets whose optimum is known."""
     results = run_missing(planted_variants(PLANTED_SEEDS), KEPT, RUNS)
-    write_atomically(ROOT / "docs" / "planted-evidence.md", PLANTED_HEAD + planted_table(results) + _made(results))
+    write_atomically(PAGES / "planted.md", PLANTED_HEAD + planted_table(results) + _made(results))
 
 
 def _runs(given: argparse.Namespace) -> None:
     """Whole trainings beside the classical strategies."""
     results = run_missing(VARIANTS, KEPT, RUNS)
     page = HEAD + table(results, classical_results(Config())) + _made(results)
-    write_atomically(ROOT / "docs" / "evidence.md", page)
+    write_atomically(PAGES / "runs.md", page)
 
 
 def _tune(given: argparse.Namespace) -> None:
     """What a search finds, beside random trials and no search."""
     results = run_missing(tuning_variants(ROOT / "configs" / "demo.yaml"), KEPT, RUNS)
-    write_atomically(ROOT / "docs" / "tuning-evidence.md", TUNING_HEAD + tuning_table(results) + _made(results))
+    write_atomically(PAGES / "tuning.md", TUNING_HEAD + tuning_table(results) + _made(results))
 
 
 def _nulls(given: argparse.Namespace) -> None:
@@ -419,7 +430,7 @@ def _nulls(given: argparse.Namespace) -> None:
     write_atomically(KEPT / "nulls.json", json.dumps(content, indent=2, sort_keys=True) + "\n")
     lines = retraining_lines(retrain_missing(demo, given.retrain, KEPT, RUNS / "nulls"))
     made = f"\nCode {code_hash()}; {study.samples} resamples a verdict, mean block 21 days.\n"
-    write_atomically(ROOT / "docs" / "nulls-evidence.md", NULLS_HEAD + study_table(rows) + lines + made)
+    write_atomically(PAGES / "nulls.md", NULLS_HEAD + study_table(rows) + lines + made)
 
 
 def _made(results: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,8 @@
 """Evidence about what each part of the agent is worth on the embedded market, on the validation window, net of costs.
 
-Each configuration is trained with the same seeds in the size of docs/generalisation.md, and judged by its last policy:
-nothing was chosen by the window that it is shown on. IQL alone is where the agent's training stood at the hand-over.
+Each configuration is trained with the same seeds in the size of docs/evidence/generalisation.md, and judged by its last
+policy: nothing was chosen by the window that it is shown on. IQL alone is where the agent's training stood at the
+hand-over.
 """
 
 from __future__ import annotations

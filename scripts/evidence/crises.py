@@ -1,6 +1,6 @@
 """Evidence about what a trained gate does in crises on the embedded market, in training and validation windows.
 
-Trainings are of the defaults, in the reduced size of docs/generalisation.md. The gate is looked at where
+Trainings are of the defaults, in the reduced size of docs/evidence/generalisation.md. The gate is looked at where
 the policy ended, by the crisis score that the agent was told (`finflow.evaluation.analysis.gate_states`).
 """
 

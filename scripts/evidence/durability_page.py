@@ -17,7 +17,7 @@ from scripts.evidence.fuzzing import fuzz
 CASES = 10_500
 HEAD = """# Evidence about durability
 
-<!-- Made by scripts/evidence durability from docs/evidence/durability.json: change nothing here. -->
+<!-- Made by scripts/evidence durability from docs/evidence/results/durability.json: change nothing here. -->
 
 A training of 74 updates (14 offline, 60 online) on a made-up market, with a checkpoint every 7 updates or 3 episodes,
 is run once undisturbed, and then disturbed at drawn moments after its first checkpoint, and resumed. Identical: the

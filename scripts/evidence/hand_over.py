@@ -3,8 +3,8 @@
 Each seed is pretrained once. From that checkpoint it is fine-tuned in full, and again for the first fifth alone with
 one device of the hand-over left out: Cal-QL's calibration, the warm-up (collected transitions, then critics alone), the
 offline transitions in every batch, or the anchor to the pretrained policy with the slow rise of the policy's rate. On
-made-up markets a policy is judged by its score (docs/synthetic.md), each seed on a sample of its own; on the embedded
-one by its Sharpe ratio. All on the validation window.
+made-up markets a policy is judged by its score (docs/reference/synthetic.md), each seed on a sample of its own; on the
+embedded one by its Sharpe ratio. All on the validation window.
 """
 
 from __future__ import annotations

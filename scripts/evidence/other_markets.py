@@ -42,7 +42,7 @@ HELD: dict[str, object] = {"bcell.anchor.final": None, "bcell.anchor.updates": 1
 #: From all in one asset, anchor and open gate draw the policy many nats away within a hundred updates: the guard's
 #: usual limit takes that for a fault, and stops the training after ten rollbacks.
 FAR: dict[str, dict[str, object]] = {"constant-drift": {"guard.rollback.kl_threshold": 100.0}}
-SUITED = "-suited"  # learns with the values of docs/optimality-evidence.md, the chosen devices on top
+SUITED = "-suited"  # learns with the values of docs/evidence/optimality.md, the chosen devices on top
 
 
 def market_variants(

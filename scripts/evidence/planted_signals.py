@@ -1,6 +1,6 @@
 """Evidence about what offline learning finds of a planted signal, on markets whose optimum is known.
 
-Each seed draws its own sample of the market. Scores are those of docs/synthetic.md, on the validation window.
+Each seed draws its own sample of the market. Scores are those of docs/reference/synthetic.md, on the validation window.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each pair has a sample of the market of its own. On it three searches of the demo's configuration (TPE, as many random
 trials, TPE that stops trials early) and no search at all; then the best of each is trained anew with seeds that no
-search has seen, and scored on the test window as docs/synthetic.md has it. Nothing was chosen by that window.
+search has seen, and scored on the test window as docs/reference/synthetic.md has it. Nothing was chosen by that window.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ DEMO_SIZED = {
     "offline.group_size": 1,
     "offline.evaluation_updates": 0,
     "bcell.hidden_dim": 64,
-    "bcell.expert_cloning": 4.0,  # in so few updates the anchor is quicker than the default 1: docs/agent.md
+    "bcell.expert_cloning": 4.0,  # in so few updates the anchor is quicker than the default 1: docs/reference/agent.md
     "bcell.memory_capacity": 5000,
     "bcell.actor_lr": 1e-3,
     "bcell.critic_lr": 1e-3,

@@ -1,6 +1,7 @@
 """How a training generalised: its worth in training and in validation over time, and how far the policy moved.
 
-Made from the rows that training logged (columns ``generalisation_...``, docs/worlds.md); the test window has no part.
+Made from the rows that training logged (columns ``generalisation_...``, docs/reference/worlds.md). The test window has
+no part.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The engine knows nothing of what it audits. A component is a function of a panel whose answer has rows that belong to
 bars, and each row may use the bars up to its own less a lag. The engine asks once with the panel as it is and again
 with other futures (`finflow.evaluation.audit.shocked_panels`): rows that could not have known of the change must be
-equal to the last bit. So it catches a leak however it came about. What it cannot see is written in docs/audit.md.
+equal to the last bit. So it catches a leak however it came about. What it cannot see is in
+docs/reference/audit.md.
 """
 
 from __future__ import annotations
