@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.episode_worlds import Draws
+from finflow.env.market_growth import fill_prices, growth_of
 from finflow.env.objective import STATE_SIZE, Moments, Objective
+from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
@@ -31,134 +33,13 @@ from finflow.market.panel import MarketPanel
 RUIN = 1e-6  # share of the initial capital under which an account is over
 
 
-@dataclass(frozen=True)
-class PortfolioState:
-    """Where N portfolios stand, before their next decision.
-
-    Attributes
-    ----------
-    bar : int array, (batch,)
-        Bar at which the next decision fills.
-    weights : float array, (batch, K)
-        Right after the last fill, at the prices of bar - 1.
-    wealth : float array, (batch,)
-        In money, at bar, before the trade.
-    objective : float array, (batch, 3)
-        State of the reward, through bar.
-    objective_before : float array, (batch, 3)
-        The same one bar earlier: what may be observed at lags over 0.
-    """
-
-    bar: Any
-    weights: Any
-    wealth: Any
-    objective: Any
-    objective_before: Any
-
-
-@dataclass(frozen=True)
-class WorldState(PortfolioState):
-    """Where portfolios stand whose episodes differ in more than the bar; see ``env.worlds``.
-
-    Attributes
-    ----------
-    universe : int array, (batch,)
-        Sub-universe of the process: the assets outside are as if not listed.
-    cost_scale : float array, (batch,)
-        Multiple of all costs.
-    """
-
-    universe: Any
-    cost_scale: Any
-
-
-class Step(NamedTuple):
-    """What a decision did; arrays over the batch.
-
-    Attributes
-    ----------
-    state : PortfolioState
-        The state after it.
-    reward : array, (batch,)
-        In units of a daily log return.
-    components : array, (batch, 5)
-        What the reward is made of, in the order of ``objective.COMPONENTS``.
-    terminated : bool array, (batch,)
-        Ruin.
-    filled : array, (batch, K)
-        Weights right after the fill, at the fill's prices.
-    simple_return : array, (batch,)
-        Net return from before the trade to the next bar.
-    cost, turnover : array, (batch,)
-    refused : bool array, (batch,), or None
-        Trades that the account could not pay for; None where there are none.
-    """
-
-    state: PortfolioState
-    reward: Any
-    components: Any
-    terminated: Any
-    filled: Any
-    simple_return: Any
-    cost: Any
-    turnover: Any
-    refused: Any = None
-
-
-def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
-    """Prices at which decisions fill, (bars, assets); ``ConfigError`` where the panel lacks them."""
-    if fill == "close":
-        return panel.close
-    if panel.open is None:
-        raise ConfigError("env.fill is open, but this market has no opening prices; set env.fill to close")
-    return panel.open
-
-
-def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
-    """Gross growth over the bar that ends at each bar, cash last.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-    fill : str
-        ``close`` or ``open``.
-
-    Returns
-    -------
-    array, (bars, K)
-        One where an asset is not listed at both ends: a position that ended is held at its last price.
-    """
-    prices = fill_prices(panel, fill)
-    growth = np.ones((panel.n_bars, panel.n_assets + 1))
-    with np.errstate(invalid="ignore"):
-        ratio = prices[1:] / prices[:-1]
-    growth[1:, :-1] = np.where(np.isfinite(ratio), ratio, 1.0)
-    growth[:, -1] = 1.0 + panel.cash_returns
-    return growth
-
-
-def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
-    """Log return of equal weight over the bar that ends at each bar, before costs, (bars,); 0 where none is listed."""
-    growth, listed = growth_of(panel, fill)[:, :-1], panel.listed
-    count = listed.sum(axis=1)
-    mean = (growth * listed).sum(axis=1) / np.maximum(count, 1)
-    return np.log(np.where(count > 0, mean, 1.0))
-
-
-def equal_weight_moments(panel: MarketPanel, fill: str, bars: range) -> Moments:
-    """Moments of equal weight's daily log return over ``bars``, before costs."""
-    log_returns = equal_weight_log_returns(panel, fill)[bars.start : bars.stop]
-    log_returns = log_returns[panel.listed[bars.start : bars.stop].any(axis=1)]
-    return Moments(float(log_returns.mean()), float((log_returns**2).mean()))
-
-
 class DecisionProcess:
-    """The market as portfolios meet it: what can be seen, what a decision does.
+    """Observations of one market, and the transition that a decision causes.
 
     Parameters
     ----------
     panel : MarketPanel
-        Bars that may be traded and seen; nothing after its end exists for this process.
+        Bars that may be traded and observed; none after its end.
     features : Features
         Of the same panel.
     env : EnvConfig
@@ -169,11 +50,11 @@ class DecisionProcess:
     Attributes
     ----------
     panels : tuple of MarketPanel
-        Whose bars the tables have, one panel's after the other's: the process's own first.
+        Panels whose bars the tables have, one after the other; the process's own first.
     members : int array, (pool, n), or None
         Assets of each sub-universe, by number, ascending.
     inside : bool array, (pool, assets), or None
-        The same as a table.
+        Membership table of the same sub-universes.
 
     Raises
     ------
@@ -189,7 +70,7 @@ class DecisionProcess:
         self.members: NDArray[np.int64] | None = None
         self.inside: NDArray[np.bool_] | None = None
         self._first_features = features.first_bar
-        self._take_lag(env)
+        self._set_lag(env)
         self.growth = growth_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
         known = panel.listed[:, :, None].astype(np.float32)
@@ -197,18 +78,18 @@ class DecisionProcess:
         self.market_features = features.market
         self.objective = Objective(objectives, moments)
         self.limits = Limits(env.max_weight, env.max_turnover, env.no_trade_band)
-        self._price_trades(env)
+        self._set_costs(env)
 
-    def _take_lag(self, env: EnvConfig) -> None:
-        """Take from a configuration how old the newest bar known is."""
+    def _set_lag(self, env: EnvConfig) -> None:
+        """Set the execution lag of a configuration."""
         if env.fill == "open" and env.execution_lag == 0:
             raise ConfigError("env.execution_lag is 0 with env.fill open: the close would be known before the open")
         self.env = env
         self.lag = env.execution_lag
         self.first_bar = self._first_features + max(self.lag, 1)
 
-    def _price_trades(self, env: EnvConfig) -> None:
-        """Take the costs from a configuration, and what they need from the panel; only then does either exist."""
+    def _set_costs(self, env: EnvConfig) -> None:
+        """Set the costs of a configuration, and the volumes and volatilities that they depend on."""
         self.costs = costs_of(env)
         self.liquidity: MarketState | None = None
         if self.costs.needs_market:
@@ -228,14 +109,14 @@ class DecisionProcess:
         other = copy.copy(self)
         names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
         other.env = self.env.model_copy(update={name: getattr(env, name) for name in names})
-        other._price_trades(other.env)
+        other._set_costs(other.env)
         return other
 
     def delayed(self, lag: int) -> DecisionProcess:
         """The same market, costs and limits at another execution lag."""
         other = copy.copy(self)
-        other._take_lag(self.env.model_copy(update={"execution_lag": lag}))
-        other._price_trades(other.env)
+        other._set_lag(self.env.model_copy(update={"execution_lag": lag}))
+        other._set_costs(other.env)
         return other
 
     def with_universes(self, members: NDArray[np.int64] | None) -> DecisionProcess:
@@ -257,11 +138,11 @@ class DecisionProcess:
         other.panels = tuple(panel for one in all_of for panel in one.panels)
         for name in ("growth", "listed", "asset_features", "market_features"):
             setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
-        other._price_trades(self.env)
+        other._set_costs(self.env)
         return other
 
     def of_panels(self, table: Callable[[MarketPanel], NDArray[Any]], axis: int = 0) -> NDArray[Any]:
-        """A table with a row for every bar, made of each panel by itself."""
+        """Compute a table of each panel and join them, a row for every bar."""
         return np.concatenate([table(panel) for panel in self.panels], axis=axis)
 
     @property
@@ -285,7 +166,7 @@ class DecisionProcess:
         if weights is None:
             weights = np.zeros((len(bar), self.n_weights))
             weights[:, -1] = 1.0
-        else:  # nobody holds what had no price then
+        else:  # an asset without a price cannot be held
             listed = self.listed[np.asarray(bar) - 1]
             if worlds is not None and self.inside is not None:
                 listed = listed & self.inside[worlds.universe]
@@ -297,7 +178,7 @@ class DecisionProcess:
         return WorldState(np.asarray(bar), weights, wealth, initial, initial, *worlds)
 
     def observed_portfolio(self, state: PortfolioState) -> Any:
-        """What is seen of the portfolio, (batch, K + 3): weights, then the state of the reward."""
+        """Observed portfolio (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
         if self.lag == 0:
             weights = drift(state.weights, self._rows(self.growth, state))
@@ -308,7 +189,7 @@ class DecisionProcess:
         return xp.concat([weights, self.objective.observe(reward_state)], axis=-1)
 
     def observe(self, state: PortfolioState) -> dict[str, Any]:
-        """What is known at the next decision.
+        """Observation at the next decision.
 
         Returns
         -------
@@ -317,12 +198,12 @@ class DecisionProcess:
             (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
         """
         known = replace(state, bar=state.bar - self.lag)
-        assets, inside = _taken(self.asset_features, known), self._inside(state)
+        assets, inside = _table_rows(self.asset_features, known), self._inside(state)
         if inside is not None:
             assets = assets * array_namespace(assets).astype(inside, assets.dtype)[..., None]
         return {
             "assets": assets,
-            "market": _taken(self.market_features, known),
+            "market": _table_rows(self.market_features, known),
             "portfolio": self.observed_portfolio(state),
         }
 
@@ -352,7 +233,7 @@ class DecisionProcess:
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover)
         wealth = state.wealth * (1.0 + simple_return)
-        after = moved_on(state, fill.weights, wealth, objective)
+        after = next_state(state, fill.weights, wealth, objective)
         ruined = wealth <= RUIN * self.env.initial_capital
         return Step(
             after,
@@ -374,32 +255,26 @@ class DecisionProcess:
         return MarketState(*(self._rows(table, known) for table in self.liquidity))
 
     def _listed(self, state: PortfolioState) -> Any:
-        """What can be held at the states' bars, (batch, assets)."""
+        """Assets that can be held at the states' bars, (batch, assets)."""
         listed, inside = self._rows(self.listed, state), self._inside(state)
         return listed if inside is None else listed & inside
 
     def _inside(self, state: PortfolioState) -> Any:
-        """What the states' sub-universes have, (batch, assets); None where there are none."""
+        """Assets of the states' sub-universes, (batch, assets); None where there are none."""
         if self.inside is None or not isinstance(state, WorldState):
             return None
-        return _taken(self.inside, replace(state, bar=state.universe))
+        return _table_rows(self.inside, replace(state, bar=state.universe))
 
     def _rows(self, table: NDArray[Any], state: PortfolioState) -> Any:
-        """Rows of a market table at the states' bars, as numbers to reckon with their weights."""
-        rows = _taken(table, state)
+        """Rows of a market table at the states' bars, in the precision of their weights."""
+        rows = _table_rows(table, state)
         if isinstance(rows, np.ndarray):
             return rows
         xp = array_namespace(rows)
         return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)
 
 
-def moved_on(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -> PortfolioState:
-    """The state a bar later, of the same world."""
-    changes = {"weights": weights, "wealth": wealth, "objective": objective, "objective_before": state.objective}
-    return replace(state, bar=state.bar + 1, **changes)
-
-
-def _taken(table: NDArray[Any], state: PortfolioState) -> Any:
+def _table_rows(table: NDArray[Any], state: PortfolioState) -> Any:
     """Rows of a market table at the states' bars, in the states' own array library, on their device."""
     if isinstance(state.weights, np.ndarray):
         return table.take(state.bar, axis=0)

@@ -1,22 +1,19 @@
-"""What may differ between the episodes of one market: which assets there are, and what trading costs.
+"""Worlds of episodes: a sub-universe of one market's assets, and a multiple of its trading costs.
 
-A sub-universe is a few of the assets, by number; all others are as if they had never listed. An episode keeps the one
-that it was drawn with. The environment shows all assets, those outside with no features and no listing; learners read
-the same states narrowed to the assets inside, with cash last, as if there were no others.
+A sub-universe is some of the assets, by number; all others count as not listed. An episode keeps the one that it was
+drawn with. The environment shows all assets, those outside with no features and no listing. Learners read the same
+states with the assets inside gathered, cash last.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import WorldsConfig
 from finflow.errors import ConfigError
-
-if TYPE_CHECKING:
-    from finflow.env.decision_process import DecisionProcess
 
 FloatArray = NDArray[np.float64]
 
@@ -40,7 +37,7 @@ class Draws(NamedTuple):
 
 
 class EpisodeWorlds(NamedTuple):
-    """What episodes draw from.
+    """Distribution of the worlds that episodes draw.
 
     Attributes
     ----------
@@ -55,7 +52,7 @@ class EpisodeWorlds(NamedTuple):
 
     @classmethod
     def of(cls, config: WorldsConfig, n_assets: int, seed: int, costs: bool = True) -> EpisodeWorlds | None:
-        """The worlds of a configuration; None where all episodes are alike.
+        """The worlds of a configuration; None where every episode has the same one.
 
         Parameters
         ----------
@@ -71,7 +68,7 @@ class EpisodeWorlds(NamedTuple):
             If an episode is to have more assets than there are.
         """
         span = (config.cost_low, config.cost_high) if costs else (1.0, 1.0)
-        count = assets_of(config, n_assets)
+        count = episode_assets(config, n_assets)
         if count is None and span == (1.0, 1.0):
             return None
         members = None
@@ -93,46 +90,43 @@ class EpisodeWorlds(NamedTuple):
             scale = np.exp(rng.uniform(np.log(low), np.log(high), size=count))
         return Draws(universe, scale)
 
-    def attached(self, process: DecisionProcess) -> DecisionProcess:
-        """The process with these sub-universes."""
-        return process.with_universes(self.members)
 
-
-def assets_of(config: WorldsConfig, n_assets: int) -> int | None:
-    """Assets of an episode; None where it has all, as it does where half of them would be one, or there are but two."""
+def episode_assets(config: WorldsConfig, n_assets: int) -> int | None:
+    """Number of assets of an episode; None where it has all, as in a market of two."""
     if config.assets != "half":
         return config.assets
     return max(n_assets // 2, 2) if n_assets > 2 else None
 
 
-def are_alike(config: WorldsConfig, n_assets: int) -> bool:
-    """Whether every episode is of the one world that happened, with all its assets."""
-    return assets_of(config, n_assets) is None and config.bootstraps == 0 and config.cost_low == config.cost_high == 1.0
+def is_single_world(config: WorldsConfig, n_assets: int) -> bool:
+    """Test that every episode has all assets, the market's own history and the configured costs."""
+    all_assets = episode_assets(config, n_assets) is None
+    return all_assets and config.bootstraps == 0 and config.cost_low == config.cost_high == 1.0
 
 
-def places(members: NDArray[np.int64], n_weights: int) -> NDArray[np.int64]:
-    """Where the weights of sub-universes (N, n) stand among all K: their assets, then cash; (N, n + 1)."""
+def weight_columns(members: NDArray[np.int64], n_weights: int) -> NDArray[np.int64]:
+    """Columns, among all K weights, of the assets of sub-universes (N, n) and of cash; (N, n + 1)."""
     cash = np.full((*members.shape[:-1], 1), n_weights - 1)
     return np.concatenate([members, cash], axis=-1)
 
 
 def gather_assets(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
     """Portfolios (N, K) of which nothing lies outside, as portfolios of their sub-universes, (N, n + 1)."""
-    found: FloatArray = np.take_along_axis(weights, places(members, weights.shape[-1]), axis=-1)
+    found: FloatArray = np.take_along_axis(weights, weight_columns(members, weights.shape[-1]), axis=-1)
     return found
 
 
 def scatter_assets(weights: FloatArray, members: NDArray[np.int64], n_weights: int) -> FloatArray:
     """Portfolios of sub-universes (N, n + 1) among all K weights, with nothing outside."""
     wide = np.zeros((len(weights), n_weights), dtype=weights.dtype)
-    np.put_along_axis(wide, places(members, n_weights), weights, axis=-1)
+    np.put_along_axis(wide, weight_columns(members, n_weights), weights, axis=-1)
     return wide
 
 
-def restricted(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
-    """Portfolios (N, K) as rules name them, as portfolios of sub-universes, (N, n + 1).
+def restrict_to_assets(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
+    """Restrict portfolios (N, K) to sub-universes, (N, n + 1).
 
-    The share of cash stays; what lies in the assets inside is scaled to the rest, or equal there where it is nothing.
+    The share of cash stays; weights of the assets inside are scaled to sum to the rest, equal where all are zero.
     """
     inside = gather_assets(weights, members)
     cash = inside[..., -1:]

@@ -39,7 +39,7 @@ STATE_SIZE = 3
 
 @dataclass(frozen=True)
 class Moments:
-    """First and second moment of equal weight's log returns on the training window: where the averages start.
+    """First and second moment of equal weight's log returns on the training window, the averages' initial values.
 
     Attributes
     ----------

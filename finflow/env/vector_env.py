@@ -12,9 +12,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import DecisionProcess, PortfolioState, Step
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import Draws, EpisodeWorlds, scatter_assets
 from finflow.env.objective import COMPONENTS
+from finflow.env.portfolio_state import Step, replace_rows, rows_of
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR
@@ -97,7 +98,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
-        self.process = process if worlds is None else worlds.attached(process)
+        self.process = process if worlds is None else process.with_universes(worlds.members)
         self.worlds = worlds
         segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in segments)
@@ -184,7 +185,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return observation, outcome.reward, outcome.terminated, truncated, info
 
     def _fill(self, actions: NDArray[np.float64]) -> tuple[Step, NDArray[np.float64], dict[str, Any]]:
-        """One step of all portfolios, their running Sharpe ratios, and what they know then."""
+        """Step all portfolios; the outcome, their running Sharpe ratios and the next observation."""
         outcome = self.process.step(self.state, actions)
         cash = self.process.growth[outcome.state.bar, -1] - 1.0
         self.running_sharpe.add(outcome.simple_return - cash)
@@ -215,7 +216,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return None if self.worlds is None else self.worlds.draw(self.np_random, count)
 
     def _draw_weights(self, count: int, worlds: Draws | None) -> NDArray[np.float64]:
-        """Portfolios that cover the simplex of what there is to hold."""
+        """Draw portfolios that cover the simplex of the assets of each episode."""
         members = None if self.worlds is None else self.worlds.members
         if members is None or worlds is None:
             return draw_coverage(self.np_random, count, self.process.n_weights)[0]
@@ -224,12 +225,12 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return scatter_assets(weights, inside, self.process.n_weights)
 
     def get_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Everything that the next steps depend on: arrays by name, and the generator's state."""
+        """Return the arrays that the next steps depend on, by name, and the generator's state."""
         arrays = {**vars(self.state), "age": self.age, "running_sharpe": self.running_sharpe.sums}
         return {name: np.array(value) for name, value in arrays.items()}, dict(self.np_random.bit_generator.state)
 
     def set_state(self, arrays: dict[str, NDArray[Any]], generator: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned."""
+        """Restore what ``get_state`` returned."""
         fields = dict(arrays)
         self.age = fields.pop("age").copy()
         self.running_sharpe.sums = fields.pop("running_sharpe").copy()
@@ -239,7 +240,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 
 def check_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> dict[str, Any]:
-    """The options of a reset; ``ValueError`` for a name that would be passed over."""
+    """Return the options of a reset; ``ValueError`` for an unknown name."""
     for name in options or {}:
         if name not in known:
             raise ValueError(f"reset() has no option {name!r}; it has {' and '.join(known)}")
@@ -265,23 +266,8 @@ def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> 
     return last
 
 
-def rows_of(state: PortfolioState, which: NDArray[np.bool_]) -> PortfolioState:
-    """Some of the portfolios, those that ``which`` (N,) names."""
-    return type(state)(**{name: value[which] for name, value in vars(state).items()})
-
-
-def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:
-    """``state`` with the rows in ``which`` taken from ``fresh``, which has just those rows."""
-    renewed = {}
-    for name, value in vars(state).items():
-        copy = value.copy()
-        copy[which] = getattr(fresh, name)
-        renewed[name] = copy
-    return type(state)(**renewed)
-
-
 def step_info(outcome: Step, sharpe: NDArray[np.float64]) -> dict[str, Any]:
-    """What a step reports beside its reward; each an array (N,)."""
+    """Info of a step; each an array (N,)."""
     parts = {f"reward_{name}": outcome.components[:, i] for i, name in enumerate(COMPONENTS)}
     return {
         "sharpe": sharpe,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision_process import DecisionProcess, PortfolioState
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage, smooth
-from finflow.env.decision_process import DecisionProcess, PortfolioState, WorldState
-from finflow.env.episode_worlds import Draws, EpisodeWorlds, gather_assets, restricted, scatter_assets
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import Draws, EpisodeWorlds, gather_assets, restrict_to_assets, scatter_assets
+from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
@@ -125,7 +126,7 @@ class Behaviour:
         aims, _ = draw_coverage(self.rng, len(source), count)
         family = np.minimum(source, COVERAGE - 1)
         named: NDArray[np.float64] = self.tables[family, self.habits.variant, state.bar - self.process.lag]
-        return np.where(covering[:, None], aims, named if inside is None else restricted(named, inside))
+        return np.where(covering[:, None], aims, named if inside is None else restrict_to_assets(named, inside))
 
     def _inside(self, state: PortfolioState) -> NDArray[np.int64] | None:
         """Assets of the episodes' sub-universes, (N, n), where there are any."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.episode_worlds import are_alike
+from finflow.env.episode_worlds import is_single_world
 from finflow.errors import FinflowError
 from finflow.files import write_together
 from finflow.market.panel import MarketPanel
@@ -125,7 +125,7 @@ def bundle_size(config: Config, process: DecisionProcess) -> int | None:
 
 def _worlds_hash(config: Config, process: DecisionProcess) -> str:
     """Hash of what worlds there are beside the real one; the resampled features are hashed with the others."""
-    if are_alike(config.worlds, process.n_weights - 1):
+    if is_single_world(config.worlds, process.n_weights - 1):
         return "none"
     inside = b"" if process.inside is None else process.inside.tobytes()
     return _hash(config.worlds.model_dump_json().encode() + inside)

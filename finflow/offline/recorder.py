@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.decision_process import DecisionProcess, PortfolioState, WorldState
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.strategies.behaviour import FAMILIES
 
 SOURCES = (*FAMILIES, "coverage", "decisions")

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, config_hash, load_config
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics import bootstrap as significance

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.market.features.feature_set import Features, compute_features
 from finflow.market.panel import MarketPanel

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import RUIN, DecisionProcess, PortfolioState, equal_weight_moments
+from finflow.env.decision_process import RUIN, DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
+from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel

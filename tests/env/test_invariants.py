@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from finflow.env.decision_process import DecisionProcess, PortfolioState, Step
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState, Step
 from finflow.ledger import accounting
 
 FloatArray = NDArray[np.float64]

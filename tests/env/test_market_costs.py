@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess, PortfolioState
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.env.portfolio_env import PortfolioEnv
+from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import Features

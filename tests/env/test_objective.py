@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finflow.config import MarketConfig, ObjectivesConfig, load_config
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import COMPONENTS, Moments, Objective
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import BARS_PER_YEAR

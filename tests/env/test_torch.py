@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig
-from finflow.env.decision_process import DecisionProcess, PortfolioState
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState
 
 FloatArray = NDArray[np.float64]
 Prices = Callable[..., FloatArray]

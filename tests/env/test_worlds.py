@@ -10,8 +10,16 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, WorldsConfig
-from finflow.env.decision_process import DecisionProcess, WorldState
-from finflow.env.episode_worlds import EpisodeWorlds, are_alike, assets_of, gather_assets, restricted, scatter_assets
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import (
+    EpisodeWorlds,
+    episode_assets,
+    gather_assets,
+    is_single_world,
+    restrict_to_assets,
+    scatter_assets,
+)
+from finflow.env.portfolio_state import WorldState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 
@@ -100,7 +108,7 @@ def test_portfolios_go_into_a_sub_universe_and_back() -> None:
     np.testing.assert_array_equal(wide, [[0.2, 0.0, 0.5, 0.0, 0.3], [0.0, 0.0, 0.0, 0.4, 0.6]])
     np.testing.assert_array_equal(gather_assets(wide, members), inside)
     rule = np.array([[0.1, 0.3, 0.2, 0.2, 0.2], [0.5, 0.0, 0.3, 0.0, 0.2]])
-    np.testing.assert_allclose(restricted(rule, members), [[0.8 / 3, 1.6 / 3, 0.2], [0.4, 0.4, 0.2]])
+    np.testing.assert_allclose(restrict_to_assets(rule, members), [[0.8 / 3, 1.6 / 3, 0.2], [0.4, 0.4, 0.2]])
 
 
 def test_markets_laid_side_by_side_stay_apart(process_of: Make, prices: Make) -> None:
@@ -144,8 +152,8 @@ def test_the_pool_holds_every_asset_and_is_the_seed_s_own() -> None:
 @pytest.mark.parametrize(("n_assets", "count"), [(1, None), (2, None), (3, 2), (4, 2), (5, 2), (20, 10), (21, 10)])
 def test_half_of_a_market_is_two_assets_at_least_and_all_of_a_small_one(n_assets: int, count: int | None) -> None:
     half = WorldsConfig(assets="half")
-    assert assets_of(half, n_assets) == count
+    assert episode_assets(half, n_assets) == count
     worlds = EpisodeWorlds.of(half, n_assets, seed=3)
     assert (None if worlds is None or worlds.members is None else worlds.members.shape[1]) == count
-    assert are_alike(half, n_assets) == (count is None)
-    assert not are_alike(WorldsConfig(assets="half", cost_high=2.0), n_assets)
+    assert is_single_world(half, n_assets) == (count is None)
+    assert not is_single_world(WorldsConfig(assets="half", cost_high=2.0), n_assets)

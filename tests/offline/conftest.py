@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from finflow.config import Config, load_config
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel

@@ -13,7 +13,8 @@ from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import load_config
 from finflow.env import decision_process as decision
 from finflow.env.coverage import SMOOTHING
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel

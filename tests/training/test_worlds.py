@@ -13,7 +13,7 @@ import torch
 
 from finflow.agent.learners.bcell import states_of
 from finflow.config import Config
-from finflow.env.episode_worlds import PURPOSE, restricted
+from finflow.env.episode_worlds import PURPOSE, restrict_to_assets
 from finflow.errors import CheckpointError, ConfigError
 from finflow.market.synthetic.block_bootstrap import draw_days
 from finflow.offline.dataset import made_by
@@ -134,7 +134,7 @@ def test_what_is_named_and_taken_from_rewards_is_of_the_episode_s_own_assets(tin
     known = columns["bar"] - process.lag
     for number, family in enumerate(FAMILIES):
         table = np.concatenate([family_tables(panel, family).mean(axis=0) for panel in process.panels])
-        expected = restricted(table[known], inside)[::group_size]
+        expected = restrict_to_assets(table[known], inside)[::group_size]
         assert batch.named is not None
         np.testing.assert_allclose(batch.named[:, number].numpy(), expected, atol=1e-6)
     grown = np.take_along_axis(process.growth[columns["bar"] + 1], inside, axis=1)

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.env.decision_process import DecisionProcess, fill_prices
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import fill_prices
 from finflow.evaluation.backtest import Backtest
 from finflow.ledger.accounting import drift, pay_out
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.evaluation.audit.look_ahead import UNPRIMED, Answer, Component, Rows, by_bar
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT
 from finflow.evaluation.backtest import index_backtest

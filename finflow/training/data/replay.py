@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
-from finflow.env.decision_process import DecisionProcess, PortfolioState, WorldState
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.offline.dataset import SOURCES, OfflineDataset
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.reward_units import RewardUnits

@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from finflow.env.decision_process import DecisionProcess, equal_weight_log_returns
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_log_returns
 from finflow.training.data.reward_normalization import RewardNormalizer
 
 

@@ -11,7 +11,8 @@ import torch
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess, equal_weight_moments
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError, MarketError
 from finflow.market.features.feature_set import Features, apply_features, compute_features

@@ -16,9 +16,10 @@ from finflow.agent.batch import States, states_of
 from finflow.agent.networks.logistic_normal import kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess, PortfolioState
-from finflow.env.episode_worlds import are_alike
-from finflow.env.vector_env import PortfolioVectorEnv, rows_of
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import is_single_world
+from finflow.env.portfolio_state import PortfolioState, rows_of
+from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
@@ -65,7 +66,7 @@ class GeneralisationMeasure:
         if not self.config.train.generalisation:
             return {}
         figures = self._windows(policy)
-        if not are_alike(self.config.worlds, self.data.process.n_weights - 1):
+        if not is_single_world(self.config.worlds, self.data.process.n_weights - 1):
             figures |= self._worlds(policy, phase)
         figures["gap"] = figures["train_value"] - figures["validation_value"]
         return {PREFIX + name: value for name, value in figures.items()}

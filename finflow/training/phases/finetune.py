@@ -13,7 +13,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.config import Config, TrainConfig
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import PortfolioState, WorldState
+from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.lambda_returns import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, joined, make_batch

@@ -1,0 +1,57 @@
+"""Growth of assets and of equal weight between the bars at which decisions fill."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.objective import Moments
+from finflow.errors import ConfigError
+from finflow.market.panel import MarketPanel
+
+
+def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Prices at which decisions fill, (bars, assets); ``ConfigError`` where the panel lacks them."""
+    if fill == "close":
+        return panel.close
+    if panel.open is None:
+        raise ConfigError("env.fill is open, but this market has no opening prices; set env.fill to close")
+    return panel.open
+
+
+def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Gross growth over the bar that ends at each bar, cash last.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    fill : str
+        ``close`` or ``open``.
+
+    Returns
+    -------
+    array, (bars, K)
+        One where an asset is not listed at both ends: a position that ended is held at its last price.
+    """
+    prices = fill_prices(panel, fill)
+    growth = np.ones((panel.n_bars, panel.n_assets + 1))
+    with np.errstate(invalid="ignore"):
+        ratio = prices[1:] / prices[:-1]
+    growth[1:, :-1] = np.where(np.isfinite(ratio), ratio, 1.0)
+    growth[:, -1] = 1.0 + panel.cash_returns
+    return growth
+
+
+def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Log return of equal weight over the bar that ends at each bar, before costs, (bars,); 0 where none is listed."""
+    growth, listed = growth_of(panel, fill)[:, :-1], panel.listed
+    count = listed.sum(axis=1)
+    mean = (growth * listed).sum(axis=1) / np.maximum(count, 1)
+    return np.log(np.where(count > 0, mean, 1.0))
+
+
+def equal_weight_moments(panel: MarketPanel, fill: str, bars: range) -> Moments:
+    """Moments of equal weight's daily log return over ``bars``, before costs."""
+    log_returns = equal_weight_log_returns(panel, fill)[bars.start : bars.stop]
+    log_returns = log_returns[panel.listed[bars.start : bars.stop].any(axis=1)]
+    return Moments(float(log_returns.mean()), float((log_returns**2).mean()))

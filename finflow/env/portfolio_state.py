@@ -1,0 +1,104 @@
+"""States of portfolios between decisions, and the outcome of one decision; arrays over a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class PortfolioState:
+    """State of N portfolios before their next decision.
+
+    Attributes
+    ----------
+    bar : int array, (batch,)
+        Bar at which the next decision fills.
+    weights : float array, (batch, K)
+        Right after the last fill, at the prices of bar - 1.
+    wealth : float array, (batch,)
+        In money, at bar, before the trade.
+    objective : float array, (batch, 3)
+        State of the reward, through bar.
+    objective_before : float array, (batch, 3)
+        The same one bar earlier: what may be observed at lags over 0.
+    """
+
+    bar: Any
+    weights: Any
+    wealth: Any
+    objective: Any
+    objective_before: Any
+
+
+@dataclass(frozen=True)
+class WorldState(PortfolioState):
+    """State of portfolios whose episodes differ in assets and costs; see ``env.episode_worlds``.
+
+    Attributes
+    ----------
+    universe : int array, (batch,)
+        Sub-universe of the process; assets outside it count as not listed.
+    cost_scale : float array, (batch,)
+        Multiple of all costs.
+    """
+
+    universe: Any
+    cost_scale: Any
+
+
+class Step(NamedTuple):
+    """Outcome of a decision; arrays over the batch.
+
+    Attributes
+    ----------
+    state : PortfolioState
+        The state after it.
+    reward : array, (batch,)
+        In units of a daily log return.
+    components : array, (batch, 5)
+        Terms of the reward, in the order of ``objective.COMPONENTS``.
+    terminated : bool array, (batch,)
+        Ruin.
+    filled : array, (batch, K)
+        Weights right after the fill, at the fill's prices.
+    simple_return : array, (batch,)
+        Net return from before the trade to the next bar.
+    cost, turnover : array, (batch,)
+    refused : bool array, (batch,), or None
+        Trades that the account could not pay for; None where there are none.
+    """
+
+    state: PortfolioState
+    reward: Any
+    components: Any
+    terminated: Any
+    filled: Any
+    simple_return: Any
+    cost: Any
+    turnover: Any
+    refused: Any = None
+
+
+def next_state(state: PortfolioState, weights: Any, wealth: Any, objective: Any) -> PortfolioState:
+    """State a bar later, in the same world."""
+    changes = {"weights": weights, "wealth": wealth, "objective": objective, "objective_before": state.objective}
+    return replace(state, bar=state.bar + 1, **changes)
+
+
+def rows_of(state: PortfolioState, which: NDArray[np.bool_]) -> PortfolioState:
+    """Select the portfolios that the mask ``which`` (N,) names."""
+    return type(state)(**{name: value[which] for name, value in vars(state).items()})
+
+
+def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: PortfolioState) -> PortfolioState:
+    """Replace the rows in ``which`` (N,) by those of ``fresh``, which has no others."""
+    renewed = {}
+    for name, value in vars(state).items():
+        copy = value.copy()
+        copy[which] = getattr(fresh, name)
+        renewed[name] = copy
+    return type(state)(**renewed)
