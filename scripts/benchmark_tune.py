@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from finflow.config import Config, TuneConfig, load_config
-from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning.study_folder import Tuning, begin, stored_study
-from finflow.experiments.tuning.trial_training import Meter
+from finflow.experiments.tuning.trial_training import StepTimer
 from finflow.experiments.tuning.trial_worker import do_trial
 from finflow.experiments.tuning.tuning import tune
 from finflow.training.trainer import FinFlowTrainer
@@ -44,7 +44,7 @@ def _overhead(folder: Path, rounds: int) -> None:
     trials: list[tuple[float, float]] = []
     alone: list[tuple[float, float]] = []
     for number in range(rounds + 1):
-        trial = tuning.book.claim()
+        trial = tuning.store.claim()
         if trial is None:
             raise ValueError("there are as many trials as rounds")
         began = time.perf_counter(), time.process_time()
@@ -64,16 +64,16 @@ def _overhead(folder: Path, rounds: int) -> None:
 
 def _bare(tuning: Tuning, folder: Path) -> tuple[float, float]:
     """The same training without a study; its market is there."""
-    (fold,) = tuning.arena.folds
+    (fold,) = tuning.context.folds
     output = tuning.config.output.model_copy(
         update={"logs_dir": folder / "alone", "offline_dir": tuning.folder / "scratch" / "offline"}
     )
     rare = {"save_latest": False, "max_checkpoints": 0, "checkpoint_interval": 10**9, "checkpoint_updates": 10**9}
     train = tuning.config.train.model_copy(update=rare)
     config = tuning.config.model_copy(update={"output": output, "train": train, "tune": TuneConfig()})
-    training_data = tuning.arena.training_data(fold, config)
+    training_data = tuning.context.training_data(fold, config)
     began = time.perf_counter(), time.process_time()
-    trainer = FinFlowTrainer(config, training_data=training_data, progress=Meter(None))
+    trainer = FinFlowTrainer(config, training_data=training_data, progress=StepTimer(None))
     trainer.train_iql()
     trainer.finetune()
     return time.perf_counter() - began[0], time.process_time() - began[1]
@@ -82,8 +82,8 @@ def _bare(tuning: Tuning, folder: Path) -> tuple[float, float]:
 def _workers(folder: Path, trials: int) -> None:
     rates = {}
     for workers in (1, 2):
-        outcome = tune(_config(folder / str(workers), trials), None, Where(workers), lambda line: None)
-        found = begin(stored_study(outcome.folder), outcome.folder).book.trials
+        outcome = tune(_config(folder / str(workers), trials), None, ComputeResources(workers), lambda line: None)
+        found = begin(stored_study(outcome.folder), outcome.folder).store.trials
         starts = [trial.datetime_start for trial in found if trial.datetime_start is not None]
         ends = [trial.datetime_complete for trial in found if trial.datetime_complete is not None]
         rates[workers] = trials / (max(ends) - min(starts)).total_seconds()

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from finflow.cli.analysis import run_evaluation
 from finflow.cli.exit_status import run_safely
-from finflow.cli.many_trainings import run_protocol
 from finflow.cli.options import Parser, add_configuration_options, add_protocol, add_scale, check_protocol
-from finflow.cli.runs import run_evaluation
+from finflow.cli.runs import run_protocol
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     if given.checkpoint is None:
         parser.error("--checkpoint is missing: the checkpoint file or run folder of the agent")
     only = None if given.with_backtest else ["equal-weight"]
-    run_evaluation(given, given.checkpoint, only, with_backtest=given.with_backtest)
+    run_evaluation(given, [given.checkpoint], only, with_backtest=given.with_backtest)
 
 
 if __name__ == "__main__":

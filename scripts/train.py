@@ -10,9 +10,8 @@ from pathlib import Path
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.many_trainings import train
 from finflow.cli.options import Parser, add_configuration_options, add_recollect, add_scale, one_of
-from finflow.cli.runs import run_training
+from finflow.cli.runs import run_training, train
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import Parser, add_configuration_options, add_scale, add_search
-from finflow.cli.search import run_search, search_configuration
+from finflow.cli.runs import run_search, search_configuration
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -31,16 +31,12 @@ ROOM_OF = {
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
 
 #: Circles of imports that are still there, each as the modules that reach one another; there may be fewer, never more.
-ENGINES = frozenset(f"finflow.experiments.tasks.{name}" for name in ("task_runner", "local_pool", "ray_cluster"))
 KNOWN_CYCLES = {
     frozenset({"finflow.env.decision_process", "finflow.env.episode_worlds"}),
-    ENGINES,
     frozenset({"finflow.training.audit.audit_subjects", "finflow.training.audit.recorded_strategies"}),
 }
 #: Those of them that are left without the imports for type checkers alone.
-KNOWN_CYCLES_WHEN_RUN = {
-    ENGINES,
-}
+KNOWN_CYCLES_WHEN_RUN: set[frozenset[str]] = set()
 
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "jsonpickle"}
 UNPICKLING = {

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from finflow.cli import configuration
-from finflow.cli import many_trainings as jobs
-from finflow.cli import runs as running
+from finflow.cli import analysis, configuration, runs
 from finflow.cli.exit_status import run_safely
 from finflow.config import Config, load_config
 
@@ -29,14 +27,14 @@ class Calls(list[tuple[tuple[Any, ...], dict[str, Any]]]):
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setattr(running, "run_training", calls)
+    monkeypatch.setattr(runs, "run_training", calls)
     return calls
 
 
 @pytest.fixture
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setattr(running, "run_evaluation", calls)
+    monkeypatch.setattr(analysis, "run_evaluation", calls)
     return calls
 
 
@@ -113,14 +111,14 @@ def test_pretrain_names_the_mistake(
 def test_evaluate_lists_equal_weight_or_every_strategy_beside_the_agent(evaluations: Calls) -> None:
     assert called("evaluate.py", "--checkpoint", "a.safetensors") == 0
     assert called("evaluate.py", "--checkpoint", "a.safetensors", "--with-backtest") == 0
-    assert [values[1] for values, _ in evaluations] == [Path("a.safetensors")] * 2
+    assert [values[1] for values, _ in evaluations] == [[Path("a.safetensors")]] * 2
     assert [values[2] for values, _ in evaluations] == [["equal-weight"], None]
     assert [named for _, named in evaluations] == [{"with_backtest": False}, {"with_backtest": True}]
 
 
 def test_evaluate_takes_a_protocol_with_a_checkpoint_or_without(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls()
-    monkeypatch.setattr(jobs, "run_protocol", calls)
+    monkeypatch.setattr(runs, "run_protocol", calls)
     assert called("evaluate.py", "--protocol", "cpcv", "--dry-run") == 0
     assert called("evaluate.py", "--protocol", "walk-forward", "--checkpoint", "a.safetensors") == 0
     assert [values[1:] for values, _ in calls] == [

@@ -1,13 +1,113 @@
-"""What is shown of runs that are over: why one traded, and several side by side."""
+"""Results of trained agents and strategies: evaluation, backtest, audit, inspection, explanation, comparison."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import evaluation_overrides
+from finflow.cli.options import explicit
+from finflow.cli.output import plain, show_audit, show_outcome
+from finflow.errors import CheckpointError, FinflowError
+
+if TYPE_CHECKING:
+    from finflow.config import Config
+
+#: Keys that an evaluation may change without changing its figures.
+_NOT_DECIDING = ("output.", "train.", "market.cache_dir", "market.use_cache", "env.episode_length")
+
+
+def run_evaluation(
+    arguments: argparse.Namespace,
+    paths: Sequence[Path],
+    only: Sequence[str] | None = None,
+    with_backtest: bool = False,
+) -> None:
+    """Judge a trained agent, or several that act as one, on the test window, and show the outcome.
+
+    Several agents trade the mean of their portfolios. The report goes into the run's folder; that of a changed market
+    or environment into a folder of its own there.
+
+    Parameters
+    ----------
+    arguments
+        With the options of `add_configuration_options`.
+    paths
+        Checkpoint files, run folders, or folders of jobs, which stand for all of their agents.
+    only
+        Strategies to list beside the agent; all of them when left out.
+    with_backtest
+        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
+    """
+    first = paths[0]
+    overrides = evaluation_overrides(arguments, first)
+    elsewhere = explicit(arguments).get("output.logs_dir")
+    from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+    from finflow.training.judging.ensemble import evaluate_ensemble
+    from finflow.training.judging.held_out import evaluate_checkpoint
+
+    found = resolve_run(first)
+    folder = _evaluation_folder(found.folder, overrides, elsewhere)
+    if len(paths) == 1 and found.kind is not Kind.JOB:
+        outcome = evaluate_checkpoint(first, overrides, folder, with_backtest)
+    else:
+        agents = [agent for path in paths for agent in resolve_run(path).find_agents()]
+        if len(paths) == 1:
+            outcome = evaluate_ensemble(agents, overrides, folder or first, with_backtest=with_backtest)
+        else:
+            parent = found.folder.parent if elsewhere is None else Path(str(elsewhere))
+            outcome = evaluate_ensemble(
+                agents, overrides, parent / "ensembles", _part(overrides), with_backtest, own_folder=True
+            )
+    show_outcome(outcome, only)
+
+
+def backtest_named(config: Config, names: Sequence[str]) -> None:
+    """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
+    sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
+    from finflow.training.judging.held_out import backtest_strategies
+
+    show_outcome(backtest_strategies(config, names))
+
+
+def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None) -> None:
+    """Audit a configuration, with strategies of a user's own and an agent if given, and show what was found.
+
+    Raises
+    ------
+    FinflowError
+        One line that names the component that looks ahead.
+    """
+    sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
+    from finflow.training.audit.configuration_audit import audit_configuration
+
+    outcome = audit_configuration(config, strategies, checkpoint)
+    show_audit(outcome.findings)
+    if outcome.complaint is not None:
+        raise FinflowError(outcome.complaint)
+
+
+def run_inspection(path: Path) -> None:
+    """Show what a run's checkpoints hold.
+
+    Raises
+    ------
+    CheckpointError
+        One line that names those that are not whole.
+    """
+    from finflow.training.checkpoints.inspection import inspect_checkpoints
+
+    found = inspect_checkpoints(path)
+    print("\n".join(line for inspection in found for line in inspection.lines()))
+    bad = [inspection.path.name for inspection in found if inspection.complaint is not None]
+    if bad:
+        others = "use another one" if len(bad) < len(found) else "start a new run"
+        raise CheckpointError(f"{len(bad)} of {len(found)} checkpoints cannot be used: {', '.join(bad)}; {others}")
 
 
 def run_explanation(
@@ -60,3 +160,18 @@ def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
     outcome = compare_runs(runs, output)
     print("\n".join(outcome.lines))
     print(f"report: {outcome.page}")
+
+
+def _evaluation_folder(run: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
+    """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
+    folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
+    part = _part(overrides)
+    return folder if part is None else (folder or run) / part
+
+
+def _part(overrides: Mapping[str, object]) -> Path | None:
+    """Where, in a folder, an evaluation under other conditions goes; None under the same."""
+    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
+    if not deciding:
+        return None
+    return Path("evaluations") / hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]

@@ -1,17 +1,24 @@
-"""`python main.py --mode ...`: what each mode asks for, and which application function it calls."""
+"""`python main.py --mode ...`: the options of each mode, and the application function that it calls."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from finflow.cli.analysis import run_comparison, run_explanation
+from finflow.cli.analysis import (
+    backtest_named,
+    run_audit,
+    run_comparison,
+    run_evaluation,
+    run_explanation,
+    run_inspection,
+)
 from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.many_trainings import run_protocol, train
 from finflow.cli.options import (
     MODES,
+    SCALE,
     Parser,
     add_configuration_options,
     add_protocol,
@@ -22,8 +29,7 @@ from finflow.cli.options import (
     one_of,
 )
 from finflow.cli.output import describe_configuration
-from finflow.cli.runs import backtest_named, run_audit, run_ensemble, run_evaluation, run_inspection
-from finflow.cli.search import run_search, search_configuration
+from finflow.cli.runs import run_protocol, run_search, search_configuration, train
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market, and answers whether it is worth trading: after
@@ -86,9 +92,7 @@ def _main(arguments: Sequence[str]) -> None:
         print(describe_configuration())
     else:
         _check(given, parser)
-        called = {"train": train, "evaluate": _evaluate, "backtest": _backtest, "audit": _audit, "inspect": _inspect}
-        called |= {"explain": _explain, "compare": _compare, "tune": _tune}
-        called.get(given.mode, _demo)(given)
+        _FUNCTIONS[given.mode](given)
 
 
 def _parser() -> Parser:
@@ -133,77 +137,76 @@ def _parser() -> Parser:
     return parser
 
 
+#: Options of some modes alone.
+_MODES_OF = {
+    "date": ("explain",),
+    "what-if": ("explain",),
+    "output": ("explain", "compare"),
+    "strategy": ("backtest", "audit"),
+    "recollect": ("train", "demo"),
+    "protocol": ("evaluate",),
+}
+
+
 def _check(given: argparse.Namespace, parser: Parser) -> None:
-    """Refuse what the mode would not use, rather than pass over it."""
+    """Refuse options that the mode would not use, and ask for those that it needs."""
     mode = given.mode
     given.agents = given.resume or []
     given.resume = given.agents[0] if given.agents else None
-    if len(given.agents) > 1 and mode not in ("evaluate", "backtest"):
-        parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
-    if mode == "inspect" and len(given.run) + bool(given.resume) != 1:
-        parser.error("--mode inspect needs one run folder or checkpoint file")
-    if mode == "explain" and not (given.resume and given.date):
-        parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
-    for option, modes in (("date", ("explain",)), ("what_if", ("explain",)), ("output", ("explain", "compare"))):
-        if getattr(given, option) and mode is not None and mode not in modes:
-            name = option.replace("_", "-")
-            parser.error(f"--{name} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
-    if mode == "compare" and len(given.run) < 2:
-        parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
     if mode is None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}")
-    if given.strategy and mode not in ("backtest", "audit"):
-        parser.error(f"--strategy belongs to --mode backtest or audit, not to --mode {mode}")
-    if given.recollect and mode not in ("train", "demo"):
-        parser.error(f"--recollect belongs to --mode train or demo, not to --mode {mode}")
-    if mode == "demo" and given.resume:
-        parser.error("a demo goes on as any run does, with --mode train --resume RUN")
-    if mode == "demo" and given.config:
-        parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
-    if mode != "evaluate" and given.protocol:
-        parser.error(f"--protocol belongs to --mode evaluate, not to --mode {mode}")
+    if len(given.agents) > 1 and mode not in ("evaluate", "backtest"):
+        parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
+    for option, modes in _MODES_OF.items():
+        if getattr(given, option.replace("-", "_")) and mode not in modes:
+            parser.error(f"--{option} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
+    for option in SCALE:
+        allowed = ("train", "demo", "evaluate", *(("tune",) if option != "universe" else ()))
+        if getattr(given, option.replace("-", "_")) and mode not in allowed:
+            parser.error(
+                f"--{option} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
+            )
     if given.trial is not None and (mode != "tune" or not given.resume):
         parser.error("--trial belongs to --mode tune with --resume and the folder of the study")
-    for option in ("dry_run", "workers", "cluster", "universe"):
-        also = ("tune",) if option != "universe" else ()
-        if getattr(given, option) and mode not in ("train", "demo", "evaluate", *also):
-            name = option.replace("_", "-")
-            parser.error(
-                f"--{name} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
-            )
     if mode == "evaluate":
-        check_protocol(parser, given)
-        if given.protocol not in (None, "holdout") and len(given.agents) > 1:
-            parser.error(f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume")
-    if mode == "evaluate" and not given.resume and given.protocol in (None, "holdout"):
-        parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
-    if mode == "backtest" and bool(given.resume) == bool(given.strategy):
+        _check_evaluation(given, parser)
+    elif mode == "inspect" and len(given.run) + bool(given.resume) != 1:
+        parser.error("--mode inspect needs one run folder or checkpoint file")
+    elif mode == "explain" and not (given.resume and given.date):
+        parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
+    elif mode == "compare" and len(given.run) < 2:
+        parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
+    elif mode == "demo" and given.resume:
+        parser.error("a demo goes on as any run does, with --mode train --resume RUN")
+    elif mode == "demo" and given.config:
+        parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
+    elif mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
+
+
+def _check_evaluation(given: argparse.Namespace, parser: Parser) -> None:
+    check_protocol(parser, given)
+    trains = given.protocol not in (None, "holdout")
+    if trains and len(given.agents) > 1:
+        parser.error(f"--protocol {given.protocol} trains by the configuration of one run; name one after --resume")
+    if not trains and not given.resume:
+        parser.error("--mode evaluate needs --resume with the run folder or checkpoint of the agent")
 
 
 def _evaluate(given: argparse.Namespace) -> None:
     if given.protocol in (None, "holdout"):
-        _judge(given, with_backtest=False)
+        run_evaluation(given, given.agents)
     else:
         run_protocol(given, given.protocol, given.resume, given.dry_run)
 
 
 def _backtest(given: argparse.Namespace) -> None:
     if given.resume:
-        _judge(given, with_backtest=True)
+        run_evaluation(given, given.agents, with_backtest=True)
     else:
         backtest_named(resolve(given), given.strategy)
-
-
-def _judge(given: argparse.Namespace, with_backtest: bool) -> None:
-    from finflow.training.checkpoints.run_resolver import Kind, resolve_run
-
-    if len(given.agents) > 1 or resolve_run(given.resume).kind is Kind.JOB:
-        run_ensemble(given, given.agents, with_backtest)
-    else:
-        run_evaluation(given, given.resume, with_backtest=with_backtest)
 
 
 def _audit(given: argparse.Namespace) -> None:
@@ -211,25 +214,23 @@ def _audit(given: argparse.Namespace) -> None:
     run_audit(config, given.strategy or (), given.resume)
 
 
-def _tune(given: argparse.Namespace) -> None:
-    run_search(search_configuration(given, given.resume), given)
-
-
-def _explain(given: argparse.Namespace) -> None:
-    run_explanation(given, given.resume, given.date, given.what_if or (), given.output)
-
-
-def _compare(given: argparse.Namespace) -> None:
-    run_comparison([Path(run) for run in given.run], given.output)
-
-
-def _inspect(given: argparse.Namespace) -> None:
-    run_inspection(given.resume or Path(given.run[0]))
-
-
 def _demo(given: argparse.Namespace) -> None:
     given.config = ROOT / "configs" / "demo.yaml"
     train(given)
+
+
+#: Function of each mode.
+_FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "train": train,
+    "evaluate": _evaluate,
+    "backtest": _backtest,
+    "tune": lambda given: run_search(search_configuration(given, given.resume), given),
+    "explain": lambda given: run_explanation(given, given.resume, given.date, given.what_if or (), given.output),
+    "compare": lambda given: run_comparison([Path(run) for run in given.run], given.output),
+    "audit": _audit,
+    "inspect": lambda given: run_inspection(given.resume or Path(given.run[0])),
+    "demo": _demo,
+}
 
 
 def _version() -> str:

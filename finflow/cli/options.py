@@ -1,4 +1,4 @@
-"""Options, and what is said about a wrong one."""
+"""Options of the command line, and the answers to wrong ones."""
 
 from __future__ import annotations
 
@@ -12,33 +12,59 @@ from typing import Any, NoReturn
 from finflow.errors import FinflowError
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
+SCALE = ("dry-run", "workers", "cluster", "universe")
 MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "audit", "inspect", "demo")
 
-#: Option, name of its value, the keys it stands for, help.
-_SHORT = (
-    ("--iql-epochs", "N", ("train.offline_training_epochs",), "passes of the offline phase over its data"),
-    ("--sac-episodes", "N", ("train.online_episodes",), "episodes of the online phase"),
-    ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
-    ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
-    ("--seed", "N", ("train.seed",), "of every random number"),
-    (
-        "--seeds",
-        "N",
-        ("train.seeds", "evaluation.protocol.seeds", "tune.seeds"),
-        "agents to train, one a seed, and to report together; with --protocol, of each fold",
+#: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
+_KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
+    "configuration": (
+        ("--iql-epochs", "N", ("train.offline_training_epochs",), "passes of the offline phase over its data"),
+        ("--sac-episodes", "N", ("train.online_episodes",), "episodes of the online phase"),
+        ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
+        ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
+        ("--seed", "N", ("train.seed",), "of every random number"),
+        (
+            "--seeds",
+            "N",
+            ("train.seeds", "evaluation.protocol.seeds", "tune.seeds"),
+            "agents to train, one a seed, and to report together; with --protocol, of each fold",
+        ),
+        ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
+        ("--mixed-precision", "true", ("bcell.mixed_precision",), "matrix products of an update in bfloat16"),
+        (
+            "--gradient-checkpointing",
+            "true",
+            ("bcell.gradient_checkpointing",),
+            "compute hidden layers twice: less memory, more time",
+        ),
+        (
+            "--profile",
+            "true",
+            ("train.profile",),
+            "write a torch profiler trace of a few updates into the run folder",
+        ),
+        ("--no-cache", "false", ("market.use_cache",), "fetch prices anew"),
     ),
-    ("--device", "NAME", ("train.device",), "auto, cpu, cuda or mps"),
-)
-
-#: Option, the key that it sets to true, help.
-_SWITCHES = (
-    ("--mixed-precision", "bcell.mixed_precision", "matrix products of an update in bfloat16"),
-    ("--gradient-checkpointing", "bcell.gradient_checkpointing", "compute hidden layers twice: less memory, more time"),
-)
+    "search": (
+        ("--n-trials", "N", ("tune.n_trials",), "tune: configurations tried"),
+        (
+            "--objective",
+            "NAME",
+            ("tune.objective",),
+            "tune: sharpe, sortino, calmar, cvar or dsr; several, as in sharpe,cvar, for a Pareto front",
+        ),
+        (
+            "--storage",
+            "URL",
+            ("tune.storage",),
+            "tune: where trials are kept: a database, or journal:PATH; SQLite in the study's folder when left out",
+        ),
+    ),
+}
 
 
 def program() -> str:
-    """How finflow was called, for messages that say what to type."""
+    """Name that finflow was called by, for messages that say what to type."""
     path = Path(sys.argv[0])
     if path.suffix != ".py":
         return "finflow"
@@ -71,11 +97,11 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def refuse(self, word: str) -> NoReturn:
-        """Answer an argument that nothing asks for."""
+        """Refuse an argument that is no option."""
         self.error(f"unknown argument {word}{self._hint(word)}")
 
     def error(self, message: str) -> NoReturn:
-        """Answer a mistake like every other: as a FinflowError."""
+        """Raise a mistake as a FinflowError, like every other."""
         raise FinflowError(f"{message} ({self.prog} --help lists the options)")
 
     def _hint(self, word: str) -> str:
@@ -89,7 +115,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Override(argparse.Action):
-    """Note a value for configuration keys; one given later replaces one given before."""
+    """Set configuration keys; a later value replaces an earlier one."""
 
     def __init__(self, *, keys: tuple[str, ...] = (), **settings: Any) -> None:
         super().__init__(**{**settings, "dest": "overrides", "default": {}})
@@ -120,44 +146,21 @@ def add_configuration_options(parser: Parser) -> None:
         "market.source=embedded, some of the embedded stocks",
     )
     named.add_argument("--tickers-file", metavar="FILE", help="the same from a text file; # begins a comment")
-    for option, name, keys, text in _SHORT:
-        group.add_argument(option, action=_Override, keys=keys, metavar=name, help=text)
-    for option, key, text in _SWITCHES:
-        group.add_argument(option, action=_Override, keys=(key,), nargs=0, const="true", help=text)
-    group.add_argument(
-        "--profile",
-        action=_Override,
-        keys=("train.profile",),
-        nargs=0,
-        const="true",
-        help="write a torch profiler trace of a few updates into the run folder",
-    )
-    group.add_argument(
-        "--no-cache", action=_Override, keys=("market.use_cache",), nargs=0, const="false", help="fetch prices anew"
-    )
+    _add_keys(group, "configuration")
+
+
+def _add_keys(group: argparse._ArgumentGroup, name: str) -> None:
+    """Add the options of a group that stand for configuration keys."""
+    for option, value, keys, text in _KEYS[name]:
+        takes: dict[str, Any] = {"metavar": value} if value.isupper() else {"nargs": 0, "const": value}
+        group.add_argument(option, action=_Override, keys=keys, help=text, **takes)
 
 
 def add_search(parser: Parser) -> None:
     """Add the options of a search."""
     group = parser.add_argument_group("search")
-    group.add_argument(
-        "--n-trials", action=_Override, keys=("tune.n_trials",), metavar="N", help="tune: configurations tried"
-    )
-    group.add_argument(
-        "--objective",
-        action=_Override,
-        keys=("tune.objective",),
-        metavar="NAME",
-        help="tune: sharpe, sortino, calmar, cvar or dsr; several, as in sharpe,cvar, for a Pareto front",
-    )
     group.add_argument("--trial", type=int, metavar="N", help="tune: do trial N of --resume again, and compare")
-    group.add_argument(
-        "--storage",
-        action=_Override,
-        keys=("tune.storage",),
-        metavar="URL",
-        help="tune: where trials are kept: a database, or journal:PATH; SQLite in the study's folder when left out",
-    )
+    _add_keys(group, "search")
 
 
 def add_recollect(parser: Parser) -> None:
@@ -208,14 +211,11 @@ def add_scale(parser: Parser) -> None:
 
 
 def check_protocol(parser: Parser, given: argparse.Namespace) -> None:
-    """Refuse what asks for trainings where nothing would be trained."""
-    if given.protocol not in (None, "holdout"):
-        return
-    for option in ("dry_run", "workers", "cluster", "universe"):
-        if getattr(given, option):
-            name = option.replace("_", "-")
+    """Refuse the options of trainings where nothing would be trained."""
+    for option in SCALE if given.protocol in (None, "holdout") else ():
+        if getattr(given, option.replace("-", "_")):
             parser.error(
-                f"--{name} belongs to --protocol walk-forward or cpcv, which train; a holdout evaluation does not"
+                f"--{option} belongs to --protocol walk-forward or cpcv, which train; a holdout evaluation does not"
             )
 
 
@@ -240,7 +240,7 @@ def one_of(*names: str) -> Any:
 
 
 def explicit(arguments: argparse.Namespace) -> dict[str, object]:
-    """What the command line itself says, by key."""
+    """Configuration keys that the command line itself names, and their values."""
     overrides: dict[str, object] = dict(arguments.overrides)
     if arguments.tickers:
         overrides["market.tickers"] = [name for word in arguments.tickers for name in word.split(",") if name]

@@ -1,32 +1,69 @@
-"""Training and evaluation from the command line, and how Ctrl-C stops them."""
+"""Trainings and searches from the command line: one, or many that are shared out, and how Ctrl-C stops them."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import shlex
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from finflow.cli.configuration import evaluation_overrides
+from finflow.cli.configuration import checkpoint_configuration, read_universes, resolve, resume_configuration
 from finflow.cli.options import explicit, program
-from finflow.cli.output import plain, show_audit, show_outcome
-from finflow.errors import CheckpointError, FinflowError, OutputError
+from finflow.cli.output import show_outcome
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from finflow.config import Config
+    from finflow.experiments.jobs.folds import Protocol
+    from finflow.experiments.jobs.seed_job import Job, Judged
+    from finflow.experiments.tasks.task_runner import ComputeResources
+    from finflow.training.judging.held_out import Outcome
 
-#: What an evaluation may change without changing its figures.
-_NOT_DECIDING = ("output.", "train.", "market.cache_dir", "market.use_cache", "env.episode_length")
+Made = TypeVar("Made")
+
+_SEEDS = {"train": "train.seeds", "evaluate": "evaluation.protocol.seeds", "tune": "tune.seeds"}
+"""Key of --seeds that each mode reads; the others are left as they are."""
+
+
+def train(given: argparse.Namespace) -> None:
+    """Train one agent, or with --seeds, --universe or the folder of a job, several that are judged together.
+
+    Parameters
+    ----------
+    given
+        With the options of `add_configuration_options`, `add_scale` and `add_recollect`, ``resume`` and ``dry_run``.
+    """
+    _read_seeds_for(given, "train")
+    if given.resume is not None:
+        from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+
+        if resolve_run(given.resume).kind is Kind.JOB:
+            _several(given, lambda: _resumed(given), folder=given.resume)
+            return
+    if given.universe is not None:
+        if given.resume is not None:
+            raise ConfigError("--universe starts a new job; a job's folder after --resume knows its universes")
+        _several(given, lambda: _in_universes(given, lambda name, config: _job(config, Path(name), name)))
+        return
+    config = resume_configuration(given, given.resume) if given.resume else resolve(given)
+    alone = config.train.seeds == 1 and given.cluster is None
+    if alone and (given.workers or 1) > 1:
+        raise ConfigError("--workers has one training to share out; train several with --seeds N")
+    if alone and not given.dry_run:
+        run_training(config, resume=given.resume, recollect=given.recollect)
+    elif given.resume is not None:
+        raise ConfigError(f"{given.resume} is one training, and goes on as one: leave --seeds, --cluster and such out")
+    else:
+        _several(given, lambda: [_job(config, Path())])
 
 
 def run_training(
@@ -58,7 +95,8 @@ def run_training(
     KeyboardInterrupt
         With a line that says how to go on.
     """
-    from finflow.training.trainer import FinFlowTrainer, request_stop
+    from finflow.training.phases.stopping import request_stop
+    from finflow.training.trainer import FinFlowTrainer
 
     with stopping_between_updates(request_stop):
         trainer = FinFlowTrainer(config, resume=resume, pretrained=pretrained)
@@ -67,133 +105,218 @@ def run_training(
                 trainer.collect_offline_data(dataset, recollect)
             outcome = trainer.train_offline() if offline_only else trainer.train()
         except KeyboardInterrupt:
-            command = _how_to_go_on(trainer.run_folder)
-            end = f"; to go on: {command}" if command else " before the first checkpoint: nothing to go on from"
-            raise KeyboardInterrupt(f"stopped{end}") from None
+            if _has_checkpoint(trainer.run_folder):
+                raise KeyboardInterrupt(f"stopped; to go on: {_resume_command(trainer.run_folder)}") from None
+            raise KeyboardInterrupt("stopped before the first checkpoint: nothing to go on from") from None
         except OutputError as error:
-            command = _how_to_go_on(trainer.run_folder)
-            raise OutputError(f"{error}; then go on with: {command}" if command else str(error)) from error
+            if not _has_checkpoint(trainer.run_folder):
+                raise
+            raise OutputError(f"{error}; then go on with: {_resume_command(trainer.run_folder)}") from error
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
 
 
-def run_evaluation(
-    arguments: argparse.Namespace,
-    checkpoint: Path,
-    only: Sequence[str] | None = None,
-    with_backtest: bool = False,
-) -> None:
-    """Judge a trained agent on the test window, and show the outcome.
+def _has_checkpoint(run_folder: Path) -> bool:
+    return any(run_folder.glob("models/checkpoint_latest*"))
 
-    The report goes into the run's folder; that of a changed market or environment into a folder of its own there.
+
+def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path | None, dry_run: bool) -> None:
+    """Train anew for every fold of a protocol, and show the outcome. The same command goes on where one was stopped.
 
     Parameters
     ----------
-    arguments
-        With the options of `add_configuration_options`.
+    given
+        With the options of `add_configuration_options` and `add_scale`.
+    protocol
+        `walk-forward` or `cpcv`.
     checkpoint
-        A run folder or checkpoint file.
-    only
-        Strategies to list beside the agent; all of them when left out.
-    with_backtest
-        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
+        A run folder or checkpoint file whose configuration stands in for the defaults; its run's folder takes the
+        protocol's.
+    dry_run
+        Only say how many trainings there are and how long they will take.
     """
-    overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.training.judging.held_out import evaluate_checkpoint
+    _read_seeds_for(given, "evaluate")
+    base = None if checkpoint is None else checkpoint_configuration(checkpoint)
+    parent = None
+    if checkpoint is not None:
+        elsewhere = explicit(given).get("output.logs_dir")
+        from finflow.training.checkpoints.run_resolver import resolve_run
 
-    folder = _evaluation_folder(checkpoint, overrides, elsewhere=explicit(arguments).get("output.logs_dir"))
-    show_outcome(evaluate_checkpoint(checkpoint, overrides, folder, with_backtest), only)
+        run = resolve_run(checkpoint).folder
+        parent = (run if elsewhere is None else Path(str(elsewhere)) / run.name) / "protocols"
+    from finflow.experiments.jobs import protocols
+
+    if given.universe is not None:
+        plans: Sequence[Judged] = _in_universes(
+            given, lambda name, config: protocols.plan_of(config, protocol, parent, name), base
+        )
+    else:
+        plans = [protocols.plan_of(resolve(given, base), protocol, parent)]
+    mark = hashlib.sha256("\n".join(str(plan.folder) for plan in plans).encode()).hexdigest()[:8]
+    with _ready(given, plans, dry_run) as resources:
+        if resources is None:
+            return
+        from finflow.experiments.jobs.seed_job import run_all
+
+        try:
+            outcomes = run_all(plans, resources)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped; the same command goes on from there") from None
+    together = plans[0].folder.parent / f"universes-{mark}"
+    _show(plans, outcomes, together, "the judged windows, in the path of median Sharpe ratio")
 
 
-def run_ensemble(arguments: argparse.Namespace, paths: Sequence[Path], with_backtest: bool = False) -> None:
-    """Judge several agents that act as one, by the mean of their portfolios, and show the outcome.
+def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
+    """The configuration of a search; where a study goes on, its own stands in for the defaults."""
+    _read_seeds_for(arguments, "tune")
+    if folder is None:
+        return resolve(arguments)
+    from finflow.experiments.tuning.study_folder import stored_study
+
+    return resolve(arguments, stored_study(folder))
+
+
+def run_search(config: Config, arguments: argparse.Namespace) -> None:
+    """Search, or do one trial again, or say how long it would take. Ctrl-C leaves a study that goes on.
 
     Parameters
     ----------
+    config
+        The resolved configuration.
     arguments
-        With the options of `add_configuration_options`.
-    paths
-        Checkpoint files, run folders, or folders of jobs, which stand for all of their agents.
-    with_backtest
-        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
+        With ``resume``, ``trial``, ``workers``, ``cluster`` and ``dry_run``.
     """
-    overrides = evaluation_overrides(arguments, paths[0])
-    elsewhere = explicit(arguments).get("output.logs_dir")
+    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.experiments.tuning.trial_worker import rerun
+    from finflow.experiments.tuning.tuning import describe_plan, tune
+    from finflow.training.phases.stopping import request_stop
+
+    if arguments.trial is not None and (arguments.workers or arguments.cluster or arguments.dry_run):
+        raise ConfigError("--trial does one trial again, here: leave --workers, --cluster and --dry-run out")
+    resources = ComputeResources(arguments.workers, arguments.cluster, config.train.threads, config.train.device)
+    with ready(resources):
+        if arguments.dry_run:
+            print("\n".join(describe_plan(config, resources, arguments.resume)))
+            return
+        with stopping_between_updates(request_stop):
+            if arguments.trial is not None:
+                print("\n".join(rerun(config, arguments.resume, arguments.trial)))
+                return
+            outcome = tune(config, arguments.resume, resources)
+    print("\n".join(outcome.lines))
+    print(f"report: {outcome.report}")
+
+
+def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
+    """Of the keys that --seeds stands for, keep the one that a mode reads."""
+    others = {key for name, key in _SEEDS.items() if name != mode}
+    given.overrides = {name: value for name, value in given.overrides.items() if name not in others}
+
+
+@contextmanager
+def _ready(given: argparse.Namespace, jobs: Sequence[Judged], dry_run: bool) -> Iterator[ComputeResources | None]:
+    """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
+    from finflow.experiments.jobs.seed_job import estimate_all
+    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.training.phases.stopping import request_stop
+
+    settings = jobs[0].trainings[0].config.train
+    resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
+    with ready(resources):
+        if dry_run:
+            print("\n".join(estimate_all(jobs, resources).lines()))
+            yield None
+            return
+        with stopping_between_updates(request_stop):
+            yield resources
+
+
+def _show(jobs: Sequence[Judged], outcomes: Sequence[Outcome], folder: Path, window: str = "the test window") -> None:
+    """Show the outcome of a job; of jobs in several universes, the report of all together."""
+    if not jobs[0].market:
+        show_outcome(outcomes[0], where=window)
+        return
+    from finflow.experiments.jobs.seed_job import report_universes
+
+    print("\n".join(report_universes([job.market for job in jobs], outcomes, folder)))
+
+
+def _job(config: Config, folder: Path, market: str = "") -> Job:
+    from finflow.experiments.jobs.seed_job import job_of
+
+    return job_of(config, folder, market)
+
+
+def _in_universes(
+    given: argparse.Namespace, make: Callable[[str, Config], Made], base: Config | None = None
+) -> list[Made]:
+    """The same for each universe of the file; a mistake names the universe."""
+    if given.tickers or given.tickers_file:
+        raise ConfigError("--universe names the tickers; leave --tickers and --tickers-file out")
+    made = []
+    for name, tickers in read_universes(given.universe).items():
+        try:
+            made.append(make(name, resolve(argparse.Namespace(**{**vars(given), "tickers": tickers}), base)))
+        except FinflowError as error:
+            raise type(error)(f"universe {name!r}: {error}") from error
+    return made
+
+
+def _resumed(given: argparse.Namespace) -> list[Job]:
+    """The jobs in a folder, with as many agents as they have or more."""
     from finflow.training.checkpoints.run_resolver import resolve_run
-    from finflow.training.judging.ensemble import evaluate_ensemble
 
-    agents = [agent for path in paths for agent in resolve_run(path).find_agents()]
-    if len(paths) == 1:
-        folder = _evaluation_folder(paths[0], overrides, elsewhere) or paths[0]
-        outcome = evaluate_ensemble(agents, overrides, folder, with_backtest=with_backtest)
-    else:
-        parent = resolve_run(paths[0]).folder.parent if elsewhere is None else Path(str(elsewhere))
-        outcome = evaluate_ensemble(
-            agents, overrides, parent / "ensembles", _part(overrides), with_backtest, own_folder=True
-        )
-    show_outcome(outcome)
-
-
-def backtest_named(config: Config, names: Sequence[str]) -> None:
-    """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
-    sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
-    from finflow.training.judging.held_out import backtest_strategies
-
-    show_outcome(backtest_strategies(config, names))
+    if given.universe is not None or given.recollect:
+        raise ConfigError("a job that goes on keeps its universes and its data: leave --universe and --recollect out")
+    jobs = []
+    for name in resolve_run(given.resume).universes or [""]:
+        folder = given.resume / name
+        before, config = checkpoint_configuration(folder), resume_configuration(given, folder)
+        if config.train.seeds < before.train.seeds:
+            raise ConfigError(
+                f"the job in {folder} has {before.train.seeds} agents, and --seeds is {config.train.seeds}: to leave "
+                "some out would be to choose among them; name as many or more"
+            )
+        jobs.append(_job(config, folder, name))
+    return jobs
 
 
-def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None) -> None:
-    """Audit a configuration, with strategies of a user's own and an agent if given, and show what was found.
+def _several(given: argparse.Namespace, make: Callable[[], list[Job]], folder: Path | None = None) -> None:
+    """Prepare jobs, run the trainings that they miss, and show the outcome."""
+    if given.recollect:
+        raise ConfigError("--recollect belongs to a single training")
+    jobs = make()
+    from finflow.experiments.jobs.seed_job import run_all, write_universes
+    from finflow.training.trainer import new_run_folder
 
-    Raises
-    ------
-    FinflowError
-        One line that names the component that looks ahead.
-    """
-    sys.path.append(str(Path.cwd()))  # a user's own strategy or feature lies where the user is
-    from finflow.training.audit.configuration_audit import audit_configuration
-
-    outcome = audit_configuration(config, strategies, checkpoint)
-    show_audit(outcome.findings)
-    if outcome.complaint is not None:
-        raise FinflowError(outcome.complaint)
-
-
-def run_inspection(path: Path) -> None:
-    """Show what a run's checkpoints hold.
-
-    Raises
-    ------
-    CheckpointError
-        One line that names those that are not whole.
-    """
-    from finflow.training.checkpoints.inspection import inspect_checkpoints
-
-    found = inspect_checkpoints(path)
-    print("\n".join(line for inspection in found for line in inspection.lines()))
-    bad = [inspection.path.name for inspection in found if inspection.complaint is not None]
-    if bad:
-        others = "use another one" if len(bad) < len(found) else "start a new run"
-        raise CheckpointError(f"{len(bad)} of {len(found)} checkpoints cannot be used: {', '.join(bad)}; {others}")
+    with _ready(given, jobs, given.dry_run) as resources:
+        if resources is None:
+            return
+        if folder is None:
+            folder = new_run_folder(jobs[0].config.output.logs_dir)
+            jobs = [replace(job, folder=folder / job.market) for job in jobs]
+        with _saying_how_to_go_on(folder):
+            if jobs[0].market:
+                write_universes(folder, [job.market for job in jobs])
+            outcomes = run_all(jobs, resources)
+    _show(jobs, outcomes, folder)
 
 
-def _evaluation_folder(checkpoint: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
-    """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
-    from finflow.training.checkpoints.run_resolver import resolve_run
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; to go on: {_resume_command(folder)}") from None
+    except (OutputError, TrainingError) as error:
+        raise type(error)(f"{error}; then go on with: {_resume_command(folder)}") from error
 
-    run = resolve_run(checkpoint).folder
-    folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
-    part = _part(overrides)
-    return folder if part is None else (folder or run) / part
 
-
-def _part(overrides: Mapping[str, object]) -> Path | None:
-    """Where, in a folder, an evaluation under other conditions goes; None under the same."""
-    deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
-    if not deciding:
-        return None
-    return Path("evaluations") / hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
+def _resume_command(folder: Path) -> str:
+    """Command line that resumes a run or a job."""
+    command = program() if program() == "finflow" else "python main.py"
+    return f"{command} --mode train --resume {shlex.quote(str(folder))}"
 
 
 @contextmanager
@@ -224,11 +347,3 @@ def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _how_to_go_on(run_folder: Path) -> str | None:
-    """The command that resumes a run; None for one without a checkpoint."""
-    if not any(run_folder.glob("models/checkpoint_latest*")):
-        return None
-    command = program() if program() == "finflow" else "python main.py"
-    return f"{command} --mode train --resume {shlex.quote(str(run_folder))}"

@@ -18,10 +18,9 @@ from finflow.config import Config, changed_config
 from finflow.config.yaml_text import parse_file
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
-from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning.search_space import DEFAULT_SPACE, configured
-from finflow.experiments.tuning.study_folder import begin, stored_study
-from finflow.experiments.tuning.study_result import ATTRIBUTES, best_of
+from finflow.experiments.tuning.study_folder import ATTRIBUTES, begin, best_of, stored_study
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
@@ -123,9 +122,9 @@ def tuning_variants(
 def search_and_retrain(config: Config) -> dict[str, Any]:
     """Search, and train the best of it anew."""
     began = time.monotonic()
-    outcome = tune(config, None, Where(), lambda line: None)
+    outcome = tune(config, None, ComputeResources(), lambda line: None)
     seconds = time.monotonic() - began
-    trials = begin(stored_study(outcome.folder), outcome.folder).book.trials
+    trials = begin(stored_study(outcome.folder), outcome.folder).store.trials
     best = best_of(trials)
     if best is None:
         raise ValueError("a search without a result has none to be measured")

@@ -15,7 +15,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
-from finflow.experiments.jobs.job_folder import begin
+from finflow.experiments.jobs.seed_job import Job
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,25 +83,18 @@ class Application:
             application.calls.append(("backtest", (config, list(names))))
             return application.outcome
 
-        def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-            flat: dict[str, object] = {}
-            for name, value in nested.items():
-                flat.update(flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value})
-            return flat
-
         def stored(path: Path) -> Config:
             of_a_job = (path / "job.json").is_file()
             return load_config(path / "config.yaml", {}, environ={}) if of_a_job else application.stored
 
-        free = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
-        fakes = {
-            "trainer": SimpleNamespace(FinFlowTrainer=Trainer, request_stop=request_stop),
-            "judging.held_out": SimpleNamespace(evaluate_checkpoint=evaluate, backtest_strategies=backtest),
-            "checkpoints.loaded_agent": SimpleNamespace(FREE_SECTIONS=free),
-            "checkpoints.checkpoint_reader": SimpleNamespace(configuration_of=stored, flatten=flatten),
-        }
-        for name, fake in fakes.items():
-            monkeypatch.setitem(sys.modules, f"finflow.training.{name}", fake)
+        for name, fake in {
+            "trainer.FinFlowTrainer": Trainer,
+            "phases.stopping.request_stop": request_stop,
+            "judging.held_out.evaluate_checkpoint": evaluate,
+            "judging.held_out.backtest_strategies": backtest,
+            "checkpoints.checkpoint_reader.configuration_of": stored,
+        }.items():
+            monkeypatch.setattr(f"finflow.training.{name}", fake)
 
     @property
     def config(self) -> Config:
@@ -300,16 +293,14 @@ class Trainings:
         self.where: Any = None
         self.folders: list[str] = []
         self.during: Callable[[], None] = lambda: None
-        fakes = {
-            "jobs.protocols": {"plan_of": self.plan_of},
-            "jobs.seed_job": {"run_all": self.run, "estimate_all": self.estimate, "job_of": self.job_of},
-        }
-        for name, made in fakes.items():
-            monkeypatch.setitem(sys.modules, f"finflow.experiments.{name}", SimpleNamespace(**made))
-            monkeypatch.setattr(f"finflow.experiments.{name}", SimpleNamespace(**made), raising=False)
-        monkeypatch.setitem(sys.modules, "finflow.training.phases.stopping", SimpleNamespace(request_stop=lambda: None))
-
-        sys.modules["finflow.training.trainer"].new_run_folder = self.new_folder  # type: ignore[attr-defined]
+        for name, fake in {
+            "experiments.jobs.protocols.plan_of": self.plan_of,
+            "experiments.jobs.seed_job.job_of": self.job_of,
+            "experiments.jobs.seed_job.run_all": self.run,
+            "experiments.jobs.seed_job.estimate_all": self.estimate,
+            "training.trainer.new_run_folder": self.new_folder,
+        }.items():
+            monkeypatch.setattr(f"finflow.{name}", fake)
 
     def new_folder(self, logs: Path) -> Path:
         self.folders.append(str(logs))
@@ -413,7 +404,8 @@ def test_a_dry_run_of_a_job_makes_no_folder(protocols: Trainings) -> None:
 
 def begun(folder: Path, seeds: int) -> Path:
     """The folder of a job of some agents, none of them made."""
-    begin(folder, load_config(None, {"bcell.gamma": 0.9, "train.seeds": seeds}, {}))
+    config = load_config(None, {"bcell.gamma": 0.9, "train.seeds": seeds}, {})
+    Job(config, None, folder).begin()  # type: ignore[arg-type]
     return folder
 
 

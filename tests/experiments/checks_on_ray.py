@@ -27,9 +27,9 @@ from finflow.errors import ConfigError, MarketError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
 from finflow.experiments.jobs.protocols import plan_of
 from finflow.experiments.jobs.seed_job import job_of
-from finflow.experiments.tasks.task_runner import Task, Where, run_tasks
+from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning.study_folder import stored_study
-from finflow.experiments.tuning.trial_rerun import rerun
+from finflow.experiments.tuning.trial_worker import rerun
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
@@ -105,7 +105,9 @@ def fail_once_begun(table: Any, folder: Path) -> dict[str, Any]:
 def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
     stream = io.StringIO()
     shared = {"table": np.arange(1000.0)}
-    return run_tasks(tasks, Where(cluster=cluster.address), shared=shared, stream=stream, **named), stream.getvalue()
+    return run_tasks(
+        tasks, ComputeResources(cluster=cluster.address), shared=shared, stream=stream, **named
+    ), stream.getvalue()
 
 
 def test_what_tasks_share_is_stored_once_and_an_error_keeps_its_kind(
@@ -202,7 +204,7 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    train_all(away, panels, Where(cluster=cluster.address))
+    train_all(away, panels, ComputeResources(cluster=cluster.address))
     killer.join(5.0)
     assert lost.is_set()
     assert "its process or node died; it is on " in capsys.readouterr().out
@@ -225,7 +227,7 @@ def test_a_cluster_that_is_not_there_is_told_at_once(
             assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()
     with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
-        run_tasks([], Where(cluster="nowhere"), stream=io.StringIO())
+        run_tasks([], ComputeResources(cluster="nowhere"), stream=io.StringIO())
 
 
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
@@ -256,7 +258,7 @@ def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
         },
         environ={},
     )
-    outcome = tune(config, None, Where(cluster=cluster.address), lambda line: None)
+    outcome = tune(config, None, ComputeResources(cluster=cluster.address), lambda line: None)
     assert outcome.lines[0] == "2 trials: 2 to their end, 0 stopped early, 0 failed"
     for number in (0, 1):
         assert rerun(stored_study(outcome.folder), outcome.folder, number)[0].endswith("bit for bit as recorded")

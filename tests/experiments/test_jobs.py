@@ -22,9 +22,8 @@ from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
-from finflow.experiments.jobs.job_folder import begin
 from finflow.experiments.jobs.seed_job import Job, estimate_all, job_of, run_all
-from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
@@ -58,7 +57,7 @@ def runs_of(training: Training) -> list[Path]:
     return [path for path in training.place.iterdir() if path.is_dir()]
 
 
-def run_trainings(job: Job, where: Where | None = None) -> None:
+def run_trainings(job: Job, where: ComputeResources | None = None) -> None:
     train_all(job.trainings, {job.market: job.panel}, where)
 
 
@@ -93,7 +92,7 @@ def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    run_trainings(job, Where(workers=2))
+    run_trainings(job, ComputeResources(workers=2))
     killer.join(5.0)
     assert killed.is_set()
     assert "its process was killed (SIGKILL); it is done again" in capsys.readouterr().out
@@ -134,7 +133,7 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
 
     def begin_again(trainer: FinFlowTrainer) -> dict[str, float]:
         monkeypatch.setattr(FinFlowTrainer, "train_iql", honest)
-        for where in (Where(), Where(cluster="auto")):
+        for where in (ComputeResources(), ComputeResources(cluster="auto")):
             with pytest.raises(OutputError, match=r"another process is training in .*seed-0; wait for it"):
                 train_all([training], panels, where)
         return trainer.train_iql()
@@ -146,8 +145,9 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     assert not list(training.place.glob(".*"))
 
 
-def test_the_folder_of_a_job_keeps_no_password(tmp_path: Path) -> None:
-    begin(tmp_path / "job", small_config(tmp_path, {"tune.storage": "postgresql://me:secret@db/none"}))
+def test_the_folder_of_a_job_keeps_no_password(serial: Job, tmp_path: Path) -> None:
+    config = small_config(tmp_path, {"tune.storage": "postgresql://me:secret@db/none"})
+    Job(config, serial.panel, tmp_path / "job").begin()
     assert "secret" not in (tmp_path / "job" / "config.yaml").read_text()
 
 
@@ -170,7 +170,7 @@ def test_a_folder_is_let_go_of_when_its_process_is_killed(tmp_path: Path) -> Non
 
 def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: Job, tmp_path: Path) -> None:
     job = copy(serial, tmp_path)
-    begin(job.folder, job.config)
+    job.begin()
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(folder=str(tmp_path), changes=QUICK))
     with subprocess.Popen(
@@ -193,7 +193,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         CheckpointError, match=rf"has {len(done)} of 3 agents; make the others with --mode train --resume"
     ):
         resolve_run(job.folder).find_agents()
-    told = estimate_all([job], Where(workers=2))
+    told = estimate_all([job], ComputeResources(workers=2))
     assert (told.trainings, told.finished) == (SEEDS, len(done))
     run_all([job], tell=lambda line: None)
     assert bits(job) == bits(serial)
@@ -207,14 +207,14 @@ SCRIPT = """\
 from pathlib import Path
 
 from scripts.evidence.durability import small_config
-from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.jobs.seed_job import job_of
 from finflow.experiments.jobs.independent_trainings import train_all
 
 if __name__ == "__main__":
     folder = Path({folder!r})
     job = job_of(small_config(folder, {changes!r}), folder / "logs" / "job")
-    train_all(job.trainings, {{"": job.panel}}, Where(workers=2))
+    train_all(job.trainings, {{"": job.panel}}, ComputeResources(workers=2))
 """
 
 

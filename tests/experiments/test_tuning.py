@@ -25,19 +25,16 @@ from finflow.cli import main
 from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
-from finflow.experiments.tasks.task_runner import Where
-from finflow.experiments.tuning import search_plan, tuning
+from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning import trial_training as trials
 from finflow.experiments.tuning import trial_worker as doing_trials
-from finflow.experiments.tuning.search_plan import lines_of_plan
-from finflow.experiments.tuning.study_folder import begin, stored_study
+from finflow.experiments.tuning import tuning
+from finflow.experiments.tuning.study_folder import ATTRIBUTES, BEST, begin, decode_returns, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
-from finflow.experiments.tuning.study_result import ATTRIBUTES, BEST, unpacked
-from finflow.experiments.tuning.trial_rerun import rerun
-from finflow.experiments.tuning.trial_store import Book
-from finflow.experiments.tuning.trial_training import Arena, arena_of, run_trial
-from finflow.experiments.tuning.trial_worker import take_trials, work
-from finflow.experiments.tuning.tuning import StudyOutcome, tune
+from finflow.experiments.tuning.trial_store import TrialStore
+from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
+from finflow.experiments.tuning.trial_worker import rerun, take_trials, work
+from finflow.experiments.tuning.tuning import StudyOutcome, describe_plan, tune
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
@@ -74,7 +71,7 @@ SMALL = {
     "tune.space": SPACE,
 }
 BARS = 900
-HERE = Where()
+HERE = ComputeResources()
 RUNNING = """select number, value_json from trials join trial_user_attributes using (trial_id)
 where key = 'worker' and state = 'RUNNING'"""
 
@@ -108,11 +105,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, StudyOutcom
 
 
 def course(
-    arena: Arena, config: Config, scratch: Path
+    context: TrialContext, config: Config, scratch: Path
 ) -> tuple[tuple[float, ...], list[tuple[int, tuple[float, ...]]]]:
     """Values of a trial, and what it was worth on its way."""
     told: list[tuple[int, tuple[float, ...]]] = []
-    result = run_trial(arena, config, scratch, lambda level, values, updates: told.append((level, values)))
+    result = run_trial(context, config, scratch, lambda level, values, updates: told.append((level, values)))
     return result.values, told
 
 
@@ -121,40 +118,40 @@ def course(
 
 def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> None:
     config = made(tmp_path, tune__objective="sharpe,dsr")
-    arena = arena_of(config, ("bcell.gamma",), 6)
-    first = course(arena, config, tmp_path / "a")
-    cut = arena.panel.n_bars
-    assert str(arena.panel.dates[-1]) <= "2012-03-30"
+    context = trial_context(config, ("bcell.gamma",), 6)
+    first = course(context, config, tmp_path / "a")
+    cut = context.panel.n_bars
+    assert str(context.panel.dates[-1]) <= "2012-03-30"
     hidden = made(tmp_path, tune__objective="sharpe,dsr", market__path=str(write_prices(tmp_path / "o.csv", cut)))
-    assert course(arena_of(hidden, ("bcell.gamma",), 6), hidden, tmp_path / "b") == first
+    assert course(trial_context(hidden, ("bcell.gamma",), 6), hidden, tmp_path / "b") == first
     told = made(tmp_path, tune__objective="sharpe,dsr", market__path=str(write_prices(tmp_path / "t.csv", cut - 9)))
-    assert course(arena_of(told, ("bcell.gamma",), 6), told, tmp_path / "c") != first
+    assert course(trial_context(told, ("bcell.gamma",), 6), told, tmp_path / "c") != first
 
 
 def test_a_trial_that_reaches_for_the_test_window_is_stopped(tmp_path: Path) -> None:
     config = made(tmp_path)
-    arena = arena_of(config, (), 6)
-    training_data = arena.training_data(arena.folds[0], config)
+    context = trial_context(config, (), 6)
+    training_data = context.training_data(context.folds[0], config)
     with pytest.raises(ValueError, match="no test window"):
         training_data.held_out_process()
     with pytest.raises(ValueError, match="no test window"):
         FinFlowTrainer(config, training_data=training_data).train()
     with pytest.raises(IndexError):
-        _ = arena.panel.close[arena.panel.n_bars]
+        _ = context.panel.close[context.panel.n_bars]
 
 
 def test_a_trial_is_judged_after_what_it_learned_from_and_chose_by(tmp_path: Path) -> None:
     for folds in (1, 2):
         config = made(tmp_path, tune__folds=folds, evaluation__protocol__first_share=0.6)
-        arena = arena_of(config, (), 6)
-        assert len(arena.folds) == folds
-        for fold in arena.folds:
+        context = trial_context(config, (), 6)
+        assert len(context.folds) == folds
+        for fold in context.folds:
             (seen,), (judged,) = fold.pieces, fold.tests
             assert seen.stop + 5 == judged.start
             assert fold.validation > 0
-        assert arena.folds[-1].tests[0].stop == arena.panel.n_bars
-    alone = arena_of(made(tmp_path), (), 6).folds[0].tests[0]
-    assert str(arena.panel.dates[alone.start]) == "2011-07-01"
+        assert context.folds[-1].tests[0].stop == context.panel.n_bars
+    alone = trial_context(made(tmp_path), (), 6).folds[0].tests[0]
+    assert str(context.panel.dates[alone.start]) == "2011-07-01"
 
 
 # --- a study
@@ -164,15 +161,15 @@ def test_every_trial_is_there_once_and_those_that_cannot_be_trained_say_why(
     found: tuple[Config, StudyOutcome, list[str]],
 ) -> None:
     _, outcome, said = found
-    book = begin(stored_study(outcome.folder), outcome.folder).book
-    assert [trial.number for trial in book.trials] == list(range(6))
-    failed = [trial for trial in book.trials if trial.state == TrialState.FAIL]
+    store = begin(stored_study(outcome.folder), outcome.folder).store
+    assert [trial.number for trial in store.trials] == list(range(6))
+    failed = [trial for trial in store.trials if trial.state == TrialState.FAIL]
     for trial in failed:
         assert trial.params["bcell.n_quantiles"] == 2
         assert "bcell.dropped_quantiles = 2 must be below" in trial.user_attrs[ATTRIBUTES.reason]
     assert 0 < len(failed) < 6
-    assert book.counts.complete == 6 - len(failed)
-    assert book.trials[0].params == {"bcell.actor_lr": 3e-4, "bcell.gamma": 0.99, "bcell.n_quantiles": 4}
+    assert store.counts.complete == 6 - len(failed)
+    assert store.trials[0].params == {"bcell.actor_lr": 3e-4, "bcell.gamma": 0.99, "bcell.n_quantiles": 4}
     assert sum(line.startswith("trial ") for line in said) == 6
     assert f"6 trials: {6 - len(failed)} to their end, 0 stopped early, {len(failed)} failed" in outcome.lines
     assert not (outcome.folder / "scratch").exists()
@@ -181,7 +178,7 @@ def test_every_trial_is_there_once_and_those_that_cannot_be_trained_say_why(
 def test_any_trial_done_again_alone_gives_the_same_bits(found: tuple[Config, StudyOutcome, list[str]]) -> None:
     _, outcome, _ = found
     config = stored_study(outcome.folder)
-    states = {trial.number: trial.state for trial in begin(config, outcome.folder).book.trials}
+    states = {trial.number: trial.state for trial in begin(config, outcome.folder).store.trials}
     done = [number for number, state in states.items() if state == TrialState.COMPLETE]
     failed = [number for number, state in states.items() if state == TrialState.FAIL]
     for number in (done[0], done[-1], failed[0]):
@@ -194,14 +191,14 @@ def test_any_trial_done_again_alone_gives_the_same_bits(found: tuple[Config, Stu
 
 def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Path) -> None:
     begun = begin(made(tmp_path, tune__retries=0))
-    first = begun.book.claim()
+    first = begun.store.claim()
     assert first is not None
-    begun.book.put_back(first)
+    begun.store.put_back(first)
     with pytest.raises(ConfigError, match=r"--trial 0: it was stopped .* waited again as trial 6: name that"):
         rerun(begun.config, begun.folder, 0)
-    again = begun.book.claim()
+    again = begun.store.claim()
     assert again is not None
-    begun.book.storage.set_trial_state_values(again._trial_id, TrialState.FAIL)
+    begun.store.storage.set_trial_state_values(again._trial_id, TrialState.FAIL)
     with pytest.raises(ConfigError, match="--trial 6: its worker was lost each time, and nothing was recorded"):
         rerun(begun.config, begun.folder, 6)
 
@@ -229,7 +226,7 @@ def test_the_best_says_among_how_many_it_was_chosen_and_is_taken_by_a_training(
 ) -> None:
     config, outcome, _ = found
     best = load_config(outcome.folder / BEST, environ={})
-    done = [trial for trial in begin(stored_study(outcome.folder), outcome.folder).book.trials if trial.values]
+    done = [trial for trial in begin(stored_study(outcome.folder), outcome.folder).store.trials if trial.values]
     chosen = max(done, key=lambda trial: trial.values[0])
     assert best.evaluation.configurations_tried == len(done)
     assert best.bcell.gamma == chosen.params["bcell.gamma"]
@@ -253,15 +250,15 @@ def test_the_report_shows_the_study_and_the_luck_of_its_choice(found: tuple[Conf
     with np.load(outcome.folder / REPORTS / RETURNS) as kept:
         excess, which = kept["excess"], kept["trials"].tolist()
     assert numbers["overfitting"]["pbo"] == overfitting(excess).pbo
-    study = begin(stored_study(outcome.folder), outcome.folder).book
-    arena = arena_of(stored_study(outcome.folder), (), 6)
+    study = begin(stored_study(outcome.folder), outcome.folder).store
+    context = trial_context(stored_study(outcome.folder), (), 6)
     for column, number in enumerate(which):
         own = excess[:, column]
         trial = study.study.trials[number]
-        np.testing.assert_array_equal(own, unpacked(trial.user_attrs[ATTRIBUTES.excess]))
+        np.testing.assert_array_equal(own, decode_returns(trial.user_attrs[ATTRIBUTES.excess]))
         sharpe = np.sqrt(252) * own.mean() / own.std(ddof=1)
         assert sharpe == pytest.approx(trial.values[0], rel=1e-5)
-    assert len(excess) == len(arena.folds[0].tests[0]) - 1
+    assert len(excess) == len(context.folds[0].tests[0]) - 1
     assert numbers["summary"]["tried"] == len(which)
 
 
@@ -279,7 +276,7 @@ def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, 
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 7}, environ={})
     again = tune(more, outcome.folder, HERE, lambda line: None)
     assert again.folder == outcome.folder
-    assert begin(more, outcome.folder).book.counts.finished == 7
+    assert begin(more, outcome.folder).store.counts.finished == 7
     assert tune(before, outcome.folder, HERE, lambda line: None).lines[0].startswith("7 trials: ")
 
 
@@ -290,14 +287,14 @@ def test_of_several_that_go_on_with_a_study_one_at_a_time_adds_trials(
     config = stored_study(outcome.folder)
     inside, most = 0, 0
 
-    def fill(book: Book, first: object) -> None:
+    def fill(store: TrialStore, first: object) -> None:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
         time.sleep(0.5)
         inside -= 1
 
-    monkeypatch.setattr(Book, "fill", fill)
+    monkeypatch.setattr(TrialStore, "fill", fill)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda _: begin(config, outcome.folder), range(3)))
     assert most == 1
@@ -358,18 +355,18 @@ def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(t
     kept = {number for number, state in states.items() if state == "COMPLETE"}
     (folder,) = (tmp_path / "logs" / "studies").iterdir()
     tuning_again = begin(stored_study(folder), folder)
-    before = {trial.number: trial.values for trial in tuning_again.book.trials if trial.state == TrialState.COMPLETE}
+    before = {trial.number: trial.values for trial in tuning_again.store.trials if trial.state == TrialState.COMPLETE}
     assert kept <= before.keys()
     until = time.monotonic() + 30.0
-    while tuning_again.book.is_running() and time.monotonic() < until:  # workers end with their parent
-        tuning_again.book.revive()
+    while tuning_again.store.is_running() and time.monotonic() < until:  # workers end with their parent
+        tuning_again.store.revive()
         time.sleep(0.1)
     take_trials(tuning_again, lambda line: None)
-    counts = tuning_again.book.counts
+    counts = tuning_again.store.counts
     assert (counts.complete, counts.all) == (5, 5)
-    after = {trial.number: trial.values for trial in tuning_again.book.trials}
+    after = {trial.number: trial.values for trial in tuning_again.store.trials}
     assert {number: after[number] for number in before} == before
-    slots = [trial.system_attrs.get("retry_history", [trial.number])[0] for trial in tuning_again.book.trials]
+    slots = [trial.system_attrs.get("retry_history", [trial.number])[0] for trial in tuning_again.store.trials]
     assert sorted(slots) == list(range(5))
 
 
@@ -397,16 +394,16 @@ def test_a_study_that_was_not_begun_to_the_end_can_be_begun_again(
 ) -> None:
     config = made(tmp_path, tune__storage=f"sqlite:///{tmp_path / 'trials.db'}", tune__name="mine")
 
-    def stop(book: Book, first: object) -> None:
-        book.study.enqueue_trial({})
+    def stop(store: TrialStore, first: object) -> None:
+        store.study.enqueue_trial({})
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Book, "fill", stop)
+        patched.setattr(TrialStore, "fill", stop)
         with pytest.raises(KeyboardInterrupt):
             begin(config)
     assert not list(tmp_path.glob("logs/studies/*"))
-    assert begin(config).book.counts.all == 6
+    assert begin(config).store.counts.all == 6
 
 
 def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gone(
@@ -417,10 +414,10 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
     assert tuning._how_to_go_on(begun) == f"stopped; 0 of 6 trials are over; to go on: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
 
-    def lose(book: Book) -> None:
+    def lose(store: TrialStore) -> None:
         raise OSError("the server is gone")
 
-    monkeypatch.setattr(Book, "counts", property(lose))
+    monkeypatch.setattr(TrialStore, "counts", property(lose))
     assert tuning._how_to_go_on(begun) == f"stopped; to go on: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)
@@ -450,7 +447,7 @@ def test_a_storage_that_other_machines_do_not_see_is_refused(tmp_path: Path, mon
     monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda where: joined)
     for storage in (None, f"sqlite:///{tmp_path / 'trials.db'}"):
         with pytest.raises(ConfigError, match="the cluster has 2 machines, and SQLite keeps trials on one"):
-            tune(made(tmp_path, tune__storage=storage), None, Where(cluster="auto"))
+            tune(made(tmp_path, tune__storage=storage), None, ComputeResources(cluster="auto"))
     assert not (tmp_path / "logs").exists()
 
 
@@ -458,9 +455,9 @@ def test_a_worker_elsewhere_leaves_nothing_there(tmp_path: Path) -> None:
     space = {"bcell.gamma": {"low": 0.9, "high": 0.99}}
     config = made(tmp_path, tune__storage=f"journal:{tmp_path / 'trials.log'}", tune__n_trials=1, tune__space=space)
     begun = begin(config)
-    arena, elsewhere = begun.arena, tmp_path / "elsewhere"
-    assert work(arena.panel, begun.config, elsewhere, arena.folds, arena.tries) == {"trials": 1}
-    assert begun.book.counts.complete == 1
+    context, elsewhere = begun.context, tmp_path / "elsewhere"
+    assert work(context.panel, begun.config, elsewhere, context.folds, context.tries) == {"trials": 1}
+    assert begun.store.counts.complete == 1
     assert not elsewhere.exists()
 
 
@@ -485,7 +482,7 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, mo
     monkeypatch.setattr(doing_trials, "run_trial", Failing(*errors))
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 1 to their end, 0 stopped early, 3 failed"
-    found = begin(stored_study(outcome.folder), outcome.folder).book.trials
+    found = begin(stored_study(outcome.folder), outcome.folder).store.trials
     reasons = [trial.user_attrs.get("reason") for trial in found]
     assert reasons == ["the guard gave up", "RuntimeError: a fault of torch", "FloatingPointError: nan", None]
 
@@ -496,7 +493,7 @@ def test_a_disk_at_fault_fails_no_trial(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OutputError, match="no space"):
         tune(config, None, HERE, lambda line: None)
     (folder,) = (tmp_path / "logs" / "studies").iterdir()
-    counts = begin(stored_study(folder), folder).book.counts
+    counts = begin(stored_study(folder), folder).store.counts
     assert (counts.waiting, counts.all) == (1, 1)
 
 
@@ -518,20 +515,20 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
     """Trials are worth less and less, by their number alone."""
     worth = iter(range(100, 0, -1))
     now = {"worth": 0.0}
-    honest = trials.Course.__init__
+    honest = trials.TrialProgress.__init__
 
-    def count(self: trials.Course, arena: Arena, report: trials.Report) -> None:
+    def count(self: trials.TrialProgress, context: TrialContext, report: trials.Report) -> None:
         now["worth"] = float(next(worth))
-        honest(self, arena, report)
+        honest(self, context, report)
 
-    monkeypatch.setattr(trials.Course, "__init__", count)
+    monkeypatch.setattr(trials.TrialProgress, "__init__", count)
     monkeypatch.setattr(trials, "measured", lambda *given: (now["worth"],))
     changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__pruned_after": 2, "tune__n_trials": 4}
     config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 2 to their end, 2 stopped early, 0 failed"
-    book = begin(stored_study(outcome.folder), outcome.folder).book
-    whole, cut = (book.trials[number].user_attrs[ATTRIBUTES.updates] for number in (0, 3))
+    store = begin(stored_study(outcome.folder), outcome.folder).store
+    whole, cut = (store.trials[number].user_attrs[ATTRIBUTES.updates] for number in (0, 3))
     assert 0 < cut < whole
     assert load_config(outcome.folder / BEST, environ={}).evaluation.configurations_tried == 4
     worth = iter([97.0])
@@ -558,7 +555,7 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
 
 def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raises(tmp_path: Path) -> None:
     config = made(tmp_path, tune__storage="postgresql+psycopg://me:secret@db/none")
-    arena = arena_of(config, (), 6)
+    context = trial_context(config, (), 6)
     told: list[Validation] = []
 
     def listen(validation: Validation) -> None:
@@ -566,7 +563,9 @@ def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raise
         if len(told) == 2:
             raise RuntimeError("enough")
 
-    trainer = FinFlowTrainer(config, training_data=arena.training_data(arena.folds[0], config), on_validation=listen)
+    trainer = FinFlowTrainer(
+        config, training_data=context.training_data(context.folds[0], config), on_validation=listen
+    )
     with pytest.raises(RuntimeError, match="enough"):
         trainer.train_iql()
     assert told[0].phase == "offline"
@@ -642,14 +641,14 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_a_dry_run_counts_what_is_left_and_who_does_it(
     found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_plan, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
+    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
     joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
     monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda where: joined)
     _, outcome, _ = found
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
-    over = begin(stored_study(outcome.folder), outcome.folder).book.counts.finished
+    over = begin(stored_study(outcome.folder), outcome.folder).store.counts.finished
     left = 10 - over
-    first, second = lines_of_plan(more, Where(cluster="auto"), outcome.folder)
+    first, second = describe_plan(more, ComputeResources(cluster="auto"), outcome.folder)
     assert first.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")
     assert second.startswith(f"about {-(-left // 2)}.0 hours on 2 workers")
-    assert lines_of_plan(more, Where(workers=50))[1].startswith("about 1.0 hours on 10 workers")
+    assert describe_plan(more, ComputeResources(workers=50))[1].startswith("about 1.0 hours on 10 workers")

@@ -1,8 +1,7 @@
-"""How many trainings there are, and about how long they will take: by a probe of a few updates."""
+"""Number and duration of trainings, estimated by a probe of a few updates."""
 
 from __future__ import annotations
 
-import io
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ import numpy as np
 
 from finflow.config import EvaluationConfig
 from finflow.experiments.jobs.independent_trainings import Training, is_finished
-from finflow.experiments.tasks.task_runner import Where
+from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tasks.worker import NullStream
 from finflow.market.panel import MarketPanel
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.finetune import vector_steps
@@ -26,14 +26,13 @@ PROBE_UPDATES = 20  # of each phase
 
 @dataclass(frozen=True)
 class Estimate:
-    """How long trainings will take.
+    """Duration of trainings.
 
     Attributes
     ----------
     trainings : int
-        All of them.
     finished : int
-        Of these, those that are there already.
+        Trainings that are there already.
     offline_updates, online_updates : int
         Of each training.
     seconds : float
@@ -50,7 +49,7 @@ class Estimate:
     at_once: int = 1
 
     def lines(self) -> list[str]:
-        """What to tell."""
+        """Lines to print."""
         if self.finished == self.trainings:
             return [f"{self.trainings} trainings, all of them there already; only judging them is left"]
         updates = f"about {self.offline_updates:,} offline and {self.online_updates:,} online updates each"
@@ -64,7 +63,9 @@ class Estimate:
         ]
 
 
-def estimate(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], where: Where | None = None) -> Estimate:
+def estimate(
+    trainings: Sequence[Training], panels: Mapping[str, MarketPanel], resources: ComputeResources | None = None
+) -> Estimate:
     """Count the trainings, and time a few updates of the last one's in a folder that is removed again."""
     count = len(trainings)
     missing = [one for one in trainings if not is_finished(one, panels[one.market])]
@@ -101,26 +102,26 @@ def estimate(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], w
     online = vector_steps(config, train.online_episodes) * train.updates_per_vector_step
     checks = offline // train.validation_updates + online // train.validation_updates + 3
     one = collecting + offline * watch.update(0) + online * watch.update(1) + checks * watch.validation
-    at_once = min(tasks_at_once(where or Where()), len(missing))
+    at_once = min(tasks_at_once(resources or ComputeResources()), len(missing))
     rounds = -(-len(missing) // at_once)
     return Estimate(count, count - len(missing), offline, online, one * rounds, at_once)
 
 
-def tasks_at_once(where: Where) -> int:
-    """Tasks that are done side by side."""
-    if where.cluster is None:
-        return where.workers or 1
+def tasks_at_once(resources: ComputeResources) -> int:
+    """Number of tasks that run side by side."""
+    if resources.cluster is None:
+        return resources.workers or 1
     from finflow.experiments.tasks.ray_cluster import connected, slots
 
-    with connected(where) as ray:
-        return slots(ray, where)
+    with connected(resources) as ray:
+        return slots(ray, resources)
 
 
 class Stopwatch(ProgressDisplay):
-    """Shows nothing, and times what it is told."""
+    """Display that shows nothing, and times updates and validations."""
 
     def __init__(self) -> None:
-        super().__init__(stream=io.StringIO())
+        super().__init__(stream=NullStream())
         self._phases: list[list[float]] = []
         self._validations: list[float] = []
         self._latest = time.monotonic()
@@ -131,19 +132,10 @@ class Stopwatch(ProgressDisplay):
         self._latest = time.monotonic()
 
     def advance(self, n: int = 1, **facts: object) -> None:
-        """Note how long it was since the last call: an update where ``n`` is 1, a validation where it is 0."""
+        """Note the time since the last call: an update where ``n`` is 1, a validation where it is 0."""
         now = time.monotonic()
         (self._phases[-1] if n else self._validations).append(now - self._latest)
         self._latest = now
-
-    def message(self, text: str) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def end_phase(self) -> None:
-        """Show nothing."""
 
     def update(self, phase: int) -> float:
         """Median seconds of an update; the first few, in which everything is still being set up, do not count."""
@@ -157,7 +149,7 @@ class Stopwatch(ProgressDisplay):
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in words."""
+    """Describe seconds in words."""
     if seconds < 90.0:
         return f"{max(round(seconds), 1)} seconds"
     return f"{seconds / 60.0:.0f} minutes" if seconds < 5400.0 else f"{seconds / 3600.0:.1f} hours"

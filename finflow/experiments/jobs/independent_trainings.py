@@ -16,7 +16,7 @@ from typing import Any
 
 from finflow.config import Config, EvaluationConfig, config_hash, dump_run
 from finflow.errors import CheckpointError, MarketError
-from finflow.experiments.tasks.task_runner import Result, Task, Where, run_tasks
+from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
 from finflow.experiments.tasks.worker import task_folder, task_progress
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
@@ -110,7 +110,7 @@ def own_settings(config: Config, place: Path, seed: int, evaluation: EvaluationC
 def train_all(
     trainings: Sequence[Training],
     panels: Mapping[str, MarketPanel],
-    where: Where | None = None,
+    resources: ComputeResources | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[Path]:
     """Make what is not there yet.
@@ -120,7 +120,7 @@ def train_all(
     trainings : sequence of Training
     panels : mapping of MarketPanel
         By the trainings' ``market``.
-    where : Where, optional
+    resources : ComputeResources, optional
         In this process, one after another, when left out.
 
     Returns
@@ -128,21 +128,23 @@ def train_all(
     list of Path
         The best checkpoint of each training.
     """
-    where = where or Where()
+    resources = resources or ComputeResources()
     missing = [one for one in trainings if not is_finished(one, panels[one.market])]
     changed = [one for one in missing if (one.place / NOTE).is_file() and not one.note(panels[one.market])]
     if changed:
         names = ", ".join(one.name for one in changed)
         tell(f"made before by another configuration or code, or from other prices, and made anew: {names}")
-    if where.cluster is None:
+    if resources.cluster is None:
         tasks = [Task(one.name, train, {"training": one}) for one in missing]
-        run_tasks(tasks, where, shared={"panels": dict(panels)}, kind="trainings")
+        run_tasks(tasks, resources, shared={"panels": dict(panels)}, kind="trainings")
     else:
-        _train_all_away(missing, panels, where)
+        _train_all_away(missing, panels, resources)
     return [best_of(one, panels[one.market]) for one in trainings]
 
 
-def _train_all_away(trainings: Sequence[Training], panels: Mapping[str, MarketPanel], where: Where) -> None:
+def _train_all_away(
+    trainings: Sequence[Training], panels: Mapping[str, MarketPanel], resources: ComputeResources
+) -> None:
     """Make trainings on a cluster; here, their folders are in use meanwhile."""
     by_name = {one.name: one for one in trainings}
     with ExitStack() as places:
@@ -151,7 +153,7 @@ def _train_all_away(trainings: Sequence[Training], panels: Mapping[str, MarketPa
         tasks = [Task(one.name, train_away, {"training": one, "files": _begun(one, panels)}) for one in trainings]
         run_tasks(
             tasks,
-            where,
+            resources,
             lambda task, result: _bring_home(by_name[task.name], result["files"]),
             shared={"panels": dict(panels)},
             kind="trainings",

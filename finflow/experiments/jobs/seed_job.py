@@ -1,54 +1,57 @@
-"""A job: several agents of one configuration, one a seed, trained anywhere and judged together; in one market or more.
+"""A job: several agents of one configuration, one a seed, trained and judged together; in one market or more.
 
-A job has a folder of its own, in which every training has one, and goes on from it with what is missing.
+A job has a folder of its own, in which every training has one; `--resume` of the folder runs what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from finflow.config import Config
+from finflow.config import Config, dump_run
+from finflow.evaluation.multi_run import universes_page
+from finflow.evaluation.multi_run.universes_page import Universe
 from finflow.experiments.jobs.duration_estimate import Estimate, estimate
 from finflow.experiments.jobs.independent_trainings import Training, own_settings, train_all
-from finflow.experiments.jobs.job_folder import begin
-from finflow.experiments.tasks.task_runner import Where
-from finflow.files import check_writable
+from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.files import check_writable, write_atomically, write_together
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.manifest import write_manifest
+from finflow.training.checkpoints.run_resolver import CONFIG, JOB
 from finflow.training.data.training_data import device_here, prepare_from
 from finflow.training.judging.ensemble import judge_ensemble
-from finflow.training.judging.held_out import Outcome, evaluate_agent
+from finflow.training.judging.held_out import REPORTS, Outcome, evaluate_agent
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["Job", "Judged", "estimate_all", "job_of", "run_all"]
+__all__ = ["Job", "Judged", "estimate_all", "job_of", "report_universes", "run_all", "write_universes"]
 
 
 class Judged(Protocol):
-    """Trainings in one market, and what is made of them: a job, or the plan of a protocol."""
+    """Trainings in one market and the judgement of their agents: those of seeds, or of the folds of a protocol."""
 
     @property
     def market(self) -> str:
-        """Which of several markets it is."""
+        """Name of the market among several; empty for a single one."""
 
     @property
     def panel(self) -> MarketPanel:
-        """What the trainings may learn from is part of it."""
+        """Prices, of which each training may see a part."""
 
     @property
     def folder(self) -> Path:
-        """Of the trainings and the report."""
+        """Folder of the trainings and the report."""
 
     @property
     def trainings(self) -> list[Training]:
-        """In the order that they are made in."""
+        """All trainings, in the order that they run in."""
 
     def begin(self) -> list[str]:
-        """Write what is to be written before they are made; what to tell then."""
+        """Write the job's own files before the trainings begin, and return lines to print."""
 
     def judge(self, checkpoints: Sequence[Path]) -> Outcome:
         """Judge the best checkpoint of each training, and write the report."""
@@ -65,7 +68,7 @@ class Job:
     panel : MarketPanel
     folder : Path
     market : str
-        Which of several markets this is.
+        Name among several markets.
     """
 
     config: Config
@@ -87,8 +90,9 @@ class Job:
         ]
 
     def begin(self) -> list[str]:
-        """Make the folder that of a job; the display says all there is to tell."""
-        begin(self.folder, self.config)
+        """Write the configuration and the note that make a folder a job's; there is nothing to print."""
+        note = {"seed": self.config.train.seed, "seeds": self.config.train.seeds}
+        write_together({self.folder / CONFIG: dump_run(self.config), self.folder / JOB: _note_text(note)})
         return []
 
     def judge(self, checkpoints: Sequence[Path]) -> Outcome:
@@ -114,7 +118,7 @@ def job_of(config: Config, folder: Path, market: str = "") -> Job:
     folder : Path
         Of the job, new or not.
     market : str
-        Which of several markets the configuration is of.
+        Name of the configuration's market among several.
 
     Raises
     ------
@@ -126,20 +130,22 @@ def job_of(config: Config, folder: Path, market: str = "") -> Job:
     return Job(config, panel, folder, market)
 
 
-def run_all(jobs: Sequence[Judged], where: Where | None = None, tell: Callable[[str], None] = print) -> list[Outcome]:
-    """Make the trainings that are missing, of all jobs side by side, and judge each job.
+def run_all(
+    jobs: Sequence[Judged], resources: ComputeResources | None = None, tell: Callable[[str], None] = print
+) -> list[Outcome]:
+    """Run the trainings that are missing, of all jobs side by side, and judge each job.
 
     Raises
     ------
     FinflowError, KeyboardInterrupt
-        What was finished is kept: the same jobs go on from there.
+        Finished trainings are kept: the same jobs continue from there.
     """
     for job in jobs:
         check_writable(job.folder, keep=False)
         for line in job.begin():
             tell(line)
     panels = {job.market: job.panel for job in jobs}
-    checkpoints = train_all([training for job in jobs for training in job.trainings], panels, where, tell)
+    checkpoints = train_all([training for job in jobs for training in job.trainings], panels, resources, tell)
     outcomes = []
     for job in jobs:
         count = len(job.trainings)
@@ -150,7 +156,33 @@ def run_all(jobs: Sequence[Judged], where: Where | None = None, tell: Callable[[
     return outcomes
 
 
-def estimate_all(jobs: Sequence[Judged], where: Where | None = None) -> Estimate:
-    """How long the missing trainings of all jobs will take."""
+def estimate_all(jobs: Sequence[Judged], resources: ComputeResources | None = None) -> Estimate:
+    """Estimate the duration of the missing trainings of all jobs."""
     trainings = [training for job in jobs for training in job.trainings]
-    return estimate(trainings, {job.market: job.panel for job in jobs}, where)
+    return estimate(trainings, {job.market: job.panel for job in jobs}, resources)
+
+
+def write_universes(folder: Path, names: Sequence[str]) -> None:
+    """Write the note of a folder that holds the same job in several universes, each in a folder of its name."""
+    write_atomically(folder / JOB, _note_text({"universes": list(names)}))
+
+
+def _note_text(note: Mapping[str, object]) -> str:
+    return json.dumps(note, indent=2, sort_keys=True) + "\n"
+
+
+def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: Path) -> list[str]:
+    """Report the universes together, from the numbers of each one's own report.
+
+    Returns
+    -------
+    list of str
+        Lines to print, with the path of the page.
+    """
+    found = []
+    for name, outcome in zip(names, outcomes, strict=True):
+        content = json.loads(outcome.report.with_name("metrics.json").read_text("utf-8"))
+        found.append(Universe.of(name, content))
+    made = universes_page.make(found)
+    write_together({folder / REPORTS / file: content for file, content in made.files.items()})
+    return [*made.lines, f"report: {folder / REPORTS / 'report.html'}"]

@@ -1,7 +1,15 @@
-"""Tasks in processes of this machine, each of which does one after another.
+"""Tasks in processes of this machine, by `concurrent.futures`.
 
-Processes are spawned, so that nothing of this one's state is in them, and threads are set before any library counts
-them. They end with this process, however that ends.
+What is added to the library, and why:
+
+- Each worker is a pool of one process: `ProcessPoolExecutor` breaks as a whole when one of its processes is killed, and
+  every task under way would be lost with it. Here the pool of the killed process alone is built anew.
+- Each worker has a pipe for its progress. A queue shared by all would stay locked for ever where a process is killed
+  while it writes.
+- A stop is asked for by SIGTERM, which a training answers at the end of its update; `concurrent.futures` can only wait
+  for running tasks or abandon them.
+- Workers end with this process, also where it is killed: those of `concurrent.futures` would wait for tasks for ever.
+- Threads and the GPU are set in the environment that a process starts with, before any library counts them.
 """
 
 from __future__ import annotations
@@ -12,137 +20,167 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from finflow.cores import end_with_parent, share_cores
-from finflow.experiments.tasks.task_runner import Ledger, Where
-from finflow.experiments.tasks.worker import perform
+from finflow.experiments.tasks.task_queue import ComputeResources, Result, Task, TaskQueue
+from finflow.experiments.tasks.worker import Send, run_reporting
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 
 __all__ = ["run_in_processes"]
 
-POLL = 1.0  # seconds
+POLL = 0.25  # seconds between two looks at the workers' progress
+LEAVE = 5.0  # seconds that an idle worker has to end in
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
-@dataclass
-class _Worker:
-    process: BaseProcess
-    connection: Connection
-    task: int | None = None  # number of the one it has
-
-
-def run_in_processes(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
-    """Do all tasks of a ledger in up to ``where.workers`` processes."""
-    workers: list[_Worker] = []
-    patience = 0.0
+def run_in_processes(queue: TaskQueue, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
+    """Run all tasks of a queue in up to ``resources.workers`` processes."""
+    workers = [_Worker(place, resources, shared) for place in range(resources.workers or 1)]
     try:
         with stopping_at_once():
-            while _give_out(ledger, where, shared, workers):
-                _listen(ledger, workers, POLL)
+            while _hand_out(queue, workers):
+                _collect(queue, workers, POLL)
         for worker in workers:
-            with suppress(OSError):
-                worker.connection.send(None)
-        patience = 5.0
+            worker.leave()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            ledger.overview.line("stopping; once more to stop at once")
-        _stop(ledger, workers, where.grace)
+            queue.display.line("stopping; once more to stop at once")
+        _stop(queue, workers, resources.grace)
         raise
     finally:
         for worker in workers:
-            worker.process.join(timeout=patience)
-            _end(worker)
+            worker.kill()
 
 
-def _give_out(ledger: Ledger, where: Where, shared: Mapping[str, Any], workers: list[_Worker]) -> bool:
-    """Give a task to whoever has none; whether any is being done then."""
-    limit = where.workers or 1
-    while sum(worker.task is not None for worker in workers) < limit:
-        found = ledger.next()
-        if found is None:
-            break
-        number, task = found
-        worker = next((worker for worker in workers if worker.task is None), None)
-        if worker is None:
-            worker = _start(where, shared, taken={int(one.process.name.rpartition("-")[2]) for one in workers})
-            workers.append(worker)
-        worker.task = number
-        ledger.overview.begin(task.name)
-        with suppress(OSError):  # it is gone: that is noticed when listening
-            worker.connection.send((task.function, dict(task.arguments)))
-    return any(worker.task is not None for worker in workers)
-
-
-def _listen(ledger: Ledger, workers: list[_Worker], timeout: float, stopping: bool = False) -> None:
-    """Wait for news, and take it; a worker that is gone is taken off the list."""
-    busy = [one for one in workers if one.task is not None]
-    wait([*(one.connection for one in busy), *(one.process.sentinel for one in busy)], timeout)
-    for worker in busy:
-        gone = not worker.process.is_alive()  # asked before the last of its words is read
-        with suppress(EOFError, OSError):
-            while worker.task is not None and worker.connection.poll():
-                kind, content = worker.connection.recv()
-                if kind == "reply":
-                    number, worker.task = worker.task, None
-                    ledger.settle(number, content, stopping)
-                else:
-                    ledger.overview.news(ledger.given[worker.task].name, kind, content)
-        if gone:
-            workers.remove(worker)
-            _end(worker)
-            if worker.task is not None and not stopping:
-                ledger.lost(worker.task, _how(worker.process.exitcode))
-
-
-def _stop(ledger: Ledger, workers: list[_Worker], grace: float) -> None:
-    """Ask for a stop, and kill those that have not stopped in time; a second Ctrl-C does at once."""
+def _hand_out(queue: TaskQueue, workers: list[_Worker]) -> bool:
+    """Give a task to each idle worker; true while any task is under way."""
     for worker in workers:
-        worker.process.terminate()  # which a worker takes as a request
+        if worker.future is None and (found := queue.next()) is not None:
+            queue.display.begin(found[1].name)
+            worker.begin(*found)
+    return any(worker.future is not None for worker in workers)
+
+
+def _collect(queue: TaskQueue, workers: list[_Worker], timeout: float, stopping: bool = False) -> None:
+    """Wait for tasks to end, and take their progress and results; while stopping, only results count."""
+    busy = {worker.future: worker for worker in workers if worker.future is not None}
+    ended = wait(busy, timeout, FIRST_COMPLETED).done
+    for future, worker in busy.items():
+        number = worker.number
+        name = queue.started[number].name
+        for kind, content in worker.progress():
+            queue.display.news(name, kind, content)
+        if future not in ended:
+            continue
+        worker.future = None
+        error = future.exception()
+        if error is None:
+            queue.display.end(name)
+            queue.done(number, future.result())
+        elif isinstance(error, BrokenProcessPool):
+            worker.kill()
+            if not stopping:
+                queue.requeue(number, worker.ending())
+        elif isinstance(error, KeyboardInterrupt):
+            if not stopping:
+                queue.requeue(number, "its process was told to stop")
+        elif not stopping:
+            queue.fail(number, error)
+
+
+def _stop(queue: TaskQueue, workers: list[_Worker], grace: float) -> None:
+    """Ask the tasks to stop, and wait for those that do in time; a second Ctrl-C ends the wait."""
+    for worker in workers:
+        worker.ask_to_stop()
     end = time.monotonic() + grace
-    while any(worker.task is not None for worker in workers) and time.monotonic() < end:
-        _listen(ledger, workers, min(POLL, max(end - time.monotonic(), 0.0)), stopping=True)
+    while any(worker.future is not None for worker in workers) and time.monotonic() < end:
+        _collect(queue, workers, min(POLL, max(end - time.monotonic(), 0.0)), stopping=True)
 
 
-def _end(worker: _Worker) -> None:
-    if worker.process.is_alive():
-        worker.process.kill()
-    worker.process.join()
-    worker.connection.close()
+class _Worker:
+    """A pool of one process, started with its first task, and its pipe for progress.
 
+    Parameters
+    ----------
+    place : int
+        From 0, among the workers: decides which GPU it has.
+    resources : ComputeResources
+    shared : mapping
+        Arguments of every task.
+    """
 
-def _how(status: int | None) -> str:
-    """How a process ended, in words."""
-    if status is None or status >= 0:
-        return f"its process ended with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"its process was killed ({name})"
+    def __init__(self, place: int, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
+        self.place, self.resources, self.shared = place, resources, dict(shared)
+        self.number = -1
+        self.future: Future[Result] | None = None
+        self._pool: ProcessPoolExecutor | None = None
 
+    def begin(self, number: int, task: Task) -> None:
+        """Run a task."""
+        call = partial(_run, task.function, dict(task.arguments))
+        self.number = number
+        if self._pool is not None:
+            self.future = self._pool.submit(call)
+            return
+        context = multiprocessing.get_context("spawn")
+        self._pipe, sender = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(1, context, _prepare, (sender, self.shared))
+        before = {process.pid for process in multiprocessing.active_children()}
+        with _environment(self.resources, self.place):
+            self.future = self._pool.submit(call)
+        (self._process,) = (one for one in multiprocessing.active_children() if one.pid not in before)
+        sender.close()
 
-def _start(where: Where, shared: Mapping[str, Any], taken: set[int]) -> _Worker:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    place = next(number for number in range(len(taken) + 1) if number not in taken)
-    process = context.Process(target=_serve, args=(theirs, dict(shared)), name=f"finflow-{place}")
-    with _environment(where, place):
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
+    def progress(self) -> Iterator[tuple[str, Any]]:
+        """All that the task has reported since the last call."""
+        with suppress(EOFError, OSError):
+            while self._pool is not None and self._pipe.poll():
+                yield self._pipe.recv()
+
+    def ask_to_stop(self) -> None:
+        """Have the task stop at the end of its update."""
+        if self._pool is not None:
+            self._process.terminate()
+
+    def leave(self) -> None:
+        """Let an idle process end by itself."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._process.join(LEAVE)
+
+    def kill(self) -> None:
+        """End the process at once, if there is one; the next task begins in another."""
+        if self._pool is None:
+            return
+        pool, self._pool = self._pool, None
+        self._process.kill()
+        pool.shutdown(wait=True, cancel_futures=True)
+        self._pipe.close()
+
+    def ending(self) -> str:
+        """The end of the process, in words."""
+        status = self._process.exitcode
+        if status is None or status >= 0:
+            return f"its process ended with status {status}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"its process was killed ({name})"
 
 
 @contextmanager
-def _environment(where: Where, place: int) -> Iterator[None]:
-    """What a process starts with: its threads, and which of several GPUs is its own."""
-    values = {"OMP_NUM_THREADS": str(where.threads)}
-    if where.device in ("auto", "cuda"):
+def _environment(resources: ComputeResources, place: int) -> Iterator[None]:
+    """Environment of a new process: its threads, and its own GPU where there are several."""
+    values = {"OMP_NUM_THREADS": str(resources.threads)}
+    if resources.device in ("auto", "cuda"):
         import torch
 
         if torch.cuda.device_count() > 1:
@@ -161,9 +199,14 @@ def _environment(where: Where, place: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(connection: Connection, shared: dict[str, Any]) -> None:
-    """A worker's life: one task after another, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the parent says what is to be done
+_send: Send
+_shared: dict[str, Any]
+
+
+def _prepare(connection: Connection, shared: dict[str, Any]) -> None:
+    """Set up a worker's process before its first task."""
+    global _send, _shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent decides
     signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
     threading.Thread(target=end_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")  # those of libraries, as in the command line
@@ -174,14 +217,9 @@ def _serve(connection: Connection, shared: dict[str, Any]) -> None:
         with sending:
             connection.send((kind, content))
 
-    while True:
-        try:
-            given = connection.recv()
-        except (EOFError, OSError):
-            return
-        except KeyboardInterrupt:
-            continue
-        if given is None:
-            return
-        function, arguments = given
-        send("reply", perform(function, {**shared, **arguments}, send))
+    _send, _shared = send, shared
+
+
+def _run(function: Callable[..., Result], arguments: dict[str, Any]) -> Result:
+    """Run a task in a worker's process."""
+    return run_reporting(function, {**_shared, **arguments}, _send)

@@ -1,7 +1,13 @@
-"""Tasks on a cluster of Ray's, whose scheduler gives them out and does again what died with a node.
+"""Tasks on a Ray cluster, whose scheduler hands them out and runs again what died with a node.
 
-What all tasks share is put into Ray's object store once. Arguments and results travel with the task: a node need not
-see this machine's files.
+All tasks' shared arguments are put into Ray's object store once. Arguments and results travel with the task: a node
+need not see this machine's files. What is added to Ray, and why:
+
+- A `ray.util.queue.Queue` on this machine's node takes the tasks' progress: Ray has no channel for the reports of a
+  running task.
+- Tasks are submitted as there is room for them, since each may be made from the results of those before.
+- An address is tried for a few seconds first: Ray would try for minutes.
+- The code of a node is compared with this machine's: Ray runs whatever finflow is installed there.
 """
 
 from __future__ import annotations
@@ -16,64 +22,60 @@ from typing import Any
 
 from finflow.cores import share_cores
 from finflow.errors import ConfigError
-from finflow.experiments.tasks.task_runner import Ledger, Where
-from finflow.experiments.tasks.worker import Reply, perform
+from finflow.experiments.tasks.task_queue import ComputeResources, Result, TaskQueue
+from finflow.experiments.tasks.worker import run_reporting
 from finflow.provenance import code_hash
 from finflow.training.phases.stopping import stopping_at_once
 
 __all__ = ["connected", "machines", "run_on_ray", "slots"]
 
-POLL = 0.5  # seconds
+POLL = 0.5  # seconds between two looks at the tasks' progress
 REACH = 5.0  # seconds in which an address has to answer
-BOARD = 60.0  # seconds in which the board has to stand: a process of its own, on a machine that may be busy
 
 
-def run_on_ray(ledger: Ledger, where: Where, shared: Mapping[str, Any]) -> None:
-    """Do all tasks of a ledger on the cluster ``where.cluster``."""
-    with connected(where) as ray, stopping_at_once():
-        here = ray.get_runtime_context().get_node_id()
-        affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-        near = affinity(here, soft=False)  # lest it be lost with a node of the tasks: soft=True puts it on any
-        board = ray.remote(num_cpus=0, scheduling_strategy=near)(_Board).remote()
-        news = _News(ray, board, ledger)
-        news.show(BOARD)
-        gpus = 1 if where.device == "cuda" or (where.device == "auto" and ray.cluster_resources().get("GPU")) else 0
-        remote = ray.remote(num_cpus=where.threads, num_gpus=gpus, max_retries=where.retries)(_on_node)
+def run_on_ray(queue: TaskQueue, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
+    """Run all tasks of a queue on the cluster ``resources.cluster``."""
+    with connected(resources) as ray, stopping_at_once():
+        progress = _Progress(ray, queue)
+        gpus = 1 if resources.device == "cuda" or (resources.device == "auto" and _offered(ray, "GPU")) else 0
+        remote = ray.remote(num_cpus=resources.threads, num_gpus=gpus, max_retries=resources.retries)(_on_node)
         stored = [ray.put(value) for value in shared.values()]
         under_way: dict[Any, int] = {}
-        if not _room(ray, where):
-            ledger.overview.line(f"no node of the cluster offers processors ({where.threads} a task): waiting for one")
+        if _offered(ray, "CPU") < resources.threads:
+            queue.display.line(
+                f"no node of the cluster offers processors ({resources.threads} a task): waiting for one"
+            )
         try:
             while True:
-                while len(under_way) < slots(ray, where) and (found := ledger.next()) is not None:
+                while len(under_way) < slots(ray, resources) and (found := queue.next()) is not None:
                     number, task = found
-                    given = (board, number, code_hash(), task.function, dict(task.arguments), list(shared))
+                    given = (progress.queue, number, code_hash(), task.function, dict(task.arguments), list(shared))
                     under_way[remote.options(name=task.name).remote(*given, *stored)] = number
                 if not under_way:
-                    news.show(REACH)
+                    progress.show()
                     return
                 ended, _ = ray.wait(list(under_way), timeout=POLL)
-                news.show()
+                progress.show()
                 for reference in ended:
-                    _take(ray, reference, under_way.pop(reference), ledger)
+                    _take_result(ray, reference, under_way.pop(reference), queue)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                ledger.overview.line("stopping; once more to stop at once")
-            _stop(ray, list(under_way), where.grace)
+                queue.display.line("stopping; once more to stop at once")
+            _stop(ray, list(under_way), resources.grace)
             raise
         finally:
             with suppress(Exception):
-                ray.kill(board)
+                progress.queue.shutdown(force=True)
 
 
-def slots(ray: Any, where: Where) -> int:
-    """How many tasks the cluster has room for at once."""
-    room = _room(ray, where)
-    return max(1, room if where.workers is None else min(room, where.workers))
+def slots(ray: Any, resources: ComputeResources) -> int:
+    """Number of tasks that the cluster has room for at once."""
+    room = _offered(ray, "CPU") // resources.threads
+    return max(1, room if resources.workers is None else min(room, resources.workers))
 
 
-def _room(ray: Any, where: Where) -> int:
-    return int(ray.cluster_resources().get("CPU", 0)) // where.threads
+def _offered(ray: Any, resource: str) -> int:
+    return int(ray.cluster_resources().get(resource, 0))
 
 
 def machines(ray: Any) -> set[str]:
@@ -82,8 +84,8 @@ def machines(ray: Any) -> set[str]:
 
 
 @contextmanager
-def connected(where: Where) -> Iterator[Any]:
-    """Ray, connected to the cluster; a connection that was there before stays.
+def connected(resources: ComputeResources) -> Iterator[Any]:
+    """Connect Ray to the cluster; a connection that was there before stays.
 
     Raises
     ------
@@ -97,9 +99,9 @@ def connected(where: Where) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = str(where.cluster)
+    address = str(resources.cluster)
     _check_reachable(address)
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray speaks of GPUs that nobody has
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of GPUs that are not there
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -115,7 +117,13 @@ def connected(where: Where) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Answer at once what Ray would try for minutes."""
+    """Try an address for a few seconds.
+
+    Raises
+    ------
+    ConfigError
+        If it is none, or nothing answers there.
+    """
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -131,7 +139,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _stop(ray: Any, tasks: list[Any], grace: float) -> None:
-    """Ask for a stop, and end those that have not stopped in time; a second Ctrl-C does at once."""
+    """Ask the tasks to stop, and end those that have not stopped in time; a second Ctrl-C ends all at once."""
     try:
         _cancel(ray, tasks, force=False)
         with suppress(Exception):
@@ -146,86 +154,70 @@ def _cancel(ray: Any, tasks: list[Any], force: bool) -> None:
             ray.cancel(task, force=force)
 
 
-def _take(ray: Any, reference: Any, number: int, ledger: Ledger) -> None:
-    """Take what came of a task; Ray did it again itself as often as it may."""
+def _take_result(ray: Any, reference: Any, number: int, queue: TaskQueue) -> None:
+    """Take the result of a task that has ended; Ray itself ran it again as often as it may."""
+    exceptions = ray.exceptions
     try:
-        reply: Reply = ray.get(reference)
-    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError) as error:
-        ledger.gone(number, f"its process or node died ({type(error).__name__})", ledger.retries + 1)
-    except ray.exceptions.OutOfMemoryError:
-        ledger.gone(number, "its node ran out of memory", ledger.retries + 1)
+        result = ray.get(reference)
+    except exceptions.RayTaskError as error:
+        queue.fail(number, error.cause, error)
+    except exceptions.TaskCancelledError:
+        queue.requeue(number, "its process was told to stop")
+    except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError) as error:
+        queue.give_up(number, f"its process or node died ({type(error).__name__})")
+    except exceptions.OutOfMemoryError:
+        queue.give_up(number, "its node ran out of memory")
     else:
-        ledger.settle(number, reply)
+        queue.display.end(queue.started[number].name)
+        queue.done(number, result)
 
 
-class _News:
-    """What tasks pin to the board, shown; the display is no reason to fail, nor to wait for long.
+class _Progress:
+    """Reports of the tasks, shown in the display; a lost report is no reason to fail."""
 
-    A board that is slow to answer is not asked again meanwhile: what it took down for an answer that nobody waits for
-    would be lost.
-    """
+    def __init__(self, ray: Any, queue: TaskQueue) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        near = affinity(here, soft=False)  # lest it be lost with a node of the tasks: soft=True puts it on any
+        options = {"num_cpus": 0, "scheduling_strategy": near}
+        self.queue = importlib.import_module("ray.util.queue").Queue(actor_options=options)
+        self._ray, self._tasks = ray, queue
+        self._begun: set[int] = set()
 
-    def __init__(self, ray: Any, board: Any, ledger: Ledger) -> None:
-        self._ray, self._board, self._ledger = ray, board, ledger
-        self._asked: Any = None
-
-    def show(self, wait: float = POLL) -> None:
-        """Show what is known by now, or within ``wait`` seconds."""
+    def show(self) -> None:
+        """Show all reports since the last call."""
         with suppress(self._ray.exceptions.RayError):
-            self._asked = self._asked or self._board.take.remote()
-            if not self._ray.wait([self._asked], timeout=wait)[0]:
-                return
-            asked, self._asked = self._asked, None
-            for number, kind, content in self._ray.get(asked):
+            for number, kind, content in self.queue.get_nowait_batch(self.queue.qsize()):
                 self._show(number, kind, content)
 
     def _show(self, number: int, kind: str, content: Any) -> None:
-        overview, name = self._ledger.overview, self._ledger.given[number].name
-        ended = number in self._ledger.results
-        if kind == "begin" and not ended:
-            overview.begin(name, f" on {content}")
-        elif kind == "again":
-            overview.again(name, f"its process or node died; it is on {content} now")
-            if not ended:
-                overview.begin(name)
-        elif kind != "begin":
-            overview.news(name, kind, content)
-
-
-class _Board:
-    """An actor beside the one who waits: tasks pin their news to it."""
-
-    def __init__(self) -> None:
-        self._news: dict[tuple[int, str], Any] = {}
-        self._lines: list[tuple[int, str, Any]] = []
-        self._begun: set[int] = set()
-
-    def pin(self, number: int, kind: str, content: Any) -> None:
-        """Note news of a task; of its progress, the newest alone."""
-        if kind == "progress":
-            self._news[number, kind] = content
-        else:
-            again = kind == "begin" and number in self._begun
-            self._begun.add(number)
-            self._lines.append((number, "again" if again else kind, content))
-
-    def take(self) -> list[tuple[int, str, Any]]:
-        """All news since the last time."""
-        news = [*self._lines, *((number, kind, content) for (number, kind), content in self._news.items())]
-        self._lines, self._news = [], {}
-        return news
+        display, name = self._tasks.display, self._tasks.started[number].name
+        if kind != "begin":
+            display.news(name, kind, content)
+            return
+        if number in self._begun:
+            display.again(name, f"its process or node died; it is on {content} now")
+        if number not in self._tasks.results:
+            display.begin(name, "" if number in self._begun else f" on {content}")
+        self._begun.add(number)
 
 
 def _on_node(
-    board: Any,
+    progress: Any,
     number: int,
     code: str,
-    function: Callable[..., Any],
+    function: Callable[..., Result],
     arguments: Mapping[str, Any],
     names: Sequence[str],
     *shared: Any,
-) -> Reply:
-    """Do a task on a node, with what is shared as Ray fetched it."""
+) -> Result:
+    """Run a task on a node, with the shared arguments as Ray fetched them.
+
+    Raises
+    ------
+    ConfigError
+        If the node has other code of finflow.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, and cannot interrupt us
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_cores()
@@ -233,10 +225,9 @@ def _on_node(
 
     def send(kind: str, content: Any) -> None:
         with suppress(Exception):  # where nobody listens any more, the task itself matters
-            board.pin.remote(number, kind, content)
+            progress.actor.put_nowait.remote((number, kind, content))
 
     send("begin", host)
     if code_hash() != code:
-        said = f"the node {host} has other code of finflow than this machine; install the same there"
-        return {"kind": "error", "class": "ConfigError", "said": said}
-    return perform(function, {**dict(zip(names, shared, strict=True)), **arguments}, send)
+        raise ConfigError(f"the node {host} has other code of finflow than this machine; install the same there")
+    return run_reporting(function, {**dict(zip(names, shared, strict=True)), **arguments}, send)

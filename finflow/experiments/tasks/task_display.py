@@ -1,7 +1,7 @@
-"""How far many tasks have come, in one display.
+"""Progress of many tasks in one display.
 
-On a terminal: a bar for all of them and one for each that is being done. Elsewhere: a line when a task begins or ends,
-and now and then one that says how far the others are.
+On a terminal: a bar for all of them and one for each that is under way. Elsewhere: a line when a task begins or ends,
+and every few seconds one with the progress of the others.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rich.progress import Task as Row
 
 from finflow.training.logs.progress_display import described, duration
 
-__all__ = ["Overview"]
+__all__ = ["TaskDisplay"]
 
 
-class Overview:
-    """Progress of tasks that are done side by side.
+class TaskDisplay:
+    """Progress of tasks that run side by side.
 
     Parameters
     ----------
     kind : str
-        What they are, in the plural: trainings.
+        Name of the tasks, in the plural: trainings.
     total : int or None
-        How many there are, where that is known.
+        Number of tasks, where it is known.
     live
-        Whether to draw on a terminal; not where each task draws there itself.
+        Draw on a terminal; false where each task draws there itself.
     stream
         Where to show it, standard output when left out.
     interval
@@ -79,7 +79,7 @@ class Overview:
 
     @property
     def rows(self) -> list[Row]:
-        """What is drawn on a terminal: all of them, and each that is being done."""
+        """Rows on a terminal: one for all tasks, and one for each that is under way."""
         return [] if self._live is None else list(self._live.tasks)
 
     @property
@@ -87,14 +87,14 @@ class Overview:
         return f"{self._ended} of {self.total}" if self.total is not None else f"{self._ended} done"
 
     def begin(self, name: str, where: str = "") -> None:
-        """A task is being done."""
+        """Show that a task has begun."""
         self._begun[name] = self._clock()
         self.say(name, f"begun{where}", quiet_when_live=True)
         if self._live is not None and name not in self._rows:
             self._rows[name] = self._live.add_task(name, total=None, facts="")
 
     def news(self, name: str, kind: str, content: Any) -> None:
-        """What a task had to tell: see `worker.Send`."""
+        """Show a report of a task: see `worker.Send`."""
         if kind == "say":
             self.say(name, str(content))
         elif name in self._begun:
@@ -112,12 +112,12 @@ class Overview:
             self._live.console.print(text, soft_wrap=True)
 
     def again(self, name: str, why: str) -> None:
-        """A task's worker is gone, and the task waits for another."""
+        """Show that a task's process is gone, and that the task waits for another."""
         self._forget(name)
         self.say(name, f"{why}; it is done again")
 
     def end(self, name: str) -> None:
-        """A task is done."""
+        """Show that a task has ended."""
         began = self._forget(name)
         self._ended += 1
         took = "" if began is None else f" in {duration(self._clock() - began)}"

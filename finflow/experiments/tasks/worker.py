@@ -1,4 +1,4 @@
-"""Where a task is done: its function is called, and how far it is goes home, as well as what comes of it."""
+"""A task in the process that runs it: its function is called, and its progress and prints are sent to the parent."""
 
 from __future__ import annotations
 
@@ -9,54 +9,58 @@ import shutil
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from finflow.errors import FinflowError, OutputError
 from finflow.files import words
 from finflow.training.logs.progress_display import Fact, ProgressDisplay
 
-__all__ = ["Reply", "Send", "perform", "task_folder", "task_progress"]
+__all__ = ["NullStream", "Reporter", "Send", "run_reporting", "task_folder", "task_progress"]
 
-Reply = dict[str, Any]
-"""What came of a task: ``kind`` is ``done``, ``error``, ``fault`` or ``stopped``; all of it plain values."""
+R = TypeVar("R")
 Send = Callable[[str, Any], None]
-"""Takes news of the task that is being done: ``progress`` and a mapping, or ``say`` and a line."""
-EVERY = 0.5  # seconds between two reports of progress
+"""Takes reports of the task under way: ``progress`` and a mapping, or ``say`` and a line."""
+INTERVAL = 0.5  # seconds between two reports of progress
 
 _reporter: Reporter | None = None
 
 
 def task_progress() -> ProgressDisplay | None:
-    """For a task's function: a display that shows its progress among that of all tasks.
+    """Display for a task's function, which shows its progress among that of all tasks.
 
-    None where the task is done in the process that was started by the user, whose terminal is its own.
+    None where the task runs in the process that was started by the user, whose terminal is its own.
     """
     return _reporter
 
 
-def perform(function: Callable[..., Any], arguments: Mapping[str, Any], send: Send) -> Reply:
-    """Call a task's function in a process of its own; what it prints is sent, and so is its progress."""
+def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send: Send) -> R:
+    """Call a task's function in a process of its own; what it prints is sent, and so is its progress.
+
+    Raises
+    ------
+    FinflowError
+        The task's own; an `OutputError` for a file or package that this machine lacks.
+    MemoryError, RuntimeError
+        For any other, in words: an exception of a library need not survive the way to another process.
+    """
     global _reporter
     _reporter = Reporter(send)
     try:
-        with redirect_stdout(_Lines(send)):
-            return {"kind": "done", "result": function(**arguments)}
-    except KeyboardInterrupt:
-        return {"kind": "stopped"}
-    except FinflowError as error:
-        return {"kind": "error", "class": type(error).__name__, "said": str(error)}
+        with redirect_stdout(_LineSender(send)):
+            return function(**arguments)
+    except FinflowError:
+        raise
     except OSError as error:
-        return {"kind": "error", "class": OutputError.__name__, "said": words(error)}
+        raise OutputError(words(error)) from error
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
-            said = f"the package {error.name} is not installed for {sys.executable} on {platform.node()}"
-            return {"kind": "error", "class": OutputError.__name__, "said": said}
-        said = f"{type(error).__name__}: {error}"
-        return {"kind": "fault", "class": type(error).__name__, "said": said, "traceback": traceback.format_exc()}
+            place = f"{sys.executable} on {platform.node()}"
+            raise OutputError(f"the package {error.name} is not installed for {place}") from error
+        kind = MemoryError if "MemoryError" in type(error).__name__ else RuntimeError
+        raise kind(f"{type(error).__name__}: {error}") from error
     finally:
         _reporter = None
 
@@ -86,48 +90,46 @@ def _is_gone(process: int) -> bool:
 
 
 class Reporter(ProgressDisplay):
-    """Shows nothing here, and sends home what there is to show."""
+    """Display that shows nothing here, and sends the progress to another process."""
 
     def __init__(self, send: Send) -> None:
-        super().__init__(stream=_Nowhere())
+        super().__init__(stream=NullStream())
         self._send = send
-        self._name, self._total, self._done = "", 0, 0
-        self._facts: dict[str, Fact] = {}
         self._sent = float("-inf")
 
     def start_phase(self, name: str, total: int, done: int = 0) -> None:
         """Begin a phase."""
         super().start_phase(name, total, done)
-        self._name, self._total, self._done, self._facts = name, total, done, {}
         self._report()
 
     def advance(self, n: int = 1, **facts: Fact) -> None:
         """Count ``n`` more steps."""
         super().advance(n, **facts)
-        self._done += n
-        self._facts.update({name: value for name, value in facts.items() if value is not None})
-        if time.monotonic() - self._sent >= EVERY:
+        if time.monotonic() - self._sent >= INTERVAL:
             self._report()
 
     def message(self, text: str) -> None:
         """Have one line shown."""
-        super().message(text)
         self._send("say", text)
 
     def _report(self) -> None:
-        self._sent = time.monotonic()
-        self._send("progress", {"phase": self._name, "done": self._done, "total": self._total, "facts": self._facts})
+        phase = self._phase
+        if phase is not None:
+            self._sent = time.monotonic()
+            content = {"phase": phase.name, "done": phase.done, "total": phase.total, "facts": dict(phase.facts)}
+            self._send("progress", content)
 
 
-class _Nowhere(io.StringIO):
-    """Takes text and forgets it."""
+class NullStream(io.StringIO):
+    """Text stream that keeps nothing."""
 
     def write(self, text: str) -> int:
+        """Forget the text."""
         return len(text)
 
 
-class _Lines(io.StringIO):
-    """Sends whole lines."""
+class _LineSender(io.StringIO):
+    """Text stream that sends whole lines."""
 
     def __init__(self, send: Send) -> None:
         super().__init__()

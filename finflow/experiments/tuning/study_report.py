@@ -21,9 +21,9 @@ from finflow.evaluation.multi_run.study_figures import Searched, Tried
 from finflow.evaluation.multi_run.study_page import PAGE, StudyData, study_files
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
 from finflow.experiments.tuning.search_space import described, space_of
-from finflow.experiments.tuning.study_result import ATTRIBUTES, best_of, front, tried, unpacked
+from finflow.experiments.tuning.study_folder import ATTRIBUTES, best_of, count_tried, decode_returns, front
 from finflow.experiments.tuning.trial_store import LOST
-from finflow.experiments.tuning.trial_training import Arena
+from finflow.experiments.tuning.trial_training import TrialContext
 from finflow.files import write_together
 from finflow.provenance import code_hash
 
@@ -35,7 +35,7 @@ FEWEST = 4  # finished trials for importances
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
-def report_study(config: Config, arena: Arena, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
+def report_study(config: Config, context: TrialContext, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
     """Write the report into the study's folder: the page, its numbers and figures, and the trials' returns.
 
     Returns
@@ -48,21 +48,21 @@ def report_study(config: Config, arena: Arena, folder: Path, name: str, trials: 
     found, without = _overfitting(returns)
     best = best_of(trials)
     objective, counted = config.tune.objective, len(trials)
-    first, last = arena.folds[0].tests[0], arena.folds[-1].tests[-1]
+    first, last = context.folds[0].tests[0], context.folds[-1].tests[-1]
     data = StudyData(
         title=f"Search for {' and '.join(objective)}: {name}",
-        subtitle=f"{counted} trials, judged from {arena.panel.dates[first.start]} to "
-        f"{arena.panel.dates[last.stop - 1]}, before the test window, net of costs",
+        subtitle=f"{counted} trials, judged from {context.panel.dates[first.start]} to "
+        f"{context.panel.dates[last.stop - 1]}, before the test window, net of costs",
         objective=objective,
         trials=tuple(_tried(trial) for trial in sorted(trials, key=lambda trial: trial.number)),
         space=tuple(_searched(key, values) for key, values in space.items()),
         importances=_importances(objective, trials),
         front=tuple(trial.number for trial in front(trials)),
         best=None if best is None else best.number,
-        tried=tried(config, trials),
+        tried=count_tried(config, trials),
         overfit=found,
         without_overfit=without,
-        facts=_facts(config, arena),
+        facts=_facts(config, context),
     )
     files: dict[Path, bytes | str] = {folder / REPORTS / name: text for name, text in study_files(data).items()}
     buffer = io.BytesIO()
@@ -79,7 +79,7 @@ def report_study(config: Config, arena: Arena, folder: Path, name: str, trials: 
 def returns_of(trials: Sequence[FrozenTrial]) -> dict[int, NDArray[np.float64]]:
     """Trial -> daily returns in excess of cash over the judged windows, of trials that came to their end."""
     return {
-        trial.number: unpacked(trial.user_attrs[ATTRIBUTES.excess])
+        trial.number: decode_returns(trial.user_attrs[ATTRIBUTES.excess])
         for trial in sorted(trials, key=lambda trial: trial.number)
         if trial.state == TrialState.COMPLETE and ATTRIBUTES.excess in trial.user_attrs
     }
@@ -131,15 +131,15 @@ def _importances(objective: Sequence[str], trials: Sequence[FrozenTrial]) -> dic
     return found
 
 
-def _facts(config: Config, arena: Arena) -> dict[str, object]:
+def _facts(config: Config, context: TrialContext) -> dict[str, object]:
     """Provenance and settings."""
     tune = config.tune
-    windows = [arena.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in arena.folds]
+    windows = [context.panel.dates[[fold.tests[0].start, fold.tests[0].stop - 1]] for fold in context.folds]
     deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""
     return {
-        "data": arena.panel.describe(),
+        "data": context.panel.describe(),
         "judged windows": "; ".join(f"{first} to {last}" for first, last in windows),
-        "seeds of each fold": ", ".join(map(str, arena.seeds)),
+        "seeds of each fold": ", ".join(map(str, context.seeds)),
         "together": tune.aggregate + deviations,
         "sampler": f"{tune.sampler}, seed {tune.seed}",
         "pruner": tune.pruner if len(tune.objective) == 1 else "none: several objectives",

@@ -6,7 +6,6 @@ any strategy has a bar of it, and the markets that trainings get have no test wi
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.objective_values import aggregated, measured
 from finflow.experiments.jobs.folds import Fold, folds_of, last_fold
+from finflow.experiments.tasks.worker import NullStream
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -36,7 +36,7 @@ from finflow.training.logs.progress_display import Fact, ProgressDisplay
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["LEVELS", "Arena", "Report", "TrialResult", "Undefined", "arena_of", "run_trial"]
+__all__ = ["LEVELS", "Report", "TrialContext", "TrialResult", "Undefined", "run_trial", "trial_context"]
 
 LEVELS = 10
 """Points of each training at which a trial may be stopped: tenths of it, half of them offline and half online."""
@@ -54,7 +54,7 @@ class Undefined(FinflowError):
 
 
 @dataclass(frozen=True)
-class Arena:
+class TrialContext:
     """What every trial of a study is trained in and judged on.
 
     Attributes
@@ -104,7 +104,7 @@ class Arena:
         return run_backtests(process_on(training_data, self.panel, known), window, strategies)
 
 
-def arena_of(config: Config, searched: Sequence[str], tries: int) -> Arena:
+def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialContext:
     """Load the prices, cut them before the test window, and see that every fold can be trained.
 
     Raises
@@ -125,10 +125,10 @@ def arena_of(config: Config, searched: Sequence[str], tries: int) -> Arena:
     else:
         folds = folds_of("walk-forward", seen.n_bars, protocol.model_copy(update={"folds": tune.folds}))
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
-    arena = Arena(config, seen, folds, seeds, tuple(searched), tries)
+    context = TrialContext(config, seen, folds, seeds, tuple(searched), tries)
     for fold in folds:
-        arena.training_data(fold, config)
-    return arena
+        context.training_data(fold, config)
+    return context
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,13 @@ class TrialResult:
 
 
 def run_trial(
-    arena: Arena, config: Config, scratch: Path, report: Report, display: ProgressDisplay | None = None
+    context: TrialContext, config: Config, scratch: Path, report: Report, display: ProgressDisplay | None = None
 ) -> TrialResult:
     """Train and judge a configuration. The same configuration and seeds give the same values, bit for bit.
 
     Parameters
     ----------
-    arena : Arena
+    context : TrialContext
     config : Config
         Of the trial.
     scratch : Path
@@ -175,11 +175,11 @@ def run_trial(
     Undefined
         If an objective of a training is not a number.
     """
-    course = Course(arena, report)
-    excess: dict[int, list[FloatArray]] = {seed: [] for seed in arena.seeds}
+    course = TrialProgress(context, report)
+    excess: dict[int, list[FloatArray]] = {seed: [] for seed in context.seeds}
     try:
-        for fold, seed in arena.units:
-            runs = _train(arena, config, fold, seed, scratch, course, display)
+        for fold, seed in context.units:
+            runs = _train(context, config, fold, seed, scratch, course, display)
             course.finish(fold, seed, *runs)
             excess[seed].append(runs[0].returns - runs[0].cash_returns)
     finally:
@@ -188,33 +188,33 @@ def run_trial(
     return TrialResult(course.values, course.units, paths.mean(axis=0), course.updates)
 
 
-class Course:
+class TrialProgress:
     """How far a trial has come, and what it is worth so far.
 
     Parameters
     ----------
-    arena : Arena
+    context : TrialContext
     report : callable
     """
 
-    def __init__(self, arena: Arena, report: Report) -> None:
-        self.arena, self.report = arena, report
+    def __init__(self, context: TrialContext, report: Report) -> None:
+        self.context, self.report = context, report
         self.units: list[dict[str, Any]] = []
         self.updates = self.level = 0
         self._finished: list[tuple[float, ...]] = []
         self._current: tuple[float, ...] | None = None
-        self._meter = Meter(None)
+        self._meter = StepTimer(None)
         self._baseline: Backtest | None = None
         self._before = 0
 
     @property
     def tune(self) -> TuneConfig:
         """Settings of the study."""
-        return self.arena.config.tune
+        return self.context.config.tune
 
-    def begin(self, meter: Meter, training_data: TrainingData) -> None:
+    def begin(self, timer: StepTimer, training_data: TrainingData) -> None:
         """Another training begins."""
-        self._meter, self._current, self._before = meter, None, self.updates
+        self._meter, self._current, self._before = timer, None, self.updates
         self._baseline = None
         if "dsr" in self.tune.objective:
             equal_weight = named_strategy(BASELINE, training_data.config.evaluation)
@@ -248,16 +248,16 @@ class Course:
         return self._together(self._finished)
 
     def _measured(self, run: Backtest, baseline: Backtest | None) -> tuple[float, ...]:
-        alpha = self.arena.config.objectives.cvar_alpha
-        return measured(self.tune.objective, run, alpha, baseline, self.arena.tries)
+        alpha = self.context.config.objectives.cvar_alpha
+        return measured(self.tune.objective, run, alpha, baseline, self.context.tries)
 
     def _together(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
         tune = self.tune
         return tuple(aggregated(values, tune.aggregate, tune.deviations) for values in zip(*units, strict=True))
 
 
-class Meter(ProgressDisplay):
-    """Knows how far a training is, and shows it where somebody looks.
+class StepTimer(ProgressDisplay):
+    """Share of a training that is over; shows it in another display where there is one.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class Meter(ProgressDisplay):
     """
 
     def __init__(self, display: ProgressDisplay | None) -> None:
-        super().__init__(stream=io.StringIO())
+        super().__init__(stream=NullStream())
         self._shown = display
         self._phases = self._total = 0
 
@@ -280,15 +280,6 @@ class Meter(ProgressDisplay):
         if self._shown is not None:
             self._shown.advance(n, **facts)
 
-    def message(self, text: str) -> None:
-        """Show nothing: a study shows its trials."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def end_phase(self) -> None:
-        """Finish the phase."""
-
     def share(self, phase_update: int) -> float:
         """Share of the training that is over, in [0, 1]: either phase is a half."""
         of_phase = phase_update / self._total if self._total else 1.0
@@ -296,10 +287,16 @@ class Meter(ProgressDisplay):
 
 
 def _train(
-    arena: Arena, config: Config, fold: Fold, seed: int, scratch: Path, course: Course, display: ProgressDisplay | None
+    context: TrialContext,
+    config: Config,
+    fold: Fold,
+    seed: int,
+    scratch: Path,
+    course: TrialProgress,
+    display: ProgressDisplay | None,
 ) -> tuple[Backtest, ...]:
     """Train once, and play the best policy on the windows that it is judged on; its checkpoints are not kept."""
-    private = any(key.startswith(DATA_KEYS) for key in arena.searched)
+    private = any(key.startswith(DATA_KEYS) for key in context.searched)
     kept = {"seed": seed, "seeds": 1, "save_latest": False, "max_checkpoints": 0, "profile": False}
     rare = {"checkpoint_interval": NEVER, "checkpoint_updates": NEVER}
     train = config.train.model_copy(update={**kept, **rare})
@@ -307,17 +304,17 @@ def _train(
     output = config.output.model_copy(update={"logs_dir": scratch / "logs", "offline_dir": offline})
     changes = {"train": train, "output": output, "evaluation": EvaluationConfig(), "tune": TuneConfig()}
     settings = config.model_copy(update=changes)
-    training_data = arena.training_data(fold, settings)
-    meter = Meter(display)
-    course.begin(meter, training_data)
-    trainer = FinFlowTrainer(settings, training_data=training_data, progress=meter, on_validation=course.on_validation)
+    training_data = context.training_data(fold, settings)
+    timer = StepTimer(display)
+    course.begin(timer, training_data)
+    trainer = FinFlowTrainer(settings, training_data=training_data, progress=timer, on_validation=course.on_validation)
     trainer.train_iql()
     trainer.finetune()
     best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
     policy = policy_of(read_checkpoint(best), trainer.device) if best.is_file() else trainer.policy
     strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
-    if "dsr" in arena.config.tune.objective:
+    if "dsr" in context.config.tune.objective:
         strategies.append(named_strategy(BASELINE, config.evaluation))
-    runs = arena.judged(fold, training_data, strategies)
+    runs = context.judged(fold, training_data, strategies)
     shutil.rmtree(trainer.run_folder, ignore_errors=True)
     return runs

@@ -1,54 +1,60 @@
-"""Trials are taken from a study and done, one after another, until none is left.
+"""Trials of a study: taken and run one after another until none is left, or one of them again, alone.
 
-What came of each is recorded: its values, a stop before its end, or why it failed.
+The outcome of each is recorded: its values, a stop before its end, or why it failed. A trial that runs again is
+compared with its record bit for bit.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
 from optuna.exceptions import StorageInternalError, TrialPruned, UpdateFinishedTrialError
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import Config
-from finflow.errors import FinflowError, OutputError
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.tasks.task_display import Overview
+from finflow.experiments.tasks.task_display import TaskDisplay
 from finflow.experiments.tasks.worker import Reporter, task_folder, task_progress
+from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
 from finflow.experiments.tuning.search_space import configured, draw, space_of
-from finflow.experiments.tuning.study_folder import SCRATCH, STUDY, Tuning, open_study
-from finflow.experiments.tuning.study_result import ATTRIBUTES, packed, said_of, write_best
-from finflow.experiments.tuning.trial_store import LOST, Pulse, reaching
-from finflow.experiments.tuning.trial_training import Arena, run_trial
+from finflow.experiments.tuning.study_folder import (
+    ATTRIBUTES,
+    SCRATCH,
+    STUDY,
+    TRIES,
+    Tuning,
+    describe_outcome,
+    encode_returns,
+    open_study,
+    write_best,
+)
+from finflow.experiments.tuning.trial_store import LOST, TrialStore
+from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
+from finflow.files import remove_empty
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["TrialsShown", "do_trial", "reason_of", "take_trials", "work"]
+__all__ = ["TrialDisplay", "do_trial", "rerun", "take_trials", "work"]
 
-MOST_SAID = 500  # characters of a reason
-POLL = 1.0  # seconds between looks at a trial that another worker is doing
+LONGEST_REASON = 500  # characters
+POLL = 1.0  # seconds between looks at a trial that another worker is running
 
-
-Showing = Callable[[int], AbstractContextManager[ProgressDisplay | None]]
+DisplayFactory = Callable[[int], AbstractContextManager[ProgressDisplay | None]]
 """Gives a trial's display, by the trial's number."""
 
 
-@contextmanager
-def unseen(number: int) -> Iterator[None]:
-    """Show nothing of a trial's course."""
-    yield
-
-
 def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ...], tries: int) -> dict[str, Any]:
-    """A worker's task: take trials until there are none.
+    """Take trials until there are none: the task of one worker.
 
     Parameters
     ----------
@@ -61,97 +67,177 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
     tries : int
     """
     seeds = tuple(range(config.train.seed, config.train.seed + config.tune.seeds))
-    arena = Arena(config, panel, folds, seeds, tuple(space_of(config)), tries)
-    book, _ = open_study(config, folder, arena, create=False)
-
-    @contextmanager
-    def showing(number: int) -> Iterator[ProgressDisplay | None]:
-        yield task_progress()
+    context = TrialContext(config, panel, folds, seeds, tuple(space_of(config)), tries)
+    store, _ = open_study(config, folder, context, create=False)
 
     here = (folder / STUDY).is_file()
     with nullcontext(folder) if here else task_folder("study") as place:
-        return {"trials": take_trials(Tuning(config, place, arena, book), print, showing)}
+        return {
+            "trials": take_trials(
+                Tuning(config, place, context, store), print, lambda number: nullcontext(task_progress())
+            )
+        }
 
 
-def take_trials(tuning: Tuning, tell: Callable[[str], None], showing: Showing = unseen) -> int:
-    """Do trials until none waits and nobody else is doing one; the number of those done here."""
-    done, book = 0, tuning.book
+def take_trials(tuning: Tuning, tell: Callable[[str], None], showing: DisplayFactory | None = None) -> int:
+    """Run trials until none waits and no other worker runs one; the number of those run here."""
+    done, store = 0, tuning.store
     while True:
-        with reaching(tuning.where):
-            for number in book.revive():
-                shutil.rmtree(scratch_of(tuning, number), ignore_errors=True)
+        with storage_errors(tuning.where):
+            for number in store.revive():
+                shutil.rmtree(_scratch_folder(tuning, number), ignore_errors=True)
                 tell(f"trial {number}: {LOST}; it waits to be done again")
-            trial = book.claim()
-            if trial is None and not book.is_running():
+            trial = store.claim()
+            if trial is None and not store.is_running():
                 return done
         if trial is None:
             with stopping_at_once():
                 time.sleep(POLL)
             continue
-        with showing(trial.number) as display:
+        with showing(trial.number) if showing else nullcontext() as display:
             do_trial(tuning, trial, tell, display)
         done += 1
 
 
 def do_trial(tuning: Tuning, trial: Trial, tell: Callable[[str], None], display: ProgressDisplay | None = None) -> None:
-    """Do one trial, and record what came of it: values, a stop before its end, or why it failed.
+    """Run one trial, and record its outcome: values, a stop before its end, or why it failed.
 
     Raises
     ------
     KeyboardInterrupt, OutputError
         When the trial waits again: it was stopped, or the disk is at fault and not the trial.
     """
-    book, arena = tuning.book, tuning.arena
-    with reaching(tuning.where), _dropping(tuning, trial, tell), Pulse(book, trial):
-        values = draw(trial, space_of(tuning.config))
-        trial.set_user_attr(ATTRIBUTES.seeds, list(arena.seeds))
-        trial.set_user_attr(ATTRIBUTES.code, code_hash())
-        found, state = None, TrialState.FAIL
-        report = Reporting(trial, arena.levels, len(tuning.config.tune.objective) == 1)
-        try:
-            result = run_trial(
-                arena, configured(tuning.config, values), scratch_of(tuning, trial.number), report, display
-            )
-        except TrialPruned:
-            state, updates = TrialState.PRUNED, report.updates
-        except (KeyboardInterrupt, OutputError):
-            book.put_back(trial)
-            raise
-        except (UpdateFinishedTrialError, StorageInternalError, sql.exc.SQLAlchemyError):
-            raise
-        except Exception as error:
-            trial.set_user_attr(ATTRIBUTES.reason, reason_of(error))
-            updates = report.updates
-        else:
-            found, state, updates = list(result.values), TrialState.COMPLETE, result.updates
-            trial.set_user_attr(ATTRIBUTES.units, result.units)
-            trial.set_user_attr(ATTRIBUTES.excess, packed(result.excess))
-        trial.set_user_attr(ATTRIBUTES.updates, updates)
-        book.study.tell(trial, found, state, skip_if_finished=True)
-    with reaching(tuning.where):
-        write_best(tuning.folder, tuning.config, book.trials)
-        counts = book.counts
-        said = said_of(book.study.trials[trial.number], tuning.config.tune.objective)
-        tell(f"trial {trial.number}: {said} ({counts.finished} of {counts.all})")
+    store = tuning.store
+    try:
+        with storage_errors(tuning.where), store.heartbeat(trial):
+            _run_and_record(tuning, trial, display)
+    except UpdateFinishedTrialError:  # another worker has taken it for lost meanwhile
+        tell(f"trial {trial.number}: nothing was heard of it for too long; another takes its place")
+    with storage_errors(tuning.where):
+        write_best(tuning.folder, tuning.config, store.trials)
+        counts = store.counts
+        outcome = describe_outcome(store.study.trials[trial.number], tuning.config.tune.objective)
+        tell(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
 
 
-class _dropping:
-    """Lets a trial go that another worker has taken for lost meanwhile."""
+def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | None) -> None:
+    context, found, state = tuning.context, None, TrialState.FAIL
+    values = draw(trial, space_of(tuning.config))
+    trial.set_user_attr(ATTRIBUTES.seeds, list(context.seeds))
+    trial.set_user_attr(ATTRIBUTES.code, code_hash())
+    report = PruningReporter(trial, context.levels, len(tuning.config.tune.objective) == 1)
+    try:
+        config = configured(tuning.config, values)
+        result = run_trial(context, config, _scratch_folder(tuning, trial.number), report, display)
+    except TrialPruned:
+        state, updates = TrialState.PRUNED, report.updates
+    except (KeyboardInterrupt, OutputError):
+        tuning.store.put_back(trial)
+        raise
+    except (UpdateFinishedTrialError, StorageInternalError, sql.exc.SQLAlchemyError):
+        raise
+    except Exception as error:
+        trial.set_user_attr(ATTRIBUTES.reason, _failure_reason(error))
+        updates = report.updates
+    else:
+        found, state, updates = list(result.values), TrialState.COMPLETE, result.updates
+        trial.set_user_attr(ATTRIBUTES.units, result.units)
+        trial.set_user_attr(ATTRIBUTES.excess, encode_returns(result.excess))
+    trial.set_user_attr(ATTRIBUTES.updates, updates)
+    tuning.store.study.tell(trial, found, state, skip_if_finished=True)
 
-    def __init__(self, tuning: Tuning, trial: Trial, tell: Callable[[str], None]) -> None:
-        self.tuning, self.trial, self.tell = tuning, trial, tell
 
-    def __enter__(self) -> None:
+def rerun(config: Config, folder: Path, number: int) -> list[str]:
+    """Run a recorded trial again, alone, and compare.
+
+    Returns
+    -------
+    list of str
+        Lines to print, where every value came out the same, bit for bit.
+
+    Raises
+    ------
+    FinflowError
+        If there is no such trial, nothing was recorded of it, or it came out otherwise.
+    """
+    context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
+    store, _ = open_study(config, folder, context, create=False)
+    with storage_errors(display_url(config.tune.storage, folder)):
+        trial = _recorded(store, number)
+        tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
+    again = CourseComparison(trial)
+    values: Sequence[float] | None = None
+    reason = None
+    try:
+        seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
+        settings = configured(config, trial.params)
+        with _own_scratch(folder, number) as scratch:
+            values = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch, again).values
+    except TrialPruned:
         pass
+    except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
+        reason = _failure_reason(error)
+    recorded = trial.values if trial.state == TrialState.COMPLETE else None
+    same = (list(values) if values is not None else None) == recorded and again.same
+    same = same and reason == trial.user_attrs.get(ATTRIBUTES.reason)
+    if same:
+        return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
+    other = trial.user_attrs.get(ATTRIBUTES.code) not in (None, code_hash())
+    why = "the code has changed since" if other else "train.threads, the device or a library may be another"
+    raise TrainingError(
+        f"trial {number} came out otherwise: {_listed(recorded)} recorded, {reason or _listed(values)} now; {why}"
+    )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, UpdateFinishedTrialError):
-            return False
-        self.tell(f"trial {self.trial.number}: nothing was heard of it for too long; another takes its place")
-        return True
+
+def _recorded(store: TrialStore, number: int) -> FrozenTrial:
+    """Find a trial whose record can be compared with.
+
+    Raises
+    ------
+    ConfigError
+    """
+    known = {trial.number: trial for trial in store.study.get_trials(deepcopy=False)}
+    trial, now = known.get(number), store.number_now(number)
+    if now != number:
+        raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and it waited again as trial {now}: name that")
+    if trial is None or not trial.state.is_finished():
+        raise ConfigError(f"--trial {number}: the study has no such trial that is over, of {len(store.trials)}")
+    if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
+        raise ConfigError(f"--trial {number}: {LOST} each time, and nothing was recorded to compare with")
+    return trial
 
 
-class Reporting:
+@contextmanager
+def _own_scratch(folder: Path, number: int) -> Iterator[Path]:
+    """Temporary folder of a trial that runs again, data included."""
+    parent = folder / SCRATCH / f"again-{number}"
+    try:
+        yield parent / "trial"
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
+        remove_empty([folder / SCRATCH])
+
+
+class CourseComparison:
+    """Compares the course of a trial with its record, and stops where that was stopped."""
+
+    def __init__(self, trial: FrozenTrial) -> None:
+        self.recorded: Mapping[int, float] = trial.intermediate_values
+        self.pruned = trial.state == TrialState.PRUNED
+        self.same = True
+
+    def __call__(self, level: int, values: tuple[float, ...], updates: int) -> None:
+        if self.recorded:
+            self.same = self.same and self.recorded.get(level) == values[0]
+        if self.pruned and level >= max(self.recorded, default=0):
+            raise TrialPruned
+
+
+def _listed(values: Sequence[float] | None) -> str:
+    return "no value" if values is None else ", ".join(repr(value) for value in values)
+
+
+class PruningReporter:
     """Reports the course of a trial to Optuna, and stops it where it falls behind.
 
     Parameters
@@ -160,7 +246,7 @@ class Reporting:
     levels : int
         Of a whole trial: at the last there is nothing left to save.
     ordered : bool
-        Whether there is one objective, and so an order.
+        True with one objective: several have no order to fall behind in.
     """
 
     def __init__(self, trial: Trial, levels: int, ordered: bool) -> None:
@@ -176,15 +262,15 @@ class Reporting:
             raise TrialPruned
 
 
-class TrialsShown(Overview):
-    """How far the trials are that are done in this process; what comes of them is told elsewhere."""
+class TrialDisplay(TaskDisplay):
+    """Progress of the trials that run in this process; their outcomes are told elsewhere."""
 
     def say(self, name: str, text: str, quiet_when_live: bool = False) -> None:
         """Show nothing."""
 
     @contextmanager
     def showing(self, number: int) -> Iterator[ProgressDisplay]:
-        """Show how far a trial is."""
+        """Show the progress of a trial."""
         name = f"trial {number}"
         self.begin(name)
         try:
@@ -193,10 +279,10 @@ class TrialsShown(Overview):
             self.end(name)
 
 
-def scratch_of(tuning: Tuning, number: int) -> Path:
+def _scratch_folder(tuning: Tuning, number: int) -> Path:
     return tuning.folder / SCRATCH / f"trial-{number}"
 
 
-def reason_of(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     said = str(error) if isinstance(error, FinflowError) else f"{type(error).__name__}: {error}"
-    return " ".join(said.split())[:MOST_SAID]
+    return " ".join(said.split())[:LONGEST_REASON]

@@ -1,4 +1,4 @@
-"""A search for better values of keys: done until its trials are there, and told of."""
+"""A search for better values of keys: run until its trials are there, and reported; or a dry run of one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,29 @@ from optuna.trial import TrialState
 
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
-from finflow.experiments.tasks.task_runner import Task, Where, run_tasks
-from finflow.experiments.tuning.study_folder import SCRATCH, Tuning, begin
+from finflow.experiments.jobs.duration_estimate import estimate, tasks_at_once
+from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
+from finflow.experiments.tasks.ray_cluster import connected, machines
+from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors
+from finflow.experiments.tuning.search_space import space_of
+from finflow.experiments.tuning.study_folder import (
+    ATTRIBUTES,
+    SCRATCH,
+    STUDIES,
+    Tuning,
+    begin,
+    describe_outcome,
+    open_study,
+    write_best,
+)
 from finflow.experiments.tuning.study_report import report_study
-from finflow.experiments.tuning.study_result import ATTRIBUTES, said_of, write_best
-from finflow.experiments.tuning.trial_store import LOST, is_sqlite, reaching
-from finflow.experiments.tuning.trial_worker import TrialsShown, take_trials, work
+from finflow.experiments.tuning.trial_store import LOST
+from finflow.experiments.tuning.trial_training import TrialContext, trial_context
+from finflow.experiments.tuning.trial_worker import TrialDisplay, take_trials, work
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["StudyOutcome", "tune"]
+__all__ = ["StudyOutcome", "describe_plan", "tune"]
 
 
 class StudyOutcome(NamedTuple):
@@ -43,7 +57,9 @@ class StudyOutcome(NamedTuple):
     lines: list[str]
 
 
-def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str], None] = print) -> StudyOutcome:
+def tune(
+    config: Config, resume: Path | None, resources: ComputeResources, tell: Callable[[str], None] = print
+) -> StudyOutcome:
     """Search until the number of trials is there, and report.
 
     Parameters
@@ -52,7 +68,7 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
         Of ``tune`` the settings, of the rest where the search starts from.
     resume : Path, optional
         Folder of a study to go on with.
-    where : Where
+    resources : ComputeResources
         Who does the trials.
     tell : callable
         Takes lines.
@@ -62,10 +78,10 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
     KeyboardInterrupt
         With a line that says how to go on.
     """
-    _check_reach(config, where)
+    _check_reach(config, resources)
     tuning = begin(config, resume)
-    settings, book = config.tune, tuning.book
-    tell(f"study {book.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
+    settings, store = config.tune, tuning.store
+    tell(f"study {store.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
     if len(settings.objective) > 1 and settings.pruner != "none":
         tell(f"several objectives have no order to fall behind in: tune.pruner {settings.pruner} is left aside")
     before = tuning.counts
@@ -73,7 +89,7 @@ def tune(config: Config, resume: Path | None, where: Where, tell: Callable[[str]
         tell(f"{before.finished} of {before.all} trials are over")
     if before.finished < before.all:
         try:
-            _work(tuning, where, tell)
+            _work(tuning, resources, tell)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_how_to_go_on(tuning)) from None
     with stopping_at_once():
@@ -89,18 +105,16 @@ def _how_to_go_on(tuning: Tuning) -> str:
     return f"stopped; {counts.finished} of {counts.all} trials are over; to go on: {command}"
 
 
-def _check_reach(config: Config, where: Where) -> None:
+def _check_reach(config: Config, resources: ComputeResources) -> None:
     """Refuse a storage that workers on other machines would not see.
 
     Raises
     ------
     ConfigError
     """
-    if where.cluster is None or not is_sqlite(config.tune.storage):
+    if resources.cluster is None or not is_sqlite(config.tune.storage):
         return
-    from finflow.experiments.tasks.ray_cluster import connected, machines
-
-    with connected(where) as ray:
+    with connected(resources) as ray:
         found = machines(ray)
     if len(found) > 1:
         raise ConfigError(
@@ -109,19 +123,19 @@ def _check_reach(config: Config, where: Where) -> None:
         )
 
 
-def _work(tuning: Tuning, where: Where, tell: Callable[[str], None]) -> None:
+def _work(tuning: Tuning, resources: ComputeResources, tell: Callable[[str], None]) -> None:
     """Have the trials done here, or by workers."""
-    arena, counts = tuning.arena, tuning.counts
+    context, counts = tuning.context, tuning.counts
     waiting = counts.all - counts.finished
-    if where.in_process:
-        with TrialsShown("trials", waiting) as shown:
+    if resources.in_process:
+        with TrialDisplay("trials", waiting) as shown:
             take_trials(tuning, shown.line if tell is print else tell, shown.showing)
         return
-    given = {"config": tuning.config, "folder": tuning.folder, "folds": arena.folds, "tries": arena.tries}
-    count = min(where.workers or waiting, waiting)
+    given = {"config": tuning.config, "folder": tuning.folder, "folds": context.folds, "tries": context.tries}
+    count = min(resources.workers or waiting, waiting)
     tasks = [Task(f"worker {number}", work, given) for number in range(1, count + 1)]
-    lasting = replace(where, retries=max(where.retries, waiting))  # a trial has retries of its own
-    run_tasks(tasks, lasting, shared={"panel": arena.panel}, kind="workers")
+    lasting = replace(resources, retries=max(resources.retries, waiting))  # a trial has retries of its own
+    run_tasks(tasks, lasting, shared={"panel": context.panel}, kind="workers")
 
 
 def conclude(tuning: Tuning) -> StudyOutcome:
@@ -132,11 +146,11 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     TrainingError
         If not one trial has values.
     """
-    with reaching(tuning.where):
-        book = tuning.book
-        trials, counts = book.trials, book.counts
+    with storage_errors(tuning.where):
+        store = tuning.store
+        trials, counts = store.trials, store.counts
     best = write_best(tuning.folder, tuning.config, trials)
-    report = report_study(tuning.config, tuning.arena, tuning.folder, book.study.study_name, trials)
+    report = report_study(tuning.config, tuning.context, tuning.folder, store.study.study_name, trials)
     if counts.finished == counts.all:
         shutil.rmtree(tuning.folder / SCRATCH, ignore_errors=True)
     if best is None:
@@ -146,7 +160,59 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     objective = tuning.config.tune.objective
     lines = [
         f"{counts.all} trials: {counts.complete} to their end, {counts.pruned} stopped early, {counts.failed} failed",
-        f"best: trial {best.number}, {said_of(best, objective)}",
+        f"best: trial {best.number}, {describe_outcome(best, objective)}",
         f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / 'best.yaml'))}",
     ]
     return StudyOutcome(tuning.folder, report, tuning.folder / "best.yaml", lines)
+
+
+def describe_plan(config: Config, resources: ComputeResources, folder: Path | None = None) -> list[str]:
+    """How many trainings a search makes, and about how long that takes: what a dry run tells.
+
+    Parameters
+    ----------
+    config : Config
+    resources : ComputeResources
+    folder : Path, optional
+        Of a study that goes on: of its trials, those that are over take no more time.
+    """
+    space = space_of(config)
+    context = trial_context(config, tuple(space), config.tune.n_trials)
+    trials, over = _counted(config, context, folder)
+    left, units, done = trials - over, len(context.units), f", {over} of them over" if over else ""
+    counted = (
+        f"{trials} trials of {units} trainings each ({config.tune.folds} folds, {config.tune.seeds} seeds){done}: "
+        f"{left * units:,} trainings over {len(space)} searched keys"
+    )
+    if not left:
+        return [counted]
+    workers = min(tasks_at_once(resources), left)
+    seconds = _seconds_of_a_trial(config, context) * -(-left // workers)
+    took = f"{seconds / 3600.0:.1f} hours" if seconds >= 3600.0 else f"{max(seconds / 60.0, 1.0):.0f} minutes"
+    pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
+    return [
+        counted,
+        f"about {took} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the configuration as it "
+        "is; larger networks and batches take longer",
+    ]
+
+
+def _counted(config: Config, context: TrialContext, folder: Path | None) -> tuple[int, int]:
+    """How many trials there will be, and how many of them are over."""
+    if folder is None:
+        return config.tune.n_trials, 0
+    store, _ = open_study(config, folder, context, create=False)
+    with storage_errors(display_url(config.tune.storage, folder)):
+        counts = store.counts
+    return max(config.tune.n_trials, counts.all), counts.finished
+
+
+def _seconds_of_a_trial(config: Config, context: TrialContext) -> float:
+    nowhere = config.output.logs_dir / STUDIES / "dry-run"
+    trainings = [
+        Training(
+            f"fold {fold.number}", nowhere, own_settings(config, nowhere, seed), cut=Cut(fold.pieces, fold.validation)
+        )
+        for fold, seed in context.units
+    ]
+    return estimate(trainings, {"": context.panel}).seconds

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from finflow.experiments.tasks.task_display import Overview
+from finflow.experiments.tasks.task_display import TaskDisplay
 
 HALF = {"phase": "offline", "done": 50, "total": 100, "facts": {"sharpe": 0.41}}
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_others_are() -> None:
     now, stream = [0.0], io.StringIO()
-    with Overview("trainings", 2, stream=stream, clock=lambda: now[0]) as overview:
+    with TaskDisplay("trainings", 2, stream=stream, clock=lambda: now[0]) as overview:
         overview.begin("seed 0")
         overview.begin("seed 1", " on a node")
         overview.news("seed 0", "progress", HALF)
@@ -44,7 +44,7 @@ def test_a_terminal_has_a_bar_for_all_and_a_line_for_each_that_is_under_way(monk
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    with Overview("trainings", 2, stream=stream) as overview:
+    with TaskDisplay("trainings", 2, stream=stream) as overview:
         overview.begin("seed 0")
         overview.news("seed 0", "progress", HALF)
         overview.begin("seed 1")

@@ -1,0 +1,238 @@
+"""Optuna's storages of trials, with heartbeats: opened by URL, and their faults in one line.
+
+Optuna has heartbeats in databases alone, and notices a lost worker after a grace period. Here a journal file has them,
+too, and a worker of this machine is lost as soon as its process is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages._heartbeat import BaseHeartbeat
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from finflow.config import TuneConfig
+from finflow.errors import ConfigError
+
+__all__ = [
+    "PATIENCE",
+    "WORKER",
+    "JournalWithHeartbeat",
+    "birth_of",
+    "display_url",
+    "is_sqlite",
+    "open_storage",
+    "storage_errors",
+    "this_host",
+]
+
+JOURNAL = "journal:"
+DATABASE = "study.db"
+SQLITE = "sqlite"
+GRACE = 4  # heartbeats
+PATIENCE = 60.0  # seconds for a storage that others are writing to, or a study that is being begun
+WORKER = "worker"
+"""Attribute of a trial: the machine, the process and its start time."""
+
+
+def open_storage(tune: TuneConfig, folder: Path, callback: Callable[[Study, FrozenTrial], None]) -> BaseStorage:
+    """Open the storage that is named, or SQLite in the study's folder.
+
+    Parameters
+    ----------
+    tune : TuneConfig
+    folder : Path
+        Of the study.
+    callback : callable
+        Has a trial wait again that lost its worker.
+
+    Raises
+    ------
+    ConfigError
+        If the name is no URL.
+    """
+    if tune.storage is not None and tune.storage.startswith(JOURNAL):
+        return JournalWithHeartbeat(Path(tune.storage.removeprefix(JOURNAL)).absolute(), tune.heartbeat, callback)
+    try:
+        url = sql.make_url(tune.storage or f"{SQLITE}:///{(folder / DATABASE).absolute()}")
+    except (sql.exc.ArgumentError, ValueError):
+        shown = display_url(tune.storage, folder)
+        raise ConfigError(f"cannot use the storage {shown}: it is no URL of a database; see tune.storage") from None
+    backend = url.get_backend_name()
+    arguments = {SQLITE: {"timeout": PATIENCE}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
+    storage = DatabaseWithLocalWorkers(
+        url.render_as_string(hide_password=False),
+        engine_kwargs={"connect_args": arguments.get(backend, {})},
+        heartbeat_interval=tune.heartbeat,
+        grace_period=GRACE * tune.heartbeat,
+        heartbeat_stale_trial_callback=callback,
+    )
+    if backend == SQLITE:
+        _lock_at_begin(storage.engine)
+    return storage
+
+
+def _lock_at_begin(engine: sql.Engine) -> None:
+    """Have every transaction on SQLite take the file's lock when it begins.
+
+    By itself SQLite locks when something is first written: two workers could then read that the same trial waits, and
+    both take it.
+    """
+    engine.dispose()
+
+    @sql.event.listens_for(engine, "connect")
+    def connect(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+
+    @sql.event.listens_for(engine, "begin")
+    def begin(connection: sql.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+class DatabaseWithLocalWorkers(RDBStorage):
+    """Optuna's storage in a database, which also sees that a process of this machine is gone."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Record that a trial's worker is alive; a database that is away for a while is tried again later."""
+        with suppress(Exception):
+            super().record_heartbeat(trial_id)
+
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        lost = _lost_trials(self, study_id, self.grace_period or 0, lambda trial: False)
+        return sorted({*super()._get_stale_trial_ids(study_id), *lost})
+
+
+class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
+    """Optuna's storage in a journal file, with heartbeats: for each trial a file beside it, which is touched."""
+
+    def __init__(self, path: Path, interval: int, callback: Callable[[Study, FrozenTrial], None]) -> None:
+        self._folder = path.with_name(f"{path.name}.alive")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._interval, self._callback = interval, callback
+        super().__init__(JournalFileBackend(str(path)))
+
+    def sign_of_life(self, trial_id: int) -> Path:
+        """File that a trial's worker touches."""
+        return self._folder / f"trial-{trial_id}"
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Touch the trial's file; a folder that is away for a while is tried again later."""
+        with suppress(OSError):
+            self.sign_of_life(trial_id).touch()
+
+    def get_heartbeat_interval(self) -> int:
+        """Seconds between two heartbeats."""
+        return self._interval
+
+    def get_heartbeat_stale_trial_callback(self) -> Callable[[Study, FrozenTrial], None]:
+        """Function that has a lost trial wait again."""
+        return self._callback
+
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        grace = GRACE * self._interval
+        return _lost_trials(self, study_id, grace, lambda trial: self._silence(trial._trial_id) > grace)
+
+    def _silence(self, trial_id: int) -> float:
+        """Seconds since a trial's last heartbeat, by the file system's clock; infinite where there is none."""
+        probe = self._folder / f".now-{os.getpid()}"
+        try:
+            probe.touch()
+            return probe.stat().st_mtime - self.sign_of_life(trial_id).stat().st_mtime
+        except FileNotFoundError:
+            return float("inf")
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _lost_trials(storage: BaseStorage, study_id: int, grace: float, silent: Callable[[FrozenTrial], bool]) -> list[int]:
+    """Running trials whose process on this machine is gone, that never had a heartbeat, or are silent elsewhere."""
+    lost = []
+    for trial in storage.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,)):
+        worker, started = trial.user_attrs.get(WORKER), trial.datetime_start
+        if isinstance(worker, dict) and worker.get("host") == this_host():
+            is_lost = birth_of(int(worker["pid"])) != worker.get("born")
+        elif worker is None:  # claimed, and its worker was lost before the first heartbeat
+            is_lost = started is not None and datetime.now() - started > timedelta(seconds=grace)
+        else:
+            is_lost = silent(trial)
+        if is_lost:
+            lost.append(trial._trial_id)
+    return lost
+
+
+@contextmanager
+def storage_errors(shown: str) -> Iterator[None]:
+    """Turn the faults of a storage into one line.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        yield
+    except (sql.exc.SQLAlchemyError, StorageInternalError, ImportError, OSError, RuntimeError) as error:
+        if isinstance(error, UpdateFinishedTrialError):
+            raise
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        said = " ".join(str(root).split())
+        if isinstance(error, ImportError):
+            said = f"{said} (pip install 'finflow[postgres]' brings the one for PostgreSQL)"
+        raise ConfigError(f"cannot use the storage {shown}: {said[:200]}; see tune.storage") from error
+
+
+def display_url(url: str | None, folder: Path) -> str:
+    """Name of a storage for messages: without its password, wherever in the URL that may be."""
+    if url is None:
+        return str(folder / DATABASE)
+    if url.startswith(JOURNAL):
+        return url
+    try:
+        return sql.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except (sql.exc.ArgumentError, ValueError):  # a port that is no number
+        return repr(url if set(url).isdisjoint(":@") else f"{url.partition(':')[0]}:...")
+
+
+def is_sqlite(url: str | None) -> bool:
+    """True for a file of SQLite's, which processes of one machine can use."""
+    return url is None or url.partition(":")[0].partition("+")[0] == SQLITE
+
+
+def this_host() -> str:
+    """Name of this machine since it was started, and of the processes that can be seen on it."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def birth_of(pid: int) -> str | None:
+    """Start time of a process of this machine; None where there is none."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+        return None if status[0] in ("Z", "X") else status[19]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    except OSError:
+        return "unknown"
+    if os.name == "posix":
+        with suppress(PermissionError):
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return None
+    return "unknown"
