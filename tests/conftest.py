@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
-from importlib import resources
 from typing import Any, NamedTuple
 
 # Before torch is loaded: on two cores, two threads are far slower than one whenever the other core is busy.
@@ -18,8 +16,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import jsonschema
 import pytest
-
-SCHEMAS = {"metrics": "report/metrics.schema.json", "comparison": "multi_run/comparison.schema.json"}
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
 hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True)
@@ -119,14 +115,15 @@ def numbers_hold() -> Callable[[Page, Any], int]:
 
 @pytest.fixture(scope="session")
 def fits_schema() -> Callable[..., list[str]]:
-    """What is wrong with a `metrics.json`, of a report or another kind, by the schema that ships with the package."""
+    """What is wrong with a `metrics.json`, of a report or a comparison, by its schema."""
+
+    from finflow.evaluation.report.json_schemas import json_schema
 
     @functools.cache
-    def validator(kind: str) -> jsonschema.Draft202012Validator:
-        text = (resources.files("finflow.evaluation") / SCHEMAS[kind]).read_text("utf-8")
-        return jsonschema.Draft202012Validator(json.loads(text))
+    def validator(kind: Any) -> jsonschema.Draft202012Validator:
+        return jsonschema.Draft202012Validator(json_schema(kind))
 
-    def wrong(content: Any, kind: str = "metrics") -> list[str]:
+    def wrong(content: Any, kind: str = "report") -> list[str]:
         return [f"{error.json_path}: {error.message}" for error in validator(kind).iter_errors(content)]
 
     return wrong

@@ -1,13 +1,11 @@
-"""The schemas that ship with the package: they say what every number is, and metrics.json obeys them."""
+"""Schemas generated from the types of the results: they describe every number, and metrics.json obeys them."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
-import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -20,18 +18,14 @@ from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.multi_run import fold_paths
 from finflow.evaluation.multi_run.fold_paths import Judged, Paths
+from finflow.evaluation.report.json_schemas import json_schema
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.market.splits import Split
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "finflow" / "evaluation"
-SCHEMA, COMPARISON = (
-    json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8"))
-    for name in ("report/metrics", "multi_run/comparison")
-)
+SCHEMA = json_schema("report")
 NAMES = {
     "strategies",
     "experts",
@@ -98,56 +92,36 @@ def content(
     return json.loads(as_json(data, judge(data)))
 
 
-def described(part: Any, place: str = "") -> Iterator[str]:
-    """Named parts of the schema that say nothing of themselves."""
-    for key in ("properties", "$defs"):
-        for name, inner in part.get(key, {}).items():
-            if not inner.get("description"):
-                yield f"{place}/{name}"
-            yield from described(inner, f"{place}/{name}")
-    if isinstance(part.get("additionalProperties"), dict):
-        yield from described(part["additionalProperties"], f"{place}/*")
+def named(part: Any) -> Any:
+    """The schema of an object behind a reference, or beside null."""
+    if "$ref" in part:
+        return named(SCHEMA["$defs"][part["$ref"].rpartition("/")[2]])
+    objects = [one for one in map(named, part.get("anyOf", [])) if one.get("type") == "object"]
+    return objects[0] if objects else part
 
 
 def closed(part: Any, content: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Where in a content the schema names every key there may be."""
-    part = {**part, **SCHEMA["$defs"][part["$ref"].rpartition("/")[2]]} if "$ref" in part else part
-    if isinstance(content, list):
-        for number, inner in enumerate(content):
-            yield from closed(part.get("items", {}), inner, (*place, number))
-    if not isinstance(content, dict):
-        return
-    if "properties" in part:
-        yield place
-    for key, inner in content.items():
-        yield from closed(
-            part.get("properties", {}).get(key, part.get("additionalProperties", {})), inner, (*place, key)
-        )
-
-
-@pytest.mark.parametrize("schema", [SCHEMA, COMPARISON], ids=["report", "comparison"])
-def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(schema: Any) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert list(described(schema)) == []
-    assert list(left_open(schema)) == []
-
-
-def test_the_schemas_are_installed() -> None:
-    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["finflow"]
-    assert {f"evaluation/{path.name}" for path in FOLDER.glob("*.json")} < set(shipped)
-
-
-def left_open(part: Any, place: str = "") -> Iterator[str]:
-    """Objects of a schema that take any key, or keys of which nothing is said."""
-    kinds = part.get("type", [])
-    if "object" in kinds and "array" not in kinds:
-        more = part.get("additionalProperties")
-        if not (more is False or (isinstance(more, dict) and more.get("description") and "properties" not in part)):
+    part = named(part)
+    for number, inner in enumerate(content if isinstance(content, list) else ()):
+        yield from closed(part.get("items", {}), inner, (*place, number))
+    if isinstance(content, dict):
+        if "properties" in part or "propertyNames" in part:
             yield place
-    inner = {**part.get("properties", {}), **part.get("$defs", {})}
-    inner |= {name: part[name] for name in ("items", "additionalProperties") if isinstance(part.get(name), dict)}
-    for name, one in inner.items():
-        yield from left_open(one, f"{place}/{name}")
+        for key, inner in content.items():
+            known = part.get("properties", {}).get(key, part.get("additionalProperties", {}))
+            yield from closed(known if isinstance(known, dict) else {}, inner, (*place, key))
+
+
+@pytest.mark.parametrize("kind", ["report", "comparison"])
+def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(kind: Any) -> None:
+    schema = json_schema(kind)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for name, part in {**schema["$defs"], "": schema}.items():
+        assert part["description"], name
+        assert part["additionalProperties"] is False, name
+        for key, inner in part["properties"].items():
+            assert inner.get("description") or "$ref" in inner, f"{key} of {name}"
 
 
 def test_metrics_json_obeys_the_schema(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
@@ -174,11 +148,9 @@ def test_a_misspelt_key_is_refused_wherever_it_stands(content: Any, fits_schema:
 
 
 def test_settings_are_described_key_by_key() -> None:
-    parts = SCHEMA["properties"]
-    assert set(parts["protocol"]["properties"]["settings"]["properties"]) == set(
-        type(EvaluationConfig().protocol).model_fields
-    )
-    assert set(parts["tax"]["properties"]["settings"]["properties"]) == set(TaxConfig.model_fields) - {"enabled"}
+    parts = SCHEMA["$defs"]
+    assert set(parts["ProtocolSettings"]["properties"]) == set(type(EvaluationConfig().protocol).model_fields)
+    assert set(parts["TaxSettings"]["properties"]) == set(TaxConfig.model_fields) - {"enabled"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,307 @@
+"""Types of `metrics.json` as a whole, and the JSON schemas generated from them.
+
+`Report` is that of a run, `Comparison` that of several runs side by side. Every key there may be is named in a type:
+another one does not pass the schema.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+from typing_extensions import TypedDict
+
+from finflow.evaluation.report import section_types as sections
+from finflow.evaluation.report.number_types import (
+    Answer,
+    Bootstrap,
+    Cost,
+    Difference,
+    Drawdown,
+    Ends,
+    High,
+    Lead,
+    Low,
+    Metrics,
+    Number,
+    Numbers,
+    Overfitting,
+    Probability,
+    Return,
+    Share,
+    Sharpe,
+    StepM,
+    Strategy,
+    Turnover,
+    Verdict,
+    Volatility,
+    Window,
+    about,
+)
+
+__all__ = ["Comparison", "Report", "json_schema"]
+
+
+class RunFigures(TypedDict):
+    """Figures of one run: a window, a path or an agent."""
+
+    sharpe: Sharpe
+    max_drawdown: Drawdown
+    annual_turnover: Turnover
+    annual_return: Return
+    sharpe_difference: Lead
+
+
+class ProtocolWindow(RunFigures):
+    """Figures of one training in one window."""
+
+    fold: Annotated[int, about("Fold of the training.")]
+    seed: Annotated[int, about("Its seed.")]
+    window: Annotated[int, about("Number of the window, from 1, in the order of time.")]
+    path: Annotated[int, about("The path that it belongs to, from 1, of its seed.")]
+    start: Annotated[str, about("End of the first holding period.")]
+    end: Annotated[str, about("End of the last.")]
+    days: Annotated[int, about("Holding periods.")]
+
+
+class ProtocolPath(RunFigures):
+    """Figures of one path."""
+
+    pbo: Annotated[Share, about("Probability that choosing among it and the strategies by Sharpe ratio is overfitted.")]
+
+
+class Spread(TypedDict):
+    """Distribution of one metric over windows, paths or agents."""
+
+    count: Annotated[int, about("Number of windows, paths or agents.")]
+    interquartile_mean: Annotated[Number, about("Mean of the middle half.")]
+    interval_low: Low
+    interval_high: High
+    low: Annotated[Number, about("Lowest.")]
+    lower_quartile: Annotated[Number, about("Lower quartile.")]
+    median: Annotated[Number, about("Median.")]
+    upper_quartile: Annotated[Number, about("Upper quartile.")]
+    high: Annotated[Number, about("Highest.")]
+    share_positive: Annotated[Share, about("Share over zero.")]
+
+
+Spreads = dict[Literal["sharpe", "max_drawdown", "annual_turnover", "annual_return", "sharpe_difference"], Spread]
+
+
+class ProtocolSettings(TypedDict):
+    """Settings as configured under evaluation.protocol."""
+
+    folds: Annotated[int, about("Walk-forward: windows.")]
+    first_share: Annotated[Number, about("Walk-forward: share of the bars that the first fold may learn from.")]
+    groups: Annotated[int, about("CPCV: groups that the bars are cut into.")]
+    test_groups: Annotated[int, about("CPCV: groups that each fold is judged on.")]
+    purge: Annotated[int, about("Bars beside a judged window that are not learned from.")]
+    embargo: Annotated[int, about("CPCV: bars after a judged window that are held out as well.")]
+    validation_share: Annotated[Number, about("Share of a fold's bars that chooses its checkpoint.")]
+    seeds: Annotated[int, about("Trainings of each fold.")]
+
+
+class Improvement(TypedDict):
+    """Probability that an agent drawn at random is ahead of equal weight, by Sharpe ratio."""
+
+    probability: Probability
+    interval_low: Low
+    interval_high: High
+
+
+class ProtocolImprovement(Improvement):
+    """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
+
+    windows: Annotated[int, about("Windows.")]
+    trainings_of_a_window: Annotated[int, about("Trainings that judged each.")]
+
+
+class ProtocolPbo(TypedDict):
+    """Probability of backtest overfitting of the paths."""
+
+    median: Annotated[Share, about("Median over the paths.")]
+    strategies: Annotated[int, about("Number of strategies chosen among, the path itself included.")]
+
+
+class Protocol(TypedDict):
+    """Trainings made anew for every fold, and the spread of their results."""
+
+    name: Annotated[str, about("walk-forward or cpcv.")]
+    settings: Annotated[ProtocolSettings, about("As configured under evaluation.protocol.")]
+    windows: Annotated[dict[str, ProtocolWindow], about("By training and window: fold F, seed S, window W.")]
+    paths: Annotated[dict[str, ProtocolPath], about("By number: windows that follow one another, of one seed.")]
+    shown_path: Annotated[int, about("The path of median Sharpe ratio, which the rest of the report shows.")]
+    of_windows: Annotated[Spreads, about("Over the windows; empty for one.")]
+    of_paths: Annotated[Spreads, about("Over the paths; empty for one.")]
+    improvement: Annotated[ProtocolImprovement, about("Probability that a training is ahead of equal weight.")]
+    pbo: Annotated[ProtocolPbo, about("Of the paths.")]
+
+
+class BestOfSeveral(TypedDict):
+    """The one with the best Sharpe ratio, judged as the best of several."""
+
+    name: Annotated[str, about("Its name.")]
+    beats_equal_weight: Annotated[Answer, about("The answer, with the choice taken into account.")]
+    tries: Annotated[int, about("Number that deflates: those chosen among, or the readings on file if more.")]
+    psr: Annotated[Number, about("Probabilistic Sharpe ratio of its return over equal weight, against zero.")]
+    dsr: Annotated[Number, about("The same, deflated for the tries.")]
+    spa_p: Annotated[Number, about("Consistent p-value of SPA, of all of them together.")]
+    sharpe_difference_interval: Annotated[Ends, about("Of the paired difference of Sharpe ratios.")]
+
+
+class Choice(TypedDict):
+    """Choice of the best of several configurations."""
+
+    overfitting: Annotated[Overfitting | None, about("CSCV of that choice; null where it cannot be told.")]
+    best: Annotated[BestOfSeveral | None, about("The best of them; null where that was not asked.")]
+
+
+class EnsembleFigures(RunFigures):
+    """Figures of the ensemble."""
+
+    agents_behind: Annotated[Number, about("Share of the agents whose Sharpe ratio is below that of the ensemble.")]
+
+
+class Seeds(TypedDict):
+    """Agents of several seeds, each judged alone beside the ensemble of them."""
+
+    agents: Annotated[dict[str, RunFigures], about("By agent.")]
+    ensemble: Annotated[EnsembleFigures, about("The mean of their portfolios.")]
+    baseline: Annotated[RunFigures, about("Equal weight.")]
+    of_agents: Annotated[Spreads, about("Over the agents; empty for one.")]
+    improvement: Annotated[Improvement, about("Probability that an agent drawn at random is ahead of equal weight.")]
+    optimality: NotRequired[
+        Annotated[Numbers, about("By agent, in a synthetic market: 1 is the best policy, 0 the baseline.")]
+    ]
+
+
+class Report(TypedDict):
+    """Every number of `report.html`.
+
+    Fractions, not percent; null where a figure is undefined. No times of day and no paths. What a report has nothing to
+    say of is left out; a key that is not named here does not belong.
+    """
+
+    agent: Annotated[str, about("Name of the judged strategy: a key of strategies.")]
+    against_equal_weight: Difference
+    bootstrap: Bootstrap
+    cvar_alpha: Annotated[Number, about("Level of the CVaR.")]
+    experts: Annotated[dict[str, Metrics], about("By expert of the agent, deciding alone.")]
+    strategies: Annotated[dict[str, Strategy], about("By strategy, the judged one among them.")]
+    window: Window
+    verdict: Annotated[Verdict | None, about("Verdict against equal weight; null where it was not compared.")]
+    stepm: Annotated[StepM | None, about("StepM of all strategies together; null where it cannot be made.")]
+    overfitting: Annotated[
+        Overfitting | None, about("Overfitting of choosing the best by Sharpe ratio; null where it cannot be told.")
+    ]
+    optimum: NotRequired[sections.Optimum]
+    attribution: NotRequired[
+        Annotated[dict[str, sections.Earned], about("By strategy: earnings of 1 invested, by source, in money.")]
+    ]
+    decisions: NotRequired[
+        Annotated[dict[str, sections.Decision], about("By date of the fill: the largest trades of an agent.")]
+    ]
+    tax: NotRequired[sections.Tax]
+    sweeps: NotRequired[sections.Sweeps]
+    stress: NotRequired[Annotated[dict[str, sections.StressPeriod], about("By period.")]]
+    factors: NotRequired[sections.Factors]
+    ranking: NotRequired[sections.Ranking]
+    protocol: NotRequired[Protocol]
+    choice: NotRequired[Choice]
+    generalisation: NotRequired[sections.Generalisation]
+    seeds: NotRequired[Seeds]
+    gate_states: NotRequired[
+        Annotated[
+            dict[str, sections.GateState],
+            about(
+                "By state of the market, by the crisis score that the agent was told: calm (under 0.2), between, or "
+                "crisis (0.8 or more); states that never were are left out."
+            ),
+        ]
+    ]
+    expert_traits: NotRequired[sections.ExpertTraits]
+
+
+ComparedMetric = Literal[
+    "sharpe",
+    "annual_return",
+    "annual_volatility",
+    "max_drawdown",
+    "cvar",
+    "annual_turnover",
+    "annual_cost",
+    "sharpe_difference",
+]
+
+
+class ComparedRun(RunFigures):
+    """One run of a comparison, as its own report has it."""
+
+    judged: Annotated[str, about("The strategy that it judged.")]
+    seed: Annotated[int | None, about("Of its training, where it has one.")]
+    beats_equal_weight: Annotated[Answer | None, about("Its own verdict, of it alone; null where it was not compared.")]
+    annual_volatility: Volatility
+    cvar: Annotated[Number, about("Mean of the worst daily returns.")]
+    annual_cost: Cost
+    dsr: Annotated[Number, about("Deflated Sharpe ratio of its return over equal weight.")]
+    spa_p: Annotated[Number, about("Consistent p-value of SPA, of it alone.")]
+    intervals: Annotated[dict[ComparedMetric, Ends], about("By metric, its bootstrap interval.")]
+
+
+class SeedEstimate(TypedDict):
+    """An estimate over seeds."""
+
+    value: Annotated[Number, about("The estimate.")]
+    interval: Annotated[Ends, about("Its bootstrap interval over the seeds, 95 %.")]
+
+
+class SeedGroup(TypedDict):
+    """Runs whose configurations differ by the seed alone."""
+
+    runs: Annotated[list[str], about("Its runs.")]
+    seeds: Annotated[list[str], about("Their seeds.")]
+    interquartile_mean: Annotated[
+        dict[ComparedMetric, SeedEstimate], about("By metric, over the seeds; a metric that a run lacks is left out.")
+    ]
+    probability_of_improvement: Annotated[
+        dict[str, SeedEstimate], about("That a seed's Sharpe ratio is above that of equal weight, or of another group.")
+    ]
+
+
+class Comparison(TypedDict):
+    """Every number of the page that --mode compare writes: fractions, not percent; null where one is undefined."""
+
+    runs: Annotated[dict[str, ComparedRun], about("By run.")]
+    seeds: Annotated[dict[str, SeedGroup], about("By group of runs that differ by the seed alone.")]
+    choice: Choice
+    differences: Annotated[
+        dict[str, dict[str, str]], about("By key of the configuration that differs, by run: its value, as JSON.")
+    ]
+    window: Window
+    panel: Annotated[str, about("SHA-256 of the prices.")]
+
+
+class _Closed(GenerateJsonSchema):
+    """Schemas whose objects take no key that is not named, without titles."""
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        made = {**super().typed_dict_schema(schema), "additionalProperties": False}
+        return {key: value for key, value in made.items() if key != "title"}
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def json_schema(kind: Literal["report", "comparison"]) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of `metrics.json`, with a description of every key.
+
+    Parameters
+    ----------
+    kind
+        ``report`` for that of a run, ``comparison`` for that of a comparison.
+    """
+    types: dict[str, TypeAdapter[Any]] = {"report": TypeAdapter(Report), "comparison": TypeAdapter(Comparison)}
+    schema = types[kind].json_schema(schema_generator=_Closed)
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": f"metrics.json of a finflow {kind}"}
