@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report import drawing
-from finflow.evaluation.report.rolling_figure import DAYS, rolling, rolling_sharpe, rolling_volatility
-from finflow.evaluation.report.training_figure import _phases, _positions, training
+from finflow.evaluation.report.agent_figures import _phases, _positions, training
+from finflow.evaluation.report.figures import ROLLING_DAYS, rolling, rolling_sharpe, rolling_volatility
 from finflow.evaluation.statistics import metrics
 
 
@@ -76,10 +76,10 @@ def test_a_legend_of_long_names_stays_within_the_figure() -> None:
 def test_rolling_figures_end_in_the_metrics_of_the_last_half_year(backtest: Callable[..., Backtest]) -> None:
     run = backtest("agent")
     sharpes, volatilities = rolling_sharpe(run), rolling_volatility(run)
-    assert len(sharpes) == len(run.returns) - DAYS + 1
-    assert sharpes[-1] == pytest.approx(metrics.sharpe(run.returns[-DAYS:], run.cash_returns[-DAYS:]))
-    assert volatilities[0] == pytest.approx(metrics.annual_volatility(run.returns[:DAYS]))
-    assert rolling(backtest("agent", steps=2 * DAYS - 1), None) is None
+    assert len(sharpes) == len(run.returns) - ROLLING_DAYS + 1
+    assert sharpes[-1] == pytest.approx(metrics.sharpe(run.returns[-ROLLING_DAYS:], run.cash_returns[-ROLLING_DAYS:]))
+    assert volatilities[0] == pytest.approx(metrics.annual_volatility(run.returns[:ROLLING_DAYS]))
+    assert rolling(backtest("agent", steps=2 * ROLLING_DAYS - 1), None) is None
     alone = rolling(run, None)
     assert alone is not None
     assert f"agent from {sharpes.min():.1f} to {sharpes.max():.1f}" in alone.alt

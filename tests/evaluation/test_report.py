@@ -20,7 +20,7 @@ import pytest
 
 from finflow.errors import OutputError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report import page, report, tearsheet
+from finflow.evaluation.report import metric_tables, page, report, tearsheet
 from finflow.evaluation.report.report import ReportData, write_report
 from finflow.evaluation.report.results import Results, as_json, judge
 from finflow.evaluation.statistics import metrics
@@ -118,7 +118,7 @@ def test_every_number_of_the_page_is_in_metrics_json(
     count = numbers_hold(html, content)
     shown = {found.path for found in html.numbers}
     for strategy, table in content["strategies"].items():
-        for column in page.columns(content["cvar_alpha"]):
+        for column in metric_tables.columns(content["cvar_alpha"]):
             assert f"strategies/{strategy}/{column.key}" in shown
             if column.key in table["intervals"]:
                 assert {f"strategies/{strategy}/intervals/{column.key}/{end}" for end in (0, 1)} <= shown

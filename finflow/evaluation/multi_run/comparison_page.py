@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.drawing import (
-    BLACK,
-    LINE_COLOURS,
-    TIMES,
-    Rendered,
-    date_axis,
-    legend_of_figure,
-    log_axis,
-    render,
-)
+from finflow.evaluation.report.drawing import BLACK, TIMES, Rendered, finish_wealth, line_look, render
+from finflow.evaluation.report.json_schemas import ComparedMetric
+from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.results import BASELINE, json_text
 from finflow.evaluation.report.section import DASH, Cell, Finding, Row, Section, Table, render_page
@@ -32,15 +25,12 @@ __all__ = ["METRICS", "Compared", "Made", "Seeds", "make"]
 
 FloatArray = NDArray[np.float64]
 
+_COLUMNS = {column.key: column for column in columns(0.05)}
 #: Metric -> heading, unit, decimals.
 METRICS = {
-    "sharpe": ("Sharpe", "", 2),
-    "annual_return": ("Return a year", "%", 1),
-    "annual_volatility": ("Volatility", "%", 1),
-    "max_drawdown": ("Maximum drawdown", "%", 1),
-    "cvar": ("CVaR", "%", 2),
-    "annual_turnover": ("Turnover a year", TIMES, 1),
-    "annual_cost": ("Costs a year", "%", 2),
+    key: ("CVaR" if key == "cvar" else _COLUMNS[key].heading, _COLUMNS[key].unit, _COLUMNS[key].decimals)
+    for key in get_args(ComparedMetric)
+    if key in _COLUMNS
 }
 _DIFFERENCE = ("Sharpe over equal weight", "", 2)
 
@@ -102,8 +92,7 @@ class Seeds:
     improvement: Mapping[str, Estimate]
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """Files by name, and lines for a terminal."""
 
     files: dict[str, bytes | str]
@@ -175,100 +164,116 @@ def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Sectio
         }
         for run in runs
     }
-    rows = []
+
+    def cell(run: Compared, name: str, unit: str = "", decimals: int = 2, plus: bool = False) -> Cell:
+        return Cell((run.label, name), unit, decimals, plus=plus, bounds=(run.label, "intervals", name))
+
+    metrics = []
     for run in runs:
-        cells = [
-            Cell((run.label, name), unit, decimals, bounds=(run.label, "intervals", name))
-            for name, (_, unit, decimals) in METRICS.items()
-        ]
-        rows.append(Row(run.label, (run.judged, *cells)))
-    columns = ("Run", "judged", *(heading for heading, _, _ in METRICS.values()))
-    table = Table("Metrics", columns, tuple(rows), "Below each figure: its bootstrap interval, from the run's report.")
-    lines = tuple(
+        cells = [cell(run, name, unit, decimals) for name, (_, unit, decimals) in METRICS.items()]
+        metrics.append(Row(run.label, (run.judged, *cells)))
+    against = tuple(
         Row(
             run.label,
             (
                 run.answer or "not compared",
-                Cell((run.label, "sharpe_difference"), plus=True, bounds=(run.label, "intervals", "sharpe_difference")),
+                cell(run, "sharpe_difference", plus=True),
                 Cell((run.label, "dsr"), decimals=3),
                 Cell((run.label, "spa_p"), decimals=3),
             ),
         )
         for run in runs
     )
-    against = Table(
-        "Against equal weight",
-        ("Run", "beats equal weight", "Sharpe ratio over it", "DSR", "SPA, p"),
-        lines,
-        "Of each run alone, as its own report has it.",
+    tables = (
+        Table(
+            "Metrics",
+            ("Run", "judged", *(heading for heading, _, _ in METRICS.values())),
+            tuple(metrics),
+            "Below each figure: its bootstrap interval, from the run's report.",
+        ),
+        Table(
+            "Against equal weight",
+            ("Run", "beats equal weight", "Sharpe ratio over it", "DSR", "SPA, p"),
+            against,
+            "Of each run alone, as its own report has it.",
+        ),
     )
-    dearer = sorted(key for key in differences if key.startswith(("env.", "market.")))
-    words = []
-    if dearer:
-        words.append(
-            f"Careful: these runs were not judged under the same conditions; {', '.join(dearer)} differ. Their figures "
-            "differ by that too."
-        )
-    return Section("runs", "Side by side", numbers, (table, against), words=tuple(words))
+    conditions = ", ".join(sorted(key for key in differences if key.startswith(("env.", "market."))))
+    warning = (
+        f"Careful: these runs were not judged under the same conditions; {conditions} differ. Their figures differ by "
+        "that too."
+    )
+    return Section("runs", "Side by side", numbers, tables, words=(warning,) if conditions else ())
 
 
 def _groups(groups: Sequence[Seeds]) -> Section:
     named = {f"group {position}": group for position, group in enumerate(groups, start=1)}
+    if not groups:
+        words: tuple[str, ...] = (
+            "No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",
+        )
+        return Section("seeds", "Seeds taken together", {}, words=words)
     numbers: dict[str, object] = {
         name: {
             "runs": list(group.runs),
             "seeds": list(group.seeds),
-            "interquartile_mean": {
-                metric: {"value": found.value, "interval": _ends((found.interval.low, found.interval.high))}
-                for metric, found in group.estimates.items()
-            },
-            "probability_of_improvement": {
-                other: {"value": found.value, "interval": _ends((found.interval.low, found.interval.high))}
-                for other, found in group.improvement.items()
-            },
+            "interquartile_mean": _estimates(group.estimates),
+            "probability_of_improvement": _estimates(group.improvement),
         }
         for name, group in named.items()
     }
     shown = {**METRICS, "sharpe_difference": _DIFFERENCE}
-    rows = []
-    for name, group in named.items():
-        cells: list[Cell | str] = [", ".join(group.seeds)]
-        for metric, (_, unit, decimals) in shown.items():
-            place = (name, "interquartile_mean", metric)
-            known = metric in group.estimates
-            cells.append(Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if known else DASH)
-        rows.append(Row(name, tuple(cells)))
-    if groups:
-        members = (f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in named.items())
-        words = (
-            "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its "
-            "95 % bootstrap interval, which a few seeds leave too narrow.",
-            *members,
+    means = tuple(
+        Row(
+            name,
+            (
+                ", ".join(group.seeds),
+                *(
+                    _estimate_cell((name, "interquartile_mean", metric), unit, decimals, group.estimates)
+                    for metric, (_, unit, decimals) in shown.items()
+                ),
+            ),
         )
-    else:
-        words = ("No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",)
-    columns = ("Runs", "seeds", *(heading for heading, _, _ in shown.values()))
-    tables = (Table("Interquartile means", columns, tuple(rows)), _improvement(named)) if groups else ()
-    return Section("seeds", "Seeds taken together", numbers, tables, (), words)
-
-
-def _improvement(groups: Mapping[str, Seeds]) -> Table:
-    """How likely a seed of each group is ahead of equal weight, and of a seed of each other group."""
-    others = ("equal weight", *groups)
-    rows = []
-    for name, group in groups.items():
-        cells: list[Cell | str] = []
-        for other in others:
-            place = (name, "probability_of_improvement", other)
-            known = other in group.improvement
-            cells.append(Cell((*place, "value"), "%", 0, bounds=(*place, "interval")) if known else DASH)
-        rows.append(Row(name, tuple(cells)))
-    return Table(
-        "Probability of improvement",
-        ("Sharpe ratio of a seed of", *(f"above {other}" for other in others)),
-        tuple(rows),
-        "Of a seed drawn at random; of the column's too, where it has seeds. A half is no better than a coin.",
+        for name, group in named.items()
     )
+    others = ("equal weight", *named)
+    improvement = tuple(
+        Row(
+            name,
+            tuple(
+                _estimate_cell((name, "probability_of_improvement", other), "%", 0, group.improvement)
+                for other in others
+            ),
+        )
+        for name, group in named.items()
+    )
+    words = (
+        "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its 95 % "
+        "bootstrap interval, which a few seeds leave too narrow.",
+        *(f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in named.items()),
+    )
+    tables = (
+        Table("Interquartile means", ("Runs", "seeds", *(heading for heading, _, _ in shown.values())), means),
+        Table(
+            "Probability of improvement",
+            ("Sharpe ratio of a seed of", *(f"above {other}" for other in others)),
+            improvement,
+            "Of a seed drawn at random; of the column's too, where it has seeds. A half is no better than a coin.",
+        ),
+    )
+    return Section("seeds", "Seeds taken together", numbers, tables, words=words)
+
+
+def _estimates(found: Mapping[str, Estimate]) -> dict[str, object]:
+    return {
+        name: {"value": one.value, "interval": _ends((one.interval.low, one.interval.high))}
+        for name, one in found.items()
+    }
+
+
+def _estimate_cell(place: tuple[str, ...], unit: str, decimals: int, known: Mapping[str, Estimate]) -> Cell | str:
+    """An estimate with its interval; a dash where there is none."""
+    return Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if place[-1] in known else DASH
 
 
 def _differences(runs: Sequence[Compared], differences: Mapping[str, Mapping[str, str]]) -> Section:
@@ -289,18 +294,13 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for position, (label, path) in enumerate(wealth.items()):
-            look: dict[str, Any] = {
-                "color": LINE_COLOURS[position % len(LINE_COLOURS)],
-                "linestyle": ("-", "-.", ":")[position // len(LINE_COLOURS) % 3],
-            }
+            colour, dash = line_look(position)
             shown = np.where(path > 0.0, path, np.nan)
-            axes.plot(dates, shown, label=f"{label}  {path[-1]:.2f}{TIMES}", linewidth=1.6, **look)
+            label = f"{label}  {path[-1]:.2f}{TIMES}"
+            axes.plot(dates, shown, label=label, linewidth=1.6, color=colour, linestyle=dash)
         if base is not None:
             axes.plot(dates, base, color=BLACK, linestyle="--", label=f"{BASELINE}  {base[-1]:.2f}{TIMES}")
-        log_axis(axes, np.concatenate([*wealth.values(), *([] if base is None else [base])]))
-        axes.set_ylabel("value of 1 invested, log scale")
-        date_axis(axes, dates)
-        legend_of_figure(figure, axes, columns=3)
+        finish_wealth(figure, axes, dates, [*wealth.values(), *([] if base is None else [base])], columns=3)
 
     ends = ", ".join(f"{label} {path[-1]:.2f}" for label, path in wealth.items())
     return Rendered(

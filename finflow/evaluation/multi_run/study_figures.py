@@ -1,4 +1,4 @@
-"""Figures of a search: its history, what mattered, where the good values lie, and how trials went."""
+"""Figures of a search: history, Pareto front, importances, values of the keys, and courses of the trials."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from finflow.evaluation.report.drawing import (
     legend_of_figure,
     render,
 )
+from finflow.evaluation.report.figures import overfitting_histogram
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ __all__ = ["Searched", "Tried", "figures_of"]
 
 COLUMNS = 4
 MOST_LINES = 300  # trials drawn as lines of their own
-BINS = 30
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Searched:
     key, words
         Its name, and its values in words.
     log
-        Whether it is drawn in the logarithm.
+        Logarithmic axis.
     choices
         Its values as text, where there are a few; empty for a range.
     """
@@ -52,7 +52,7 @@ class Searched:
     choices: tuple[str, ...] = ()
 
     def place(self, value: object) -> float:
-        """Where a value lies on its axis."""
+        """Position of a value on its axis."""
         if self.choices:
             return float(self.choices.index(str(value)))
         number = float(value)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class Tried:
     course
         Level -> the first objective as it stood there.
     reason
-        Why it failed.
+        Reason of a failure.
     updates
         Gradient updates made.
     """
@@ -97,7 +97,7 @@ def figures_of(
     front: Sequence[int],
     overfit: Overfitting | None,
 ) -> list[Rendered]:
-    """The figures that there is something to draw in.
+    """Draw every figure that the trials have something to show for.
 
     Parameters
     ----------
@@ -115,26 +115,23 @@ def figures_of(
     complete = [trial for trial in trials if trial.state == "complete" and trial.values is not None]
     made: list[Rendered | None] = []
     if complete:
-        made.append(_history(trials, objective))
-        if len(objective) > 1:
-            made.append(_pareto(complete, objective, front))
-        made.append(_importances(importances) if importances else None)
-        made.append(_slices(complete, objective[0], space))
-        made.append(_parallel(complete, objective[0], space))
+        made = [
+            _history(trials, complete, objective),
+            _pareto(complete, objective, front) if len(objective) > 1 else None,
+            _importances(importances) if importances else None,
+            _slices(complete, objective[0], space),
+            _parallel(complete, objective[0], space),
+        ]
     made.append(_courses(trials, objective[0]))
-    made.append(_overfitting(overfit) if overfit is not None else None)
+    if overfit is not None:
+        made.append(overfitting_histogram(overfit, len(complete), "trials", over="the judged windows"))
     return [figure for figure in made if figure is not None]
 
 
-def _history(trials: Sequence[Tried], objective: Sequence[str]) -> Rendered:
-    complete = [trial for trial in trials if trial.values is not None and trial.state == "complete"]
+def _history(trials: Sequence[Tried], complete: Sequence[Tried], objective: Sequence[str]) -> Rendered:
     numbers = np.array([trial.number for trial in complete])
     values = np.array([trial.values for trial in complete], dtype=np.float64)
-    marks = {
-        state: [trial.number for trial in trials if trial.state == state]
-        for state in ("pruned", "failed")
-        if any(trial.state == state for trial in trials)
-    }
+    unfinished = {state: [one.number for one in trials if one.state == state] for state in ("pruned", "failed")}
 
     def draw(figure: Figure) -> None:
         panels = np.atleast_1d(figure.subplots(len(objective), 1, sharex=True))
@@ -144,8 +141,9 @@ def _history(trials: Sequence[Tried], objective: Sequence[str]) -> Rendered:
                 numbers, np.maximum.accumulate(values[:, place]), where="post", color=VERMILION, label="best so far"
             )
             low = float(values[:, place].min()) - 0.06 * (float(np.ptp(values[:, place])) or 1.0)
-            for (state, own), marker in zip(marks.items(), "|x", strict=False):
-                axes.scatter(own, np.full(len(own), low), s=22, marker=marker, color=GREY, label=state)
+            for (state, own), marker in zip(unfinished.items(), "|x", strict=True):
+                if own:
+                    axes.scatter(own, np.full(len(own), low), s=22, marker=marker, color=GREY, label=state)
             axes.set_ylabel(name)
             _whole_numbers(axes)
         panels[-1].set_xlabel("trial")
@@ -173,14 +171,9 @@ def _pareto(complete: Sequence[Tried], objective: Sequence[str], front: Sequence
         for axes, (one, other) in zip(panels, pairs, strict=False):
             axes.scatter(values[~best, one], values[~best, other], s=14, color=GREY, label="beaten by another")
             order = np.argsort(values[best, one])
-            axes.plot(
-                values[best, one][order],
-                values[best, other][order],
-                "o-" if len(objective) == 2 else "o",
-                markersize=5,
-                color=BLUE,
-                label="front",
-            )
+            first, second = values[best, one][order], values[best, other][order]
+            dash = "o-" if len(objective) == 2 else "o"
+            axes.plot(first, second, dash, markersize=5, color=BLUE, label="front")
             axes.set_xlabel(objective[one])
             axes.set_ylabel(objective[other])
         panels[0].legend()
@@ -213,13 +206,13 @@ def _importances(importances: Mapping[str, Mapping[str, float]]) -> Rendered:
         if len(importances) > 1:
             axes.legend()
 
-    said = ", ".join(f"{key} {first[key]:.0%}" for key in reversed(keys[-3:]))
+    most = ", ".join(f"{key} {first[key]:.0%}" for key in reversed(keys[-3:]))
     return Rendered(
         "importances",
         "What mattered",
         "Share of the differences between finished trials that each key explains, by itself and with others (fANOVA). "
         "From few trials this is rough.",
-        f"Bars of the share of each key. Most: {said}.",
+        f"Bars of the share of each key. Most: {most}.",
         render(draw, 0.9 + 0.3 * len(keys) * max(1.0, len(importances) / 2)),
     )
 
@@ -273,7 +266,7 @@ def _parallel(complete: Sequence[Tried], name: str, space: Sequence[Searched]) -
             axes.plot(scaled[row], color=colours(shade(values[row])), linewidth=0.9, alpha=0.75)
         labels = []
         for place, one in enumerate(space):
-            ends = [_value_said(one, end) for end in (low[place], high[place])]
+            ends = [_value_text(one, end) for end in (low[place], high[place])]
             axes.text(place, -0.03, ends[0], ha="center", va="top", fontsize=7.5)
             axes.text(place, 1.03, ends[1], ha="center", va="bottom", fontsize=7.5)
             labels.append(one.key.partition(".")[2])
@@ -303,26 +296,17 @@ def _courses(trials: Sequence[Tried], name: str) -> Rendered | None:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        seen = set()
-        for trial in drawn:
-            pruned = trial.state == "pruned"
-            label = "stopped early" if pruned else "others"
-            levels = sorted(trial.course)
-            axes.plot(
-                levels,
-                [trial.course[level] for level in levels],
-                color=ORANGE if pruned else GREY,
-                linewidth=0.9,
-                marker="x" if pruned else "",
-                markevery=[-1],
-                markersize=4,
-                alpha=0.8,
-                label=None if label in seen else label,
-            )
-            seen.add(label)
+        looks: dict[str, dict[str, Any]] = {
+            "stopped early": {"color": ORANGE, "marker": "x", "markevery": [-1], "markersize": 4},
+            "others": {"color": GREY},
+        }
+        labels = ["stopped early" if trial.state == "pruned" else "others" for trial in drawn]
+        for place, (trial, label) in enumerate(zip(drawn, labels, strict=True)):
+            levels, values = zip(*sorted(trial.course.items()), strict=True)
+            shown = label if label not in labels[:place] else None  # once in the legend
+            axes.plot(levels, values, linewidth=0.9, alpha=0.8, label=shown, **looks[label])
         if best is not None:
-            levels = sorted(best.course)
-            axes.plot(levels, [best.course[level] for level in levels], color=BLUE, linewidth=2.0, label="best")
+            axes.plot(*zip(*sorted(best.course.items()), strict=True), color=BLUE, linewidth=2.0, label="best")
         axes.set_xlabel("level: tenths of the trainings, one after another")
         axes.set_ylabel(f"{name} so far")
         _whole_numbers(axes)
@@ -338,35 +322,6 @@ def _courses(trials: Sequence[Tried], name: str) -> Rendered | None:
     )
 
 
-def _overfitting(found: Overfitting) -> Rendered:
-    logits = found.logits
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        edge = max(float(np.abs(logits).max()), 0.5)
-        edges = np.linspace(-edge, edge, BINS + 1).tolist()
-        for chosen, colour, label in (
-            (logits <= 0.0, VERMILION, "at or below the middle"),
-            (logits > 0.0, BLUE, "above the middle"),
-        ):
-            axes.hist(
-                logits[chosen], edges, weights=np.full(chosen.sum(), 100 / len(logits)), color=colour, label=label
-            )
-        axes.axvline(0.0, color="black", linewidth=0.8)
-        axes.set_xlabel("logit of the rank out of sample")
-        axes.set_ylabel("share of the cuts, %")
-        axes.legend()
-
-    return Rendered(
-        "overfitting",
-        "Choosing the best of them",
-        f"For {len(logits):,} cuts of the judged windows into halves: where the trial with the best Sharpe ratio in "
-        "one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
-        f"Histogram of the logits of the rank out of sample. {found.pbo:.1%} of the cuts lie at or below zero.",
-        render(draw, 3.2),
-    )
-
-
 def _value_axis(axes: Axes, one: Searched) -> None:
     """Ticks of a key's axis."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -377,10 +332,10 @@ def _value_axis(axes: Axes, one: Searched) -> None:
         axes.set_xlim(-0.5, len(one.choices) - 0.5)
         return
     axes.xaxis.set_major_locator(MaxNLocator(3))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _value_said(one, place)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _value_text(one, place)))
 
 
-def _value_said(one: Searched, place: float) -> str:
+def _value_text(one: Searched, place: float) -> str:
     """A value at its place on the axis."""
     if one.choices:
         return one.choices[round(place)]

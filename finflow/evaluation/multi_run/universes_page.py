@@ -10,24 +10,30 @@ from typing import Any
 import numpy as np
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.multi_run.comparison_page import Made
 from finflow.evaluation.report.page import verdicts_of_several
 from finflow.evaluation.report.results import BASELINE, json_text
-from finflow.evaluation.report.section import Cell, Finding, Row, Section, Table, plain, render_page
-from finflow.evaluation.statistics.run_statistics import DIFFERENCE, improvement_estimate, interquartile_estimate
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain, render_page
+from finflow.evaluation.statistics.run_statistics import (
+    DIFFERENCE,
+    Estimate,
+    improvement_estimate,
+    interquartile_estimate,
+)
 
-__all__ = ["Made", "Universe", "make"]
+__all__ = ["Universe", "make"]
 
 
 @dataclass(frozen=True)
 class Universe:
-    """What was found in one of them.
+    """Results in one universe.
 
     Attributes
     ----------
     name, judged
         Of the universe, and of what its report judges.
     answer
-        Whether that beats equal weight there; None where it was not compared.
+        Verdict against equal weight there; None where it was not compared.
     sharpe, baseline, difference
         Sharpe ratios of the judged one and of equal weight, and the one less the other; None where undefined.
     bounds
@@ -71,14 +77,6 @@ class Universe:
         )
 
 
-@dataclass(frozen=True)
-class Made:
-    """Files by name, and lines for a terminal."""
-
-    files: dict[str, bytes | str]
-    lines: list[str]
-
-
 def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> Made:
     """Make the report of all universes.
 
@@ -88,16 +86,20 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
     confidence, seed
         Of the bootstrap over agents within each universe.
     """
-    words: list[str] = []
     numbers = {one.name: _numbers(one) for one in universes}
-    together = _together(universes, confidence, seed, words)
-    apart = Section("universes", "Each universe", numbers, (_table(universes),), (), ())
-    whole = Section("together", "All universes together", together, (_summary(),), (), tuple(words))
+    together, words = _together(universes, confidence, seed)
+    sections = (
+        Section("together", "All universes together", together, (_summary(),), words=words),
+        Section("universes", "Each universe", numbers, (_table(universes),)),
+    )
     page = render_page(
         f"{len(universes)} universes",
         "The same job in each of them, all figures net of costs",
-        _verdicts(universes),
-        (whole, apart),
+        verdicts_of_several(
+            {one.name: one.answer for one in universes},
+            "Each verdict is of its universe alone: of many, some come out well by luck.",
+        ),
+        sections,
     )
     text = json_text({"universes": numbers, "together": together})
     return Made({"metrics.json": text, "report.html": page}, _lines(universes, together))
@@ -119,29 +121,36 @@ def _numbers(one: Universe) -> dict[str, object]:
     }
 
 
-def _together(universes: Sequence[Universe], confidence: float, seed: int, words: list[str]) -> dict[str, object]:
-    """Interquartile mean of the Sharpe ratio over equal weight's, and how likely an agent is ahead of it."""
+def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Numbers over the agents of all universes: lead over equal weight and probability of improvement; and remarks."""
     count = min(len(one.runs) for one in universes)
     equal = np.array([[math.nan if one.baseline is None else one.baseline for one in universes]] * count)
     agents = np.array([one.runs[:count] for one in universes]).T
-    told: dict[str, object] = {"universes": len(universes), "agents_of_a_universe": count}
-    told["answers_yes"] = sum(one.answer == "yes" for one in universes)
-    centre = chance = (math.nan, math.nan, math.nan)
-    try:
-        found = interquartile_estimate(agents - equal, seed, confidence, name="the agents")
-        ahead = improvement_estimate(agents, equal, seed, confidence)
-        centre = (found.value, found.interval.low, found.interval.high)
-        chance = (ahead.value, ahead.interval.low, ahead.interval.high)
-    except EvidenceError as error:
-        words.append(f"Nothing is said of all together: {error}.")
-    ends = ("value", "low", "high")
-    told[DIFFERENCE] = plain(dict(zip(ends, centre, strict=True)))
-    told["improvement"] = plain(dict(zip(ends, chance, strict=True)))
-    words.append(
+    words: tuple[str, ...] = (
         "Intervals are of a bootstrap over agents within each universe: they tell the luck of the seed, not that of "
-        "the choice of universes, whose days and often whose stocks are the same."
+        "the choice of universes, whose days and often whose stocks are the same.",
     )
-    return told
+    lead = improvement = None
+    try:
+        lead = interquartile_estimate(agents - equal, seed, confidence, name="the agents")
+        improvement = improvement_estimate(agents, equal, seed, confidence)
+    except EvidenceError as error:
+        lead = None
+        words = (f"Nothing is said of all together: {error}.", *words)
+    numbers: dict[str, object] = {
+        "universes": len(universes),
+        "agents_of_a_universe": count,
+        "answers_yes": sum(one.answer == "yes" for one in universes),
+        DIFFERENCE: _estimate_numbers(lead),
+        "improvement": _estimate_numbers(improvement),
+    }
+    return numbers, words
+
+
+def _estimate_numbers(found: Estimate | None) -> dict[str, object]:
+    if found is None:
+        return dict.fromkeys(("value", "low", "high"))
+    return plain({"value": found.value, "low": found.interval.low, "high": found.interval.high})
 
 
 def _table(universes: Sequence[Universe]) -> Table:
@@ -161,20 +170,14 @@ def _table(universes: Sequence[Universe]) -> Table:
 
 
 def _summary() -> Table:
+    def cells(key: str, unit: str, decimals: int) -> tuple[Cell, ...]:
+        return tuple(Cell((key, end), unit, decimals) for end in ("value", "low", "high"))
+
     rows = (
-        Row("Sharpe over equal weight, interquartile mean", _ends(DIFFERENCE, "", 2)),
-        Row("an agent is ahead of equal weight", _ends("improvement", "%", 1)),
+        Row("Sharpe over equal weight, interquartile mean", cells(DIFFERENCE, "", 2)),
+        Row("an agent is ahead of equal weight", cells("improvement", "%", 1)),
     )
     return Table("Agents of all universes", ("", "value", "from", "to"), rows)
-
-
-def _ends(key: str, unit: str, decimals: int) -> tuple[Cell, ...]:
-    return tuple(Cell((key, end), unit, decimals) for end in ("value", "low", "high"))
-
-
-def _verdicts(universes: Sequence[Universe]) -> Finding:
-    warning = "Each verdict is of its universe alone: of many, some come out well by luck."
-    return verdicts_of_several({one.name: one.answer for one in universes}, warning)
 
 
 def _lines(universes: Sequence[Universe], together: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,14 @@ def date_axis(axes: Axes, dates: Dates) -> None:
         month = dates[0].astype("datetime64[M]").astype("datetime64[D]")
         long = len(dates) > 252  # then a few days of room show the label of the first year
         axes.set_xlim(month if long else dates[0], dates[-1])
+
+
+def finish_wealth(figure: Figure, axes: Axes, dates: Dates, paths: Sequence[NDArray[Any]], columns: int = 4) -> None:
+    """Scale, label and legend of an axis with lines of wealth, of 1 invested."""
+    log_axis(axes, np.concatenate(paths))
+    date_axis(axes, dates)
+    axes.set_ylabel("value of 1 invested, log scale")
+    legend_of_figure(figure, axes, columns)
 
 
 def legend_of_figure(figure: Figure, axes: Axes, columns: int = 4) -> None:

@@ -1,4 +1,4 @@
-"""Figures of what the strategies earned and risked: equity, Sharpe ratios, drawdown, costs, months."""
+"""Figures of return and risk: equity, Sharpe ratios, drawdown, costs, months, rolling measures, overfitting."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import (
@@ -17,18 +18,22 @@ from finflow.evaluation.report.drawing import (
     VERMILION,
     Rendered,
     date_axis,
+    finish_wealth,
     legend_of_figure,
     line_look,
-    log_axis,
     percent_axis,
     render,
 )
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.backtest_overfitting import Overfitting, logit_histogram
 from finflow.evaluation.statistics.bootstrap import Interval
+from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ROLLING_DAYS = 126  # half a year
 
 
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
@@ -42,10 +47,7 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
         for run in sorted((agent, *strategies), key=lambda run: -final[run.name]):
             path = np.where(wealth[run.name] > 0.0, wealth[run.name], np.nan)
             axes.plot(agent.dates, path, label=f"{run.name}  {final[run.name]:.2f}{TIMES}", **looks[run.name])
-        log_axis(axes, np.concatenate(list(wealth.values())))
-        date_axis(axes, agent.dates)
-        axes.set_ylabel("value of 1 invested, log scale")
-        legend_of_figure(figure, axes)
+        finish_wealth(figure, axes, agent.dates, list(wealth.values()))
 
     ends = ", ".join(f"{name} {value:.2f}" for name, value in sorted(final.items(), key=lambda item: -item[1]))
     return Rendered(
@@ -170,9 +172,11 @@ def monthly(agent: Backtest) -> Rendered:
         axes = figure.subplots()
         colours = LinearSegmentedColormap.from_list("loss to gain", [VERMILION, "#FFFFFF", BLUE])
         finite = np.abs(cells[:, :12][np.isfinite(cells[:, :12])])
-        bound = max(float(np.quantile(finite, 0.95)) if finite.size else 0.0, 1e-6)  # one wild month pales no other
+        bound = max(
+            float(np.quantile(finite, 0.95)) if finite.size else 0.0, 1e-6
+        )  # one extreme month must not fade the others
         shown = cells.copy()
-        shown[:, 12] = np.nan  # a year would drown the months: its number stands on white
+        shown[:, 12] = np.nan  # years would dominate the colour scale
         axes.imshow(shown, cmap=colours, vmin=-bound, vmax=bound, aspect="auto")
         for (row, column), value in np.ndenumerate(cells):
             if np.isfinite(value):
@@ -205,6 +209,107 @@ def monthly(agent: Backtest) -> Rendered:
         "as far as the window covers it.",
         f"Heat map of the monthly returns of {agent.name}. Years: {years}.",
         render(draw, 0.7 + 0.34 * len(table)),
+    )
+
+
+def rolling_sharpe(run: Backtest, days: int = ROLLING_DAYS) -> Array:
+    """Sharpe ratio of the last ``days`` returns in excess of cash, (steps - days + 1,)."""
+    ratios: Array = metrics.sharpe(sliding_window_view(run.returns - run.cash_returns, days))
+    return ratios
+
+
+def rolling_volatility(run: Backtest, days: int = ROLLING_DAYS) -> Array:
+    """Volatility of the last ``days`` returns, a year, (steps - days + 1,)."""
+    deviations: Array = metrics.annual_volatility(sliding_window_view(run.returns, days))
+    return deviations
+
+
+def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
+    """Draw the agent, and equal weight beside it; None for a window under a year."""
+    if len(agent.returns) < 2 * ROLLING_DAYS:
+        return None
+    runs = [agent] if baseline is None else [agent, baseline]
+    sharpes = {run.name: rolling_sharpe(run) for run in runs}
+    dates = agent.dates[ROLLING_DAYS - 1 :]
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(2 + (baseline is not None), 1, sharex=True)
+        for run, colour, dash in zip(runs, (BLUE, BLACK), ("-", "--"), strict=False):
+            look = {"color": colour, "linestyle": dash, "label": run.name}
+            panels[0].plot(dates, sharpes[run.name], **look)
+            panels[1].plot(dates, rolling_volatility(run), **look)
+        panels[0].axhline(0.0, color="#B0B0B0", linewidth=1.0)
+        panels[0].set_title("Sharpe ratio")
+        panels[1].set_title("Volatility a year")
+        panels[1].set_ylim(bottom=0.0)
+        percent_axis(panels[1])
+        if baseline is not None:
+            ratio = (1.0 + agent.returns) / (1.0 + baseline.returns)
+            lead = np.cumsum(np.log(np.where(ratio > 0.0, ratio, np.nan)))  # no line after ruin
+            lead = np.expm1(lead[ROLLING_DAYS - 1 :] - np.concatenate([[0.0], lead[:-ROLLING_DAYS]]))
+            panels[2].fill_between(dates, lead, 0.0, color=BLUE, alpha=0.3, linewidth=0)
+            panels[2].plot(dates, lead, color=BLUE, linewidth=1.0)
+            panels[2].set_title("Return over the half year, relative to equal weight")
+            percent_axis(panels[2])
+        date_axis(panels[-1], dates)
+        legend_of_figure(figure, panels[0])
+
+    said = "; ".join(
+        f"{name} from {np.nanmin(path):.1f} to {np.nanmax(path):.1f}"
+        for name, path in sharpes.items()
+        if np.isfinite(path).any()
+    )
+    return Rendered(
+        "rolling",
+        "Through time",
+        f"Of the last {ROLLING_DAYS} days at each date, after costs. What was earned in one stretch alone is seen "
+        "here.",
+        f"Lines of the Sharpe ratio and the volatility of the last {ROLLING_DAYS} days, and of the return relative to "
+        f"equal weight. Sharpe ratios: {said}.",
+        render(draw, 2.0 * (2 + (baseline is not None)) + 0.3),
+    )
+
+
+def overfitting_histogram(
+    found: Overfitting, among: int, what: str = "strategies", name: str = "overfitting", over: str = "the window"
+) -> Rendered:
+    """Histogram of the logits of CSCV.
+
+    Parameters
+    ----------
+    found
+    among
+        Number of candidates.
+    what
+        Word for them, in the plural.
+    name
+        Name of the figure.
+    over
+        Days that are cut into halves, in words.
+    """
+    table = logit_histogram(found)
+    edges, shares = np.array(table["edges"]), 100.0 * np.array(table["shares"])
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        below = edges[1:] <= 0.0
+        for chosen, colour, label in ((below, VERMILION, "at or below the middle"), (~below, BLUE, "above the middle")):
+            axes.bar(
+                edges[:-1][chosen], shares[chosen], np.diff(edges)[chosen], align="edge", color=colour, label=label
+            )
+        axes.axvline(0.0, color="black", linewidth=0.8)
+        axes.set_xlabel("logit of the rank out of sample")
+        axes.set_ylabel("share of the cuts, %")
+        axes.legend(frameon=False)
+
+    return Rendered(
+        name,
+        "Choosing the best of them",
+        f"For {len(found.logits):,} cuts of {over} into halves: where that one of the {what} with the best Sharpe "
+        "ratio in one half came out in the other. Mass at or left of zero is the probability of backtest overfitting.",
+        f"Histogram of the logits of the rank out of sample, for a choice among {among} {what}. "
+        f"{found.pbo:.1%} of the cuts lie at or below zero, the middle of them.",
+        render(draw, 3.2),
     )
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from finflow.evaluation.report.drawing import MINUS, TIMES, Rendered
+from finflow.evaluation.report.drawing import MINUS, Rendered
+from finflow.evaluation.report.metric_tables import (
+    columns,
+    comparison_section,
+    experts_section,
+    intervals_section,
+    names_of,
+    percent,
+)
 from finflow.evaluation.report.results import BASELINE, ReportData, Results, contents
 from finflow.evaluation.report.section import (
     DASH,
     THIN,
     Cell,
     Finding,
-    Range,
     Row,
     Section,
     Sentence,
@@ -24,7 +30,7 @@ from finflow.evaluation.report.section import (
 )
 from finflow.evaluation.statistics.readings_ledger import Tries
 
-__all__ = ["Column", "build_page", "columns", "figure_section", "verdicts_of_several"]
+__all__ = ["build_page", "figure_section", "verdicts_of_several"]
 
 MOST_EVENTS = 50  # of the guard, on the page
 MEANING = {
@@ -59,39 +65,6 @@ TRACK_CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """A metric as pages show it: key in `metrics.json`, heading, unit, decimals, and how it is computed."""
-
-    key: str
-    heading: str
-    unit: str
-    decimals: int
-    meaning: str
-
-    def cell(self, *place: str, bounds: tuple[str, ...] | None = None) -> Cell:
-        """Its cell for the strategy whose metrics are at a path."""
-        return Cell((*place, self.key), self.unit, self.decimals, bounds=bounds)
-
-
-def columns(alpha: float) -> tuple[Column, ...]:
-    """Columns of the comparison table, in order; ``alpha`` is the level of the CVaR."""
-    tail = f"{alpha * 100:g}{THIN}%"
-    return (
-        Column("annual_return", "Return a year", "%", 1, "geometric mean of the net daily returns, 252 days to a year"),
-        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of daily returns times √252"),
-        Column(
-            "sharpe", "Sharpe", "", 2, "mean over standard deviation of daily returns in excess of cash, times √252"
-        ),
-        Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only days that fell short of cash count as risk"),
-        Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),
-        Column("max_drawdown", "Maximum drawdown", "%", 1, "deepest fall below the highest value so far"),
-        Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of daily returns"),
-        Column("annual_turnover", "Turnover a year", TIMES, 1, "times a year that the whole portfolio is replaced"),
-        Column("annual_cost", "Costs a year", "%", 2, "all that trading cost, as a share of wealth"),
-    )
-
-
 def build_page(
     data: ReportData, results: Results, figures: Sequence[Rendered], limits: Sequence[str], files: Sequence[str]
 ) -> str:
@@ -111,14 +84,14 @@ def build_page(
     content = contents(data, results)
     facts = {_sentence_case(key): _text_of(value) for key, value in data.facts.items()}
     sections = [
-        _comparison(data, content),
+        comparison_section(data, content),
         _evidence(data, results, content),
         _optimum(data, content),
         *(figure_section(figure) for figure in figures),
-        _experts(data, content),
+        experts_section(data, content),
         *data.sections,
         _guard_events(data.events),
-        _intervals(data, results, content),
+        intervals_section(data, results, content),
         Section("data", "Data and settings", {}, words=() if facts else ("None were recorded.",), facts=facts),
         Section(
             "limits",
@@ -203,7 +176,7 @@ def _finding_words(
     ]
     if results.difference.interval.defined:
         low, high = (ratio("against_equal_weight", "interval", end, plus=True) for end in ("0", "1"))
-        measured += [f", with a {_percent(data.confidence)} interval from ", low, " to ", high, "."]
+        measured += [f", with a {percent(data.confidence)} interval from ", low, " to ", high, "."]
     else:
         measured.append(", without an interval, because the window is too short or a ratio is undefined.")
     if verdict is None:
@@ -223,69 +196,6 @@ def _readings_text(tries: Tries | None) -> str:
     return (
         f"This test window has {times} before{readers if tries.others else ''}.{among} "
         f"Tries that deflate: {tries.total}."
-    )
-
-
-def _comparison(data: ReportData, content: Mapping[str, object]) -> Section:
-    """Every metric of every strategy, with the interval of the Sharpe ratio."""
-    shown = columns(data.cvar_alpha)
-    rows: dict[str, list[Cell | Range]] = {
-        name: [
-            column.cell("strategies", name, bounds=(*_interval(name), "sharpe") if column.key == "sharpe" else None)
-            for column in shown
-        ]
-        for name in _names(data)
-    }
-    caption = (
-        f"Under each Sharpe ratio: its {_percent(data.confidence)} bootstrap interval. Returns and drawdowns are after "
-        "costs; a dash means undefined."
-    )
-    table = _metric_table("Comparison of the strategies", ("Strategy", shown), rows, data, caption)
-    return Section("comparison", "Comparison", content, (table,), within=())
-
-
-def _experts(data: ReportData, content: Mapping[str, object]) -> Section | None:
-    """The agent, and each of its experts deciding alone."""
-    if not data.experts:
-        return None
-    shown = columns(data.cvar_alpha)
-    places = [("strategies", data.agent.name), *(("experts", run.name) for run in data.experts)]
-    rows: dict[str, list[Cell | Range]] = {place[1]: [column.cell(*place) for column in shown] for place in places}
-    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
-    table = _metric_table("Experts", ("Decides", shown), rows, data, caption)
-    return Section("experts-alone", "Each expert alone", content, (table,), within=())
-
-
-def _intervals(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
-    """Intervals of all metrics but the Sharpe ratio."""
-    known = results.intervals[data.agent.name]
-    shown = [column for column in columns(data.cvar_alpha) if column.key != "sharpe" and column.key in known]
-    rows: dict[str, list[Cell | Range]] = {
-        name: [Range((*_interval(name), column.key), column.unit, column.decimals) for column in shown]
-        for name in _names(data)
-    }
-    caption = (
-        f"{_percent(data.confidence)} percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
-        f"resamples in blocks of {data.block_length} days on average."
-    )
-    table = _metric_table("Intervals", ("Strategy", shown), rows, data, caption)
-    return Section("intervals", "Intervals of the other metrics", content, (table,), within=(), short="Intervals")
-
-
-def _metric_table(
-    title: str,
-    head: tuple[str, Sequence[Column]],
-    rows: Mapping[str, Sequence[Cell | Range]],
-    data: ReportData,
-    caption: str,
-) -> Table:
-    """A table of metrics, a row a strategy; ``head`` is the heading of the names, and the columns."""
-    return Table(
-        title,
-        (head[0], *(column.heading for column in head[1])),
-        tuple(Row(name, tuple(cells), marked=name == data.agent.name) for name, cells in rows.items()),
-        caption,
-        heading=False,
     )
 
 
@@ -311,7 +221,7 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
                 better(name),
             ),
         )
-        for name in _names(data)
+        for name in names_of(data)
     ]
     heads = (
         "Strategy",
@@ -397,18 +307,6 @@ def _method(data: ReportData) -> Section:
         f"seed {data.seed}. The difference against equal weight is paired: both are resampled on the same days."
     )
     return Section("method", "How the numbers are computed", {}, notes=(*meanings, bootstrap), short="Method")
-
-
-def _names(data: ReportData) -> list[str]:
-    return [run.name for run in (data.agent, *data.compared)]
-
-
-def _interval(name: str) -> tuple[str, ...]:
-    return ("strategies", name, "intervals")
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:g}{THIN}%"
 
 
 def _sentence_case(key: str) -> str:

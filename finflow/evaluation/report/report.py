@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
+from finflow.config import Config
+from finflow.cores import forked
+from finflow.evaluation.analysis import factors, ranking, stress, sweeps, taxes
+from finflow.evaluation.analysis.comparison_context import Field
+from finflow.evaluation.analysis.trades import as_parquet, holdings, trades
 from finflow.evaluation.report import agent_figures, figures, page, tearsheet
 from finflow.evaluation.report.drawing import Rendered
-from finflow.evaluation.report.overfitting_figure import overfitting_histogram
 from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, judge
-from finflow.evaluation.report.rolling_figure import rolling
-from finflow.evaluation.report.training_figure import training
+from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
+from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
-__all__ = ["ReportData", "write_report"]
+__all__ = ["ReportData", "draw_figures", "sections_of", "tables_of", "write_report"]
 
 
 def write_report(folder: Path, data: ReportData) -> Path:
@@ -72,14 +78,14 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         figures.equity(agent, others),
         figures.sharpe_ratios(sharpes, bounds, data.confidence, agent.name),
         figures.drawdown(agent, others),
-        rolling(agent, data.baseline),
+        figures.rolling(agent, data.baseline),
         figures.monthly(agent),
         figures.costs_and_turnover(agent, others),
         agent_figures.weights(agent),
         agent_figures.gate(agent),
         agent_figures.experts(agent),
-        None if found is None else overfitting_histogram(found, len(results.evidence.choice)),
-        training(data.training),
+        None if found is None else figures.overfitting_histogram(found, len(results.evidence.choice)),
+        agent_figures.training(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
 
@@ -99,3 +105,46 @@ def _returns_table(data: ReportData) -> str:
     columns.setdefault(CASH, data.agent.cash_returns)
     table = pd.DataFrame(columns, index=pd.Index(data.agent.dates.astype(str), name="date"))
     return table.to_csv(lineterminator="\n")
+
+
+def sections_of(field: Field, split: Split, config: Config, with_sweeps: bool) -> tuple[Section, ...]:
+    """Every section that this market and configuration have something to say in, in the order of the page.
+
+    Parameters
+    ----------
+    field : Field
+    split : Split
+        Which bars the judged agent learned from.
+    config : Config
+    with_sweeps : bool
+        Whether to run the strategies again: at other costs, lags and capital, and over the stress periods.
+    """
+    process, settings = field.process, config.evaluation
+    bars = process.decision_bars(field.window)
+    etfs = None if config.market.source == "synthetic" else factors.etf_prices()
+    ends = range(bars.start + 1, bars.stop + 1)
+    swept, stressed = None, None
+    if with_sweeps:
+        with forked(partial(stress.section, field, split, settings.periods)) as found:
+            swept = sweeps.section(field)
+        stressed = found()
+    made = [
+        taxes.section(process, field.window, field.runs, settings.tax) if settings.tax.enabled else None,
+        swept,
+        stressed,
+        factors.section(process.panel, ends, field.runs, etfs, by_close=config.env.fill == "close"),
+        ranking.section(field.runs[0], process.growth, process.listed, bars, settings.top),
+    ]
+    return tuple(section for section in made if section is not None)
+
+
+def tables_of(field: Field, names: Sequence[str]) -> dict[str, bytes]:
+    """Parquet files of trades and holdings of the strategies named, with a column that says whose they are."""
+    runs = [run for run in field.runs if run.name in names]
+    files = {}
+    for file, make in (("trades", trades), ("holdings", holdings)):
+        tables = [make(field.process, field.window, run) for run in runs]
+        for table, run in zip(tables, runs, strict=True):
+            table.insert(0, "strategy", run.name)
+        files[f"{file}.parquet"] = as_parquet(pd.concat(tables, ignore_index=True))
+    return files

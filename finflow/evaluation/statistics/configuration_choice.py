@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.report.drawing import MINUS, Rendered
-from finflow.evaluation.report.overfitting_figure import overfitting_histogram
+from finflow.evaluation.report.figures import overfitting_histogram
 from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics

@@ -25,8 +25,7 @@ from finflow.evaluation.analysis.comparison_context import Field, Make, sharing_
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
 from finflow.evaluation.multi_run import ensemble_members as agents_together
-from finflow.evaluation.report.report import write_report
-from finflow.evaluation.report.report_sections import sections_of, tables_of
+from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import BASELINE, ReportData
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.metrics import summarise

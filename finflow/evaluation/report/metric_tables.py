@@ -1,0 +1,122 @@
+"""Sections whose columns are metrics: all strategies, the experts, and the intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from finflow.evaluation.report.drawing import TIMES
+from finflow.evaluation.report.results import ReportData, Results
+from finflow.evaluation.report.section import THIN, Cell, Range, Row, Section, Table
+
+__all__ = ["Column", "columns", "comparison_section", "experts_section", "intervals_section", "names_of", "percent"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric as pages show it: key in `metrics.json`, heading, unit, decimals, and how it is computed."""
+
+    key: str
+    heading: str
+    unit: str
+    decimals: int
+    meaning: str
+
+    def cell(self, *place: str, bounds: tuple[str, ...] | None = None) -> Cell:
+        """Its cell for the strategy whose metrics are at a path."""
+        return Cell((*place, self.key), self.unit, self.decimals, bounds=bounds)
+
+
+def columns(alpha: float) -> tuple[Column, ...]:
+    """Columns of the comparison table, in order; ``alpha`` is the level of the CVaR."""
+    tail = f"{alpha * 100:g}{THIN}%"
+    return (
+        Column("annual_return", "Return a year", "%", 1, "geometric mean of the net daily returns, 252 days to a year"),
+        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of daily returns times √252"),
+        Column(
+            "sharpe", "Sharpe", "", 2, "mean over standard deviation of daily returns in excess of cash, times √252"
+        ),
+        Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only days that fell short of cash count as risk"),
+        Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),
+        Column("max_drawdown", "Maximum drawdown", "%", 1, "deepest fall below the highest value so far"),
+        Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of daily returns"),
+        Column("annual_turnover", "Turnover a year", TIMES, 1, "times a year that the whole portfolio is replaced"),
+        Column("annual_cost", "Costs a year", "%", 2, "all that trading cost, as a share of wealth"),
+    )
+
+
+def comparison_section(data: ReportData, content: Mapping[str, object]) -> Section:
+    """Every metric of every strategy, with the interval of the Sharpe ratio."""
+    shown = columns(data.cvar_alpha)
+    rows: dict[str, list[Cell | Range]] = {
+        name: [
+            column.cell("strategies", name, bounds=(*_interval(name), "sharpe") if column.key == "sharpe" else None)
+            for column in shown
+        ]
+        for name in names_of(data)
+    }
+    caption = (
+        f"Under each Sharpe ratio: its {percent(data.confidence)} bootstrap interval. Returns and drawdowns are after "
+        "costs; a dash means undefined."
+    )
+    table = _metric_table("Comparison of the strategies", ("Strategy", shown), rows, data, caption)
+    return Section("comparison", "Comparison", content, (table,), within=())
+
+
+def experts_section(data: ReportData, content: Mapping[str, object]) -> Section | None:
+    """The agent, and each of its experts deciding alone."""
+    if not data.experts:
+        return None
+    shown = columns(data.cvar_alpha)
+    places = [("strategies", data.agent.name), *(("experts", run.name) for run in data.experts)]
+    rows: dict[str, list[Cell | Range]] = {place[1]: [column.cell(*place) for column in shown] for place in places}
+    caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
+    table = _metric_table("Experts", ("Decides", shown), rows, data, caption)
+    return Section("experts-alone", "Each expert alone", content, (table,), within=())
+
+
+def intervals_section(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
+    """Intervals of all metrics but the Sharpe ratio."""
+    known = results.intervals[data.agent.name]
+    shown = [column for column in columns(data.cvar_alpha) if column.key != "sharpe" and column.key in known]
+    rows: dict[str, list[Cell | Range]] = {
+        name: [Range((*_interval(name), column.key), column.unit, column.decimals) for column in shown]
+        for name in names_of(data)
+    }
+    caption = (
+        f"{percent(data.confidence)} percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
+        f"resamples in blocks of {data.block_length} days on average."
+    )
+    table = _metric_table("Intervals", ("Strategy", shown), rows, data, caption)
+    return Section("intervals", "Intervals of the other metrics", content, (table,), within=(), short="Intervals")
+
+
+def _metric_table(
+    title: str,
+    head: tuple[str, Sequence[Column]],
+    rows: Mapping[str, Sequence[Cell | Range]],
+    data: ReportData,
+    caption: str,
+) -> Table:
+    """A table of metrics, a row a strategy; ``head`` is the heading of the names, and the columns."""
+    return Table(
+        title,
+        (head[0], *(column.heading for column in head[1])),
+        tuple(Row(name, tuple(cells), marked=name == data.agent.name) for name, cells in rows.items()),
+        caption,
+        heading=False,
+    )
+
+
+def names_of(data: ReportData) -> list[str]:
+    """Names of the judged strategy and of the others, in the order of the tables."""
+    return [run.name for run in (data.agent, *data.compared)]
+
+
+def _interval(name: str) -> tuple[str, ...]:
+    return ("strategies", name, "intervals")
+
+
+def percent(share: float) -> str:
+    """A share in percent, with as many digits as it needs."""
+    return f"{share * 100:g}{THIN}%"
