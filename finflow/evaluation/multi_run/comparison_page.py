@@ -125,7 +125,7 @@ def make(
     dates
         Of the returns.
     choice
-        What choosing the best of them is worth: `choice.choice_section`.
+        Section on choosing the best of them: `configuration_choice.choice_section`.
     """
     sections = [_runs(runs, differences), _groups(groups), choice, _differences(runs, differences)]
     figure = _equity(runs, dates)

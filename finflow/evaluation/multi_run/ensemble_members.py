@@ -1,4 +1,4 @@
-"""What agents that differ by the seed alone say together, beside the ensemble of them."""
+"""Section on agents that differ by the seed alone: each agent, their spread, and the ensemble of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
@@ -16,15 +17,21 @@ from finflow.evaluation.statistics.run_statistics import (
     distribution,
     figures_of,
     improvement_estimate,
+    probability_of_improvement,
     sharpe_of,
     spread_table,
 )
 
-__all__ = ["section"]
+__all__ = ["improvement_numbers", "improvement_table", "section"]
 
 KEY = "seeds"
+IMPROVEMENT = ("probability", "interval_low", "interval_high")
 ALONE = "One agent has no spread: --seeds 3 gives it one."
 SPREAD = "From and to: bootstrap interval of the interquartile mean over agents, all of which lived the same days."
+IMPROVEMENT_CAPTION = (
+    "By Sharpe ratio over this window, of an agent drawn at random; from and to are a bootstrap interval over the "
+    "seeds, which says nothing of other periods."
+)
 
 
 def section(
@@ -59,7 +66,9 @@ def section(
         "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
         "baseline": figures_of(baseline, baseline),
         "of_agents": distribution(rows, seed, confidence, "the agents", words, ALONE),
-        "improvement": _improvement(agents, baseline, seed, confidence, words),
+        "improvement": improvement_numbers(
+            [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, confidence, words
+        ),
     }
     if scores is not None:
         numbers["optimality"] = plain(scores)
@@ -71,33 +80,42 @@ def section(
 
     lines = [Row(name, (*cells_of(key), *extra(name)), marked=key == "ensemble") for key, name in names]
     lines += [Row(name, (*cells_of("agents", name), *extra(name))) for name in rows]
-    tables = [Table("Agents", heads, tuple(lines)), spread_table(numbers, ("of_agents",), SPREAD), _chances()]
-    return Section(KEY, "Agents of several seeds", numbers, tuple(tables), (), tuple(words))
+    behind_row = Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", ""))
+    tables = (
+        Table("Agents", heads, tuple(lines)),
+        spread_table(numbers, ("of_agents",), SPREAD),
+        improvement_table("", "an agent is ahead of equal weight", IMPROVEMENT_CAPTION, (behind_row,)),
+    )
+    return Section(KEY, "Agents of several seeds", numbers, tables, words=tuple(words))
 
 
-def _improvement(
-    agents: Sequence[Backtest], baseline: Backtest, seed: int, confidence: float, words: list[str]
+def improvement_numbers(
+    agents: ArrayLike, baseline: ArrayLike, seed: int, confidence: float, words: list[str]
 ) -> dict[str, object]:
-    """How likely an agent of another seed is ahead of equal weight, by Sharpe ratio."""
-    ahead = [sharpe_of(run) for run in agents]
-    equal = [sharpe_of(baseline)] * len(agents)
+    """Probability that an agent is ahead of equal weight by Sharpe ratio, with its bootstrap interval.
+
+    Parameters
+    ----------
+    agents, baseline : float64 (agents,) or (agents, windows)
+        Sharpe ratios; a single agent has no interval.
+    seed, confidence
+        Of the bootstrap.
+    words
+        Gets the reason where there is no probability.
+    """
+    value = low = high = math.nan
     try:
-        found = improvement_estimate(ahead, equal, seed, confidence)
+        if len(np.asarray(agents)) == 1 and np.ndim(agents) == 2:
+            value = probability_of_improvement(agents, baseline)
+        else:
+            found = improvement_estimate(agents, baseline, seed, confidence)
+            value, low, high = found.value, found.interval.low, found.interval.high
     except EvidenceError as error:
         words.append(f"There is no probability of improvement: {error}.")
-        return plain({"probability": math.nan, "interval_low": math.nan, "interval_high": math.nan})
-    low, high = found.interval.low, found.interval.high
-    return plain({"probability": found.value, "interval_low": low, "interval_high": high})
+    return plain(dict(zip(IMPROVEMENT, (value, low, high), strict=True)))
 
 
-def _chances() -> Table:
-    keys = ("probability", "interval_low", "interval_high")
-    rows = (
-        Row("an agent is ahead of equal weight", tuple(Cell(("improvement", key), "%", 1) for key in keys)),
-        Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", "")),
-    )
-    caption = (
-        "By Sharpe ratio over this window, of an agent drawn at random; from and to are a bootstrap interval over the "
-        "seeds, which says nothing of other periods."
-    )
-    return Table("Probability of improvement", ("", "value", "from", "to"), rows, caption)
+def improvement_table(head: str, name: str, caption: str, more: tuple[Row, ...] = ()) -> Table:
+    """Table of `improvement_numbers` at the key ``improvement``; ``name`` heads its row, and further rows follow."""
+    row = Row(name, tuple(Cell(("improvement", key), "%", 1) for key in IMPROVEMENT))
+    return Table("Probability of improvement", (head, "value", "from", "to"), (row, *more), caption)

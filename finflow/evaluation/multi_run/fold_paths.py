@@ -1,4 +1,4 @@
-"""What a protocol of many trainings found: windows, the paths they make, and how far these lie apart.
+"""Section on a protocol of many trainings: windows, the paths that they make, and the spread of both.
 
 Nothing here knows how the judged agents were trained. A window is judged by one training or by several; windows that
 follow one another make a path, one for each way through the trainings.
@@ -6,19 +6,17 @@ follow one another make a path, one for each way through the trainings.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, date_axis, legend_of_figure, log_axis, render
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.multi_run.ensemble_members import improvement_numbers, improvement_table
+from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, finish_wealth, render
+from finflow.evaluation.report.section import Cell, Row, Section, Table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.report_statistics import cscv_of
 from finflow.evaluation.statistics.run_statistics import (
@@ -26,8 +24,6 @@ from finflow.evaluation.statistics.run_statistics import (
     cells_of,
     distribution,
     figures_of,
-    improvement_estimate,
-    probability_of_improvement,
     sharpe_of,
     spread_table,
 )
@@ -43,8 +39,10 @@ SPREAD = (
     "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
     "trainings, so both are less certain than the interval takes them to be."
 )
-
-Array = NDArray[np.float64]
+IMPROVEMENT_CAPTION = (
+    "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A half "
+    "is no better than a coin."
+)
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,9 @@ class Judged:
     Attributes
     ----------
     fold, seed, window, path
-        Which training, which window (from 0, in the order of time), and the path that the two belong to, from 0.
+        Training, window (from 0, in the order of time), and the path that the two belong to, from 0.
     run
-        What the agent did there.
+        Backtest of the agent there.
     """
 
     fold: int
@@ -68,7 +66,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Paths:
-    """All that a protocol's section is made from.
+    """Data of a protocol's section.
 
     Attributes
     ----------
@@ -77,9 +75,9 @@ class Paths:
     judged
         Every training in every one of its windows.
     others
-        What the agents are compared with, equal weight first: by window, the same strategies in the same order.
+        Strategies that the agents are compared with, equal weight first: by window, in the same order.
     settings
-        What to print of how the bars were cut: name -> number.
+        Settings that cut the bars, to be printed: name -> number.
     """
 
     name: str
@@ -113,24 +111,19 @@ class Paths:
 
 def joined(runs: Sequence[Backtest]) -> Backtest:
     """Backtests of one strategy in windows that follow one another, as one; each begins in cash."""
-    first = runs[0]
-
-    explanation = None
     explained = [run.explanation for run in runs if run.explanation is not None]
+    explanation = None
     if len(explained) == len(runs):
         explanation = {name: np.concatenate([one[name] for one in explained]) for name in explained[0]}
     refused = [np.zeros(len(run.returns), dtype=np.bool_) if run.refused is None else run.refused for run in runs]
+    names = ("dates", "returns", "cash_returns", "costs", "turnover", "weights")
+    series: dict[str, Any] = {name: np.concatenate([getattr(run, name) for run in runs]) for name in names}
     return replace(
-        first,
-        dates=np.concatenate([run.dates for run in runs]),
+        runs[0],
         explanation=explanation,
         refused=np.concatenate(refused) if any(run.refused is not None for run in runs) else None,
         rewards=None,
-        returns=np.concatenate([run.returns for run in runs]),
-        cash_returns=np.concatenate([run.cash_returns for run in runs]),
-        costs=np.concatenate([run.costs for run in runs]),
-        turnover=np.concatenate([run.turnover for run in runs]),
-        weights=np.concatenate([run.weights for run in runs]),
+        **series,
     )
 
 
@@ -170,13 +163,13 @@ def section(found: Paths, confidence: float, seed: int) -> Section:
     }
     pbo = [float(str(one["pbo"])) for one in paths.values() if one["pbo"] is not None]
     numbers["pbo"] = {"median": float(np.median(pbo)) if pbo else None, "strategies": 1 + len(found.compared)}
-    tables = [
+    tables = (
         spread_table(numbers, ("of_windows", "of_paths"), SPREAD),
         _table("Paths", "paths", paths, pbo=True),
         _table("Windows", "windows", windows),
-    ]
-    tables.append(_summary_table(numbers))
-    return Section(KEY, f"Trained anew: {found.name}", numbers, tuple(tables), (fan(found),), tuple(words))
+        improvement_table("Sharpe ratio of a training", "over equal weight", IMPROVEMENT_CAPTION),
+    )
+    return Section(KEY, f"Trained anew: {found.name}", numbers, tables, (fan(found),), tuple(words))
 
 
 def fan(found: Paths) -> Rendered:
@@ -194,10 +187,7 @@ def fan(found: Paths) -> Rendered:
             axes.plot(dates, path, color=BLUE, linewidth=0.6, alpha=0.6, label="a path" if number == 0 else None)
         axes.plot(dates, median, color=BLUE, linewidth=1.8, label="median")
         axes.plot(dates, equal, color=BLACK, linewidth=1.2, linestyle="--", label=baseline.name)
-        log_axis(axes, np.concatenate([wealth.ravel(), equal]))
-        date_axis(axes, dates)
-        axes.set_ylabel("value of 1 invested, log scale")
-        legend_of_figure(figure, axes)
+        finish_wealth(figure, axes, dates, [wealth.ravel(), equal])
 
     ends = f"{wealth[:, -1].min():.2f} to {wealth[:, -1].max():.2f}, {baseline.name} at {equal[-1]:.2f}"
     return Rendered(
@@ -217,27 +207,19 @@ def _window(one: Judged, baseline: Backtest) -> dict[str, object]:
 
 
 def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -> dict[str, object]:
-    """How likely a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
+    """Probability that a training is ahead of equal weight, by Sharpe ratio, in a window drawn at random."""
     windows = range(len(found.others))
     own = [[sharpe_of(one.run) for one in found.judged if one.window == window] for window in windows]
     runs = min(len(values) for values in own)
     agents = np.array([values[:runs] for values in own]).T
     equal = np.repeat([[sharpe_of(found.others[window][0]) for window in windows]], runs, axis=0)
-    told: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
-    try:
-        if runs == 1:
-            words.append(
-                "Every window was judged by one training: the probability of improvement has no interval; "
-                "--seeds 3 gives it one."
-            )
-            value, low, high = probability_of_improvement(agents, equal), math.nan, math.nan
-        else:
-            estimate = improvement_estimate(agents, equal, seed, confidence)
-            value, low, high = estimate.value, estimate.interval.low, estimate.interval.high
-    except EvidenceError as error:
-        words.append(f"There is no probability of improvement: {error}.")
-        value = low = high = math.nan
-    return told | plain({"probability": value, "interval_low": low, "interval_high": high})
+    if runs == 1:
+        words.append(
+            "Every window was judged by one training: the probability of improvement has no interval; --seeds 3 gives "
+            "it one."
+        )
+    numbers: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
+    return numbers | improvement_numbers(agents, equal, seed, confidence, words)
 
 
 def _pbo(runs: Sequence[Backtest]) -> float | None:
@@ -257,18 +239,3 @@ def _table(title: str, key: str, rows: Mapping[str, object], pbo: bool = False) 
     ]
     caption = "PBO is that of a choice among the path and the strategies, by Sharpe ratio." if pbo else ""
     return Table(title, heads, tuple(listed), caption)
-
-
-def _summary_table(numbers: Mapping[str, object]) -> Table:
-    keys = ("probability", "interval_low", "interval_high")
-    cells = tuple(Cell(("improvement", key), "%", 1) for key in keys)
-    caption = (
-        "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A "
-        "half is no better than a coin."
-    )
-    return Table(
-        "Probability of improvement",
-        ("Sharpe ratio of a training", "value", "from", "to"),
-        (Row("over equal weight", cells),),
-        caption,
-    )

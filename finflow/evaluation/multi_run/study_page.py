@@ -41,7 +41,7 @@ class StudyData:
     overfit
         CSCV of that choice.
     without_overfit
-        Why there is none, in words.
+        Reason why there is none.
     facts
         Settings and provenance.
     """

@@ -82,9 +82,9 @@ class Rendered:
     name
         Stem of the PNG's file name, and anchor in the report.
     title, caption
-        What stands over and under it; the caption says how to read it.
+        Texts over and under it; the caption says how to read it.
     alt
-        What it shows, for those who do not see it.
+        Description for readers who do not see it.
     png
         The image.
     """

@@ -73,11 +73,11 @@ def build_page(
     Parameters
     ----------
     data, results
-        What was judged, and the numbers.
+        Data of the report, and its numbers.
     figures
         Embedded in this order.
     limits
-        What the report cannot show, a sentence each.
+        Limits of the report, a sentence each.
     files
         Names of the files beside the page, to link to.
     """

@@ -35,9 +35,9 @@ def write_report(folder: Path, data: ReportData) -> Path:
     Parameters
     ----------
     folder
-        Where the files go; made if it is missing.
+        Folder of the files; made if it is missing.
     data
-        What the report is about.
+        Data of the report.
 
     Returns
     -------
@@ -114,10 +114,10 @@ def sections_of(field: Field, split: Split, config: Config, with_sweeps: bool) -
     ----------
     field : Field
     split : Split
-        Which bars the judged agent learned from.
+        Bars that the judged agent learned from.
     config : Config
     with_sweeps : bool
-        Whether to run the strategies again: at other costs, lags and capital, and over the stress periods.
+        Run the strategies again: at other costs, lags and capital, and over the stress periods.
     """
     process, settings = field.process, config.evaluation
     bars = process.decision_bars(field.window)

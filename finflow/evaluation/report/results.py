@@ -1,4 +1,4 @@
-"""What a report says in numbers: the one place that its tables, its words and `metrics.json` are made from."""
+"""Numbers of a report: the one source of its tables, its sentences and `metrics.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASH = "cash"
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a report is made from.
+    """Data of a report.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class ReportData:
     agent
         The strategy that is judged: a trained agent, or any other.
     strategies
-        What it is compared with, over the same days; equal weight and the index among them. One with the agent's own
-        name is left out.
+        Strategies that it is compared with, over the same days; equal weight and the index among them. One with the
+        agent's own name is left out.
     bootstrap_samples, confidence, block_length, seed
         Settings of the bootstrap: resamples, coverage, mean block in days, and what decides the draws.
     cvar_alpha
@@ -46,23 +46,23 @@ class ReportData:
     facts
         Provenance and settings to print, in this order: values may be mappings and sequences.
     notes
-        What the data cannot show, a sentence each.
+        Limits of the data, a sentence each.
     optimum
         In a made-up market, its best policy, and how near to it the strategies come.
     experts
         The agent's experts, each deciding alone; over the same days.
     sections
-        What further concerns found: sweeps, stress, factors and so on.
+        Sections of analyses: sweeps, stress, factors and so on.
     files
         Further files beside the page, by name.
     tries
-        What was tried on the panel before; None where nobody counts, as for a made-up comparison.
+        Tries on the panel so far; None where they are not counted, as in tests.
     patient
         Equal weight that is seldom restored, over the same days: the verdict asks for it.
     unjudged
-        Why there is no verdict; empty where there is one.
+        Reason why there is no verdict; empty where there is one.
     events
-        What the guard saw and did in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
+        Events of the guard in training: rows with ``update``, ``phase``, ``level`` and ``message``. None where
         nothing is known of a training.
     """
 

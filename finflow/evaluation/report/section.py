@@ -70,7 +70,7 @@ class Cell:
     error
         Keys to a standard error that is shown with it.
     plus
-        Whether a sign is shown where it is positive.
+        Show a sign where the number is positive.
     bounds
         Keys to an interval that is shown below it: a mapping with ``low`` and ``high``, a list of two, or None.
     """
@@ -117,7 +117,7 @@ class Table:
     caption
         Text under the table.
     heading
-        Whether the title is printed.
+        Print the title.
     """
 
     title: str
