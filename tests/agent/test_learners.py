@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch, States
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
@@ -18,25 +18,15 @@ from finflow.agent.losses.losses import actor_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
+from tests.agent import helpers
+from tests.agent.helpers import CPU, coverage, generator
 
 MakeBatch = Callable[..., Batch]
-CPU = torch.device("cpu")
 CONFIG = BCellConfig(hidden_dim=32, n_quantiles=8, cql_samples=3)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def make_iql(shape: NetworkShape, config: BCellConfig = CONFIG) -> IQL:
-    return IQL(portfolio_networks(shape, config, generator()), config, CPU)
-
-
-def coverage(size: int, n_weights: int, proposals: int = 3) -> CoverageProposals:
-    """Uniform portfolios: their density is Gamma(K)."""
-    gamma = -torch.rand(size, proposals, n_weights, generator=generator(5)).log()
-    density = torch.full((size, proposals), float(torch.lgamma(torch.tensor(float(n_weights)))))
-    return CoverageProposals(gamma / gamma.sum(-1, keepdim=True), density)
+    return helpers.make_iql(shape, config)
 
 
 def test_iql_updates_in_the_published_order(shape: NetworkShape, make_batch: MakeBatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from finflow.agent.batch import Batch
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.agent.losses.regularisers import (
@@ -26,29 +26,20 @@ from finflow.agent.networks.logistic_normal import maximum_entropy, target_entro
 from finflow.agent.networks.policy import naming_loss
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
+from tests.agent import helpers
+from tests.agent.helpers import CPU, SMALL, coverage, generator, parameters
 
 MakeBatch = Callable[..., Batch]
-CPU = torch.device("cpu")
-SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3, "gate_balance": 0.0, "anchor": AnchorConfig(weight=0.0)}
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+PLAIN = {"gate_balance": 0.0, "anchor": AnchorConfig(weight=0.0)}
 
 
 def make_agent(shape: NetworkShape, **changes: object) -> BCell:
-    """An agent; the same weights whatever the options."""
-    return BCell(shape, BCellConfig(**{**SMALL, **changes}), generator(), CPU)
-
-
-def coverage(size: int = 16, n_weights: int = 5, proposals: int = 3) -> CoverageProposals:
-    """Uniform portfolios: their density is Gamma(K)."""
-    drawn = -torch.rand(size, proposals, n_weights, generator=generator(5)).log()
-    return CoverageProposals(drawn / drawn.sum(-1, keepdim=True), torch.full((size, proposals), math.lgamma(n_weights)))
+    """An agent without regularisers of its policy."""
+    return helpers.make_agent(shape, **{**PLAIN, **changes})
 
 
 def learned(agent: BCell, part: str) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in getattr(agent, part).parameters()])
+    return parameters(getattr(agent, part))
 
 
 def test_a_batch_is_enough_for_an_update(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -241,7 +232,7 @@ def test_cloning_teaches_offline_too(shape: NetworkShape, make_batch: MakeBatch)
     batch = make_batch()._replace(families=torch.full((16,), 5))  # coverage, which teaches no expert by itself
     moved = []
     for named in (None, named_in(batch)):
-        config = BCellConfig(**SMALL, expert_cloning=1.0)
+        config = BCellConfig.model_validate({**SMALL, **PLAIN, "expert_cloning": 1.0})
         learner = IQL(portfolio_networks(shape, config, generator()), config, CPU)
         before = learner.policy.score.weight.detach().clone()
         learner.update(batch._replace(named=named), 0.0, generator())

@@ -15,12 +15,7 @@ from finflow.agent.losses.risk import discounted_means, quantile_weights, risk_a
 from finflow.agent.networks.critic import NetworkShape, Valuation
 from finflow.config import AnchorConfig, BCellConfig, load_config
 from finflow.errors import ConfigError
-
-CPU = torch.device("cpu")
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.agent.helpers import CPU, generator
 
 
 @pytest.mark.parametrize("level", [0.1, 0.25, 0.3, 1.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,17 +9,16 @@ import torch
 
 from finflow import cores
 from finflow.agent.batch import Batch
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
+from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters
 
 MakeBatch = Callable[..., Batch]
-CPU = torch.device("cpu")
-SMALL: dict[str, object] = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3}
 OPTIONS: tuple[dict[str, object], ...] = (
     {},
     {"dropout": 0.3, "gradient_checkpointing": True},
@@ -39,19 +37,6 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def parameters(*modules: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
-
-
-def coverage(seed: int) -> CoverageProposals:
-    drawn = -torch.rand(16, 3, 5, generator=generator(seed)).log()
-    return CoverageProposals(drawn / drawn.sum(-1, keepdim=True), torch.full((16, 3), math.lgamma(5)))
-
-
 def learned(update: Callable[[int], dict[str, torch.Tensor]], *modules: torch.nn.Module) -> torch.Tensor:
     """What four updates leave, and what they say of themselves."""
     said = [torch.stack([value.double() for value in update(number).values()]) for number in range(4)]
@@ -65,10 +50,10 @@ def test_online_updates_are_the_same_bits(
     found = []
     for count in (1, 2):
         monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
-        agent, noise = BCell(shape, BCellConfig(**{**SMALL, **options}), generator(), CPU), generator(3)
+        agent, noise = make_agent(shape, **options), generator(3)
 
         def update(number: int, agent: BCell = agent, noise: torch.Generator = noise) -> dict[str, torch.Tensor]:
-            return agent.update_sac(make_batch(seed=number), coverage(number), noise, number, actor=number > 0)
+            return agent.update_sac(make_batch(seed=number), coverage(seed=number), noise, number, actor=number > 0)
 
         found.append(learned(update, agent.policy, agent.critic, agent.target_critic))
     assert cores._second is not None, "the second core was not used"

@@ -1,4 +1,4 @@
-"""Products in bfloat16 and hidden layers computed twice: they do what they say, and change nothing else."""
+"""Products in bfloat16 and recomputed hidden layers: they do what they say, and change nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from finflow import cores
 from finflow.agent.batch import Batch
-from finflow.agent.learners.bcell import BCell, CoverageProposals
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
@@ -19,29 +19,10 @@ from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.layers import EnsembleReadout
 from finflow.agent.precision import recomputed
 from finflow.config import BCellConfig
+from tests.agent.helpers import CPU, SMALL, coverage, generator, make_agent, parameters
 
 MakeBatch = Callable[..., Batch]
-CPU = torch.device("cpu")
-SMALL = {"hidden_dim": 32, "n_quantiles": 8, "cql_samples": 3}
 PRODUCTS = ("bmm", "baddbmm", "mm", "addmm")
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def make_agent(shape: NetworkShape, **changes: object) -> BCell:
-    return BCell(shape, BCellConfig(**{**SMALL, **changes}), generator(), CPU)
-
-
-def coverage() -> CoverageProposals:
-    drawn = -torch.rand(16, 3, 5, generator=generator(5)).log()
-    return CoverageProposals(drawn / drawn.sum(-1, keepdim=True), torch.full((16, 3), 3.178))
-
-
-def learned(agent: BCell) -> torch.Tensor:
-    """All parameters of policy and critics."""
-    return torch.cat([p.detach().flatten() for part in (agent.policy, agent.critic) for p in part.parameters()])
 
 
 class Products(TorchDispatchMode):
@@ -124,17 +105,6 @@ def test_the_offline_methods_obey_too(method: type[OfflineLearner], shape: Netwo
     assert found[True]["v_loss"].item() == pytest.approx(found[False]["v_loss"].item(), rel=0.03)
 
 
-@pytest.mark.parametrize("options", [{"mixed_precision": True}, {"gradient_checkpointing": True}])
-def test_both_are_deterministic(options: dict[str, bool], shape: NetworkShape, make_batch: MakeBatch) -> None:
-    results = []
-    for _ in range(2):
-        agent = make_agent(shape, dropout=0.2, **options)
-        for update in range(3):
-            agent.update_sac(make_batch(), coverage(), generator(update), update)
-        results.append(learned(agent))
-    assert torch.equal(*results)
-
-
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.3}, {"mixed_precision": True}, {"risk_measure": "cvar"}])
 def test_computing_twice_gives_the_same_update(
     options: dict[str, object], shape: NetworkShape, make_batch: MakeBatch
@@ -145,7 +115,7 @@ def test_computing_twice_gives_the_same_update(
         agent, noise = make_agent(shape, gradient_checkpointing=twice, **options), generator(3)
         for update in range(2):
             agent.update_sac(make_batch(), coverage(), noise, update)
-        results.append(learned(agent))
+        results.append(parameters(agent.policy, agent.critic))
         left.append(torch.rand(4, generator=noise))
     assert torch.equal(*results)
     assert torch.equal(*left)

@@ -25,10 +25,10 @@ from finflow.agent.losses.regularisers import (
 )
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal
-from finflow.agent.networks.policy import ExpertPolicy, naming_loss
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AnchorConfig, AveragingConfig, BCellConfig
+from tests.agent.helpers import CPU, generator
 
-CPU = torch.device("cpu")
 MakeBatch = Callable[..., Batch]
 MakeStates = Callable[[int, int, int], States]
 CONFIG = BCellConfig(
@@ -39,10 +39,6 @@ CONFIG = BCellConfig(
     gate_balance=0.0,
     anchor=AnchorConfig(weight=0.0, to="pretrained"),
 )
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def coverage(batch: Batch, samples: int = 2) -> CoverageProposals:
@@ -192,32 +188,6 @@ def test_policy_and_critics_decay_by_their_own_weights(shape: NetworkShape) -> N
     }
     assert learner.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
     assert agent.policy_optimiser.param_groups[0]["weight_decay"] == 0.1
-
-
-def test_an_anchor_holds_the_policy_and_its_experts_keep_their_names(
-    shape: NetworkShape, make_batch: MakeBatch
-) -> None:
-    """Both at once: each is lower than where the other acts alone."""
-    batch = make_batch(32)
-    named = torch.softmax(3.0 * torch.randn(32, 5, batch.actions.shape[1], generator=generator(8)), dim=-1)
-    batch, noise = batch._replace(named=named), generator(2)
-    apart, far = {}, {}
-    for cloning, weight in ((0.0, 10.0), (1.0, 0.0), (1.0, 10.0)):
-        changes = {"expert_cloning": cloning, "anchor": AnchorConfig(weight=weight, to="pretrained")}
-        agent = BCell(shape, CONFIG.model_copy(update=changes), generator(1), CPU)
-        for update in range(60):
-            metrics = agent.update_sac(batch, coverage(batch), noise, update)
-        assert ("naming_loss" in metrics, "anchor_loss" in metrics) == (cloning > 0.0, weight > 0.0)
-        apart[cloning, weight] = naming_loss(agent.policy(batch.states).experts, named).item()
-        far[cloning, weight] = moved(agent, batch.states)
-    assert apart[1.0, 10.0] < apart[0.0, 10.0]
-    assert far[1.0, 10.0] < far[1.0, 0.0]
-
-
-def test_without_decay_the_optimiser_is_the_one_it_was(shape: NetworkShape) -> None:
-    optimiser = make_optimiser(ExpertPolicy(shape, generator()), 0.01)
-    assert len(optimiser.param_groups) == 1
-    assert optimiser.param_groups[0]["weight_decay"] == 0.0
 
 
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.2, 1.0), (0.0, 0.05), (0.3, 0.4)])

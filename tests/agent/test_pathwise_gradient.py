@@ -15,14 +15,9 @@ from finflow.agent.losses.losses import ddpg_bc_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import LEAST_PULL, ExpertPolicy
 from finflow.config import BCellConfig
+from tests.agent.helpers import CPU, generator
 
 MakeBatch = Callable[..., Batch]
-CPU = torch.device("cpu")
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    """A generator of its own."""
-    return torch.Generator().manual_seed(seed)
 
 
 def test_the_linear_value_has_the_value_and_its_gradient() -> None:
