@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -26,18 +25,6 @@ from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.market.splits import Split
 
 SCHEMA = json_schema("report")
-NAMES = {
-    "strategies",
-    "experts",
-    "attribution",
-    "costs_bps",
-    "lags",
-    "capital",
-    "windows",
-    "paths",
-    "horizons",
-    "stress",
-}
 
 
 def protocol(backtest: Callable[..., Backtest]) -> Section:
@@ -92,34 +79,13 @@ def content(
     return json.loads(as_json(data, judge(data)))
 
 
-def named(part: Any) -> Any:
-    """The schema of an object behind a reference, or beside null."""
-    if "$ref" in part:
-        return named(SCHEMA["$defs"][part["$ref"].rpartition("/")[2]])
-    objects = [one for one in map(named, part.get("anyOf", [])) if one.get("type") == "object"]
-    return objects[0] if objects else part
-
-
-def closed(part: Any, content: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Where in a content the schema names every key there may be."""
-    part = named(part)
-    for number, inner in enumerate(content if isinstance(content, list) else ()):
-        yield from closed(part.get("items", {}), inner, (*place, number))
-    if isinstance(content, dict):
-        if "properties" in part or "propertyNames" in part:
-            yield place
-        for key, inner in content.items():
-            known = part.get("properties", {}).get(key, part.get("additionalProperties", {}))
-            yield from closed(known if isinstance(known, dict) else {}, inner, (*place, key))
-
-
 @pytest.mark.parametrize("kind", ["report", "comparison"])
 def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(kind: Any) -> None:
     schema = json_schema(kind)
     jsonschema.Draft202012Validator.check_schema(schema)
     for name, part in {**schema["$defs"], "": schema}.items():
         assert part["description"], name
-        assert part["additionalProperties"] is False, name
+        assert part["additionalProperties"] is False, f"a misspelt key of {name} would pass"
         for key, inner in part["properties"].items():
             assert inner.get("description") or "$ref" in inner, f"{key} of {name}"
 
@@ -127,24 +93,6 @@ def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(kind: A
 def test_metrics_json_obeys_the_schema(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
     assert {"attribution", "tax", "sweeps", "stress", "factors", "ranking", "protocol", "choice"} < set(content)
     assert fits_schema(content) == []
-
-
-def test_a_misspelt_key_is_refused_wherever_it_stands(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
-    """In every object whose keys the schema names, each key in turn."""
-    tried = set()
-    for place in closed(SCHEMA, content):
-        shape = tuple("*" if index and place[index - 1] in NAMES else key for index, key in enumerate(place))
-        if shape in tried:
-            continue  # one strategy stands for all
-        tried.add(shape)
-        whole = json.loads(json.dumps(content))
-        found = functools.reduce(lambda inner, key: inner[key], place, whole)
-        for key in list(found):
-            value = found.pop(key)
-            found[f"{key}s"] = value
-            assert fits_schema(whole), f"{key}s at {place}"
-            found[key] = found.pop(f"{key}s")
-    assert len(tried) > 40
 
 
 def test_settings_are_described_key_by_key() -> None:
@@ -164,6 +112,8 @@ def test_settings_are_described_key_by_key() -> None:
         lambda content: content["strategies"]["agent"]["intervals"].update(sharpe=[1.0]),
         lambda content: content["verdict"].update(beats_equal_weight="perhaps"),
         lambda content: content["sweeps"]["costs_bps"]["0"]["equal-weight"].pop("refused"),
+        lambda content: content["protocol"]["of_windows"].update(sharp=content["protocol"]["of_windows"]["sharpe"]),
+        lambda content: content["factors"]["panel"]["risk-parity"].update(betas={}),
         lambda content: content.update(mine=3),
     ],
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from finflow.evaluation.report import section
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.evaluation.report.section import Cell, Row, Section, Table, look_up, section_html, show
@@ -30,9 +33,9 @@ def test_a_cell_carries_its_place_in_metrics_json_and_the_whole_number() -> None
 
 
 def test_a_sentence_may_show_numbers_too() -> None:
-    section = Section("a/b", "x", NUMBERS, words=(("It is <", Cell(("a<b", "sharpe"), "%", 1, plus=True), "."),))
+    made_up = Section("a/b", "x", NUMBERS, words=(("It is <", Cell(("a<b", "sharpe"), "%", 1, plus=True), "."),))
     shown = 'It is &lt;<span data-path="a~1b/a&lt;b/sharpe" data-value="1.23456" data-scale="100.0">+123.5'
-    assert shown in section_html(section)
+    assert shown in section_html(made_up)
 
 
 def test_an_undefined_number_is_a_dash() -> None:
@@ -79,3 +82,11 @@ def test_a_row_has_a_cell_under_every_heading() -> None:
     Table("as headed", ("name", "first", "second"), (row,))
     with pytest.raises(ValueError, match="one of shifted has 2 cells for 1"):
         Table("shifted", ("name", "first"), (row,))
+
+
+def test_the_templates_are_installed() -> None:
+    package = Path(section.__file__).parents[2]
+    patterns = tomllib.loads((package.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    shipped = {path for pattern in patterns["finflow"] for path in package.glob(pattern)}
+    templates = set((package / "evaluation" / "report" / "templates").iterdir())
+    assert {"page.html.j2", "section.html.j2", "style.css"} == {path.name for path in templates & shipped}

@@ -194,7 +194,7 @@ class Report(TypedDict):
     verdict: Annotated[Verdict | None, about("Verdict against equal weight; null where it was not compared.")]
     stepm: Annotated[StepM | None, about("StepM of all strategies together; null where it cannot be made.")]
     overfitting: Annotated[
-        Overfitting | None, about("Overfitting of choosing the best by Sharpe ratio; null where it cannot be told.")
+        Overfitting | None, about("Of choosing the best by Sharpe ratio; null where it cannot be told.")
     ]
     optimum: NotRequired[sections.Optimum]
     attribution: NotRequired[
@@ -263,10 +263,10 @@ class SeedGroup(TypedDict):
     runs: Annotated[list[str], about("Its runs.")]
     seeds: Annotated[list[str], about("Their seeds.")]
     interquartile_mean: Annotated[
-        dict[ComparedMetric, SeedEstimate], about("By metric, over the seeds; a metric that a run lacks is left out.")
+        dict[ComparedMetric, SeedEstimate], about("By metric, over the seeds; those that a run lacks are left out.")
     ]
     probability_of_improvement: Annotated[
-        dict[str, SeedEstimate], about("That a seed's Sharpe ratio is above that of equal weight, or of another group.")
+        dict[str, SeedEstimate], about("Of the Sharpe ratio, over equal weight or another group.")
     ]
 
 
@@ -276,9 +276,7 @@ class Comparison(TypedDict):
     runs: Annotated[dict[str, ComparedRun], about("By run.")]
     seeds: Annotated[dict[str, SeedGroup], about("By group of runs that differ by the seed alone.")]
     choice: Choice
-    differences: Annotated[
-        dict[str, dict[str, str]], about("By key of the configuration that differs, by run: its value, as JSON.")
-    ]
+    differences: Annotated[dict[str, dict[str, str]], about("By key of the configuration, by run: its value, as JSON.")]
     window: Window
     panel: Annotated[str, about("SHA-256 of the prices.")]
 

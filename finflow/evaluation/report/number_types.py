@@ -57,9 +57,7 @@ class Metrics(TypedDict):
     annual_return: Return
     annual_volatility: Volatility
     sharpe: Sharpe
-    sortino: Annotated[
-        Number, about("As the Sharpe ratio, over the root mean square of the days that fell short of cash.")
-    ]
+    sortino: Annotated[Number, about("As the Sharpe ratio, over the root mean square of the days below cash.")]
     calmar: Annotated[Number, about("Return a year over the depth of the maximum drawdown.")]
     max_drawdown: Drawdown
     cvar: Annotated[Number, about("Mean of the worst cvar_alpha share of daily returns.")]
@@ -85,7 +83,7 @@ class Strategy(Metrics):
 
     psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
     minimum_track_record: Annotated[
-        Number, about("Days needed to be 95 % confident of that; null where no length would do.")
+        Number, about("Days needed to be 95 % confident of that; null where none would do.")
     ]
     intervals: Annotated[dict[Metric, Interval], about("By metric, low and high end of its bootstrap interval.")]
 
@@ -93,9 +91,7 @@ class Strategy(Metrics):
 class Difference(TypedDict):
     """Sharpe ratio of the judged strategy less that of equal weight, paired."""
 
-    finding: Annotated[
-        Literal["ahead", "behind", "not shown", "not compared"], about("By the interval; the verdict asks for more.")
-    ]
+    finding: Annotated[Literal["ahead", "behind", "not shown", "not compared"], about("By the interval alone.")]
     sharpe_difference: Annotated[Number, about("The difference, a year.")]
     interval: Annotated[Interval, about("Of the difference, at bootstrap.confidence.")]
     share_ahead: Annotated[Number, about("Share of the resamples in which it is ahead.")]
@@ -159,12 +155,8 @@ class Verdict(TypedDict):
         Number, about("Deflated Sharpe ratio: PSR against the best ratio that luck would show in the tries.")
     ]
     expected_maximum: Annotated[Number, about("That best ratio, a year.")]
-    minimum_track_record: Annotated[
-        Number, about("Days needed to be 95 % confident that the active Sharpe ratio is above zero.")
-    ]
-    sharpe_difference_interval: Annotated[
-        Interval, about("Of the paired difference of Sharpe ratios, at the verdict's own level.")
-    ]
+    minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
+    sharpe_difference_interval: Annotated[Interval, about("Of the paired difference, at the verdict's level.")]
     spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
 

@@ -52,9 +52,7 @@ class Earned(TypedDict):
     total: Annotated[Number, about("Total net return over the window.")]
     assets: Annotated[Numbers, about("By asset.")]
     risky: Annotated[Number, about("Sum over the assets.")]
-    experts: Annotated[
-        Numbers | None, about("By expert whose aims are held; `none` is what no expert named. Null without an agent.")
-    ]
+    experts: Annotated[Numbers | None, about("By expert; `none` is what no expert named. Null without an agent.")]
     cash: Annotated[Number, about("Interest on cash.")]
     costs: Annotated[Number, about("Costs, negative.")]
 
@@ -80,13 +78,11 @@ class FeaturePart(TypedDict):
 class IntegratedGradients(TypedDict):
     """A trade divided among the features."""
 
-    baseline: Annotated[Number, about("The trade, in the same direction, with every feature at its training mean.")]
+    baseline: Annotated[Number, about("The trade with every feature at its training mean.")]
     completeness_error: Annotated[Number, about("Sum of the parts less (traded - baseline).")]
     steps: Annotated[int, about("Of the quadrature.")]
     features: Annotated[dict[str, FeaturePart], about("By feature.")]
-    by_trade: Annotated[
-        dict[str, Numbers], about("By asset, for the largest trades: feature -> part in that asset's target.")
-    ]
+    by_trade: Annotated[dict[str, Numbers], about("By asset, for the largest trades: feature -> part in its target.")]
 
 
 class Change(TypedDict):
@@ -113,9 +109,7 @@ class Decision(TypedDict):
     earned: Annotated[Numbers, about("By asset, cash and costs, its contribution to that return.")]
     weights: Annotated[dict[str, DecisionWeights], about("By asset, and cash.")]
     integrated_gradients: Annotated[IntegratedGradients, about("The trade divided among the features.")]
-    what_if: Annotated[
-        dict[str, Change], about("By feature (or ASSET:FEATURE): the decision with it alone at another value.")
-    ]
+    what_if: Annotated[dict[str, Change], about("By feature (or ASSET:FEATURE), at another value.")]
 
 
 class TaxSettings(TypedDict):
@@ -160,9 +154,7 @@ class Condition(TypedDict):
 class BreakEven(TypedDict, total=False):
     """Costs at which the judged strategy breaks even with equal weight."""
 
-    return_bps: Annotated[
-        Number, about("Cost of every trade, in basis points, at which its mean return is that of equal weight.")
-    ]
+    return_bps: Annotated[Number, about("Cost a trade, in basis points, at which mean returns are equal.")]
     return_beyond_bps: Annotated[Number, about("Highest cost tried, where it was ahead there too.")]
     sharpe_bps: Annotated[Number, about("The same by Sharpe ratio.")]
     sharpe_beyond_bps: Annotated[Number, about("The same by Sharpe ratio.")]
