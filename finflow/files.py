@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from finflow.errors import OutputError
+from finflow.errors import FinflowError, OutputError
 
 LOCK = ".lock"
 PROBE = 1 << 20  # bytes: a run of any size writes more
@@ -108,6 +108,43 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
     finally:
         if not keep:
             remove_empty(made)
+
+
+def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a file") -> bytes:
+    """Read a file that a user names.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        Its name in messages, such as the key of the configuration that holds the path.
+    error
+        Class of the error that is raised.
+    wanted
+        Kind of file that a message asks for where the path is a folder.
+
+    Raises
+    ------
+    FinflowError
+        Of the class `error`: one line if the file does not exist or cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise error(f"{name} {path} does not exist") from None
+    except IsADirectoryError:
+        raise error(f"{name} {path} is a folder; name {wanted}") from None
+    except OSError as failure:
+        raise error(f"{name} {path} cannot be read: {failure.strerror or failure}") from None
+
+
+def read_text_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a text file") -> str:
+    """Read a file that a user names as UTF-8 text; parameters and errors as of `read_input`."""
+    try:
+        return read_input(path, name, error, wanted).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise error(f"{name} {path} is not UTF-8 text") from None
 
 
 def missing_folders(folder: Path) -> list[Path]:

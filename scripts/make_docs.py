@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configurati
 HEAD = """\
 # Configuration
 
-<!-- Made by scripts/make_docs.py from finflow/config/schema.py: change it there. -->
+<!-- Made by scripts/make_docs.py from the sections in finflow/config: change it there. -->
 
 Every key of finflow. A value is taken from the first of these that names the key:
 

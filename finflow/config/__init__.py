@@ -1,49 +1,44 @@
 """Configuration: one typed schema, how it is read, and how it is identified."""
 
+from finflow.config.agent_section import AnchorConfig, AveragingConfig, BCellConfig
+from finflow.config.environment_section import CostsConfig, EnvConfig, ObjectivesConfig, WorldsConfig
+from finflow.config.evaluation_section import (
+    OBJECTIVES,
+    EvaluationConfig,
+    ProtocolConfig,
+    SearchedConfig,
+    TaxConfig,
+    TuneConfig,
+    period_of,
+)
 from finflow.config.loading import (
     ENVIRONMENT_PREFIX,
     SEARCHABLE,
     SPACE,
     changed_config,
     config_hash,
-    describe_schema,
     dump_config,
     dump_run,
-    holds_whole_numbers,
     leaves,
     load_config,
 )
-from finflow.config.schema import (
-    AnchorConfig,
-    AveragingConfig,
-    BCellConfig,
-    Config,
-    CostsConfig,
+from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
+from finflow.config.schema import Config, OutputConfig, describe_schema, holds_whole_numbers
+from finflow.config.training_section import (
     EntropyScheduleConfig,
-    EnvConfig,
-    EvaluationConfig,
-    FeaturesConfig,
     GuardConfig,
-    MarketConfig,
-    ObjectivesConfig,
     OfflineConfig,
-    OutputConfig,
-    ProtocolConfig,
     RewardNormalizationConfig,
     RollbackConfig,
-    SearchedConfig,
     StabilityConfig,
-    SyntheticConfig,
     TargetEntropyScheduleConfig,
-    TaxConfig,
     TrainConfig,
-    TuneConfig,
-    WorldsConfig,
-    period_of,
 )
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
+    "LENSES",
+    "OBJECTIVES",
     "SEARCHABLE",
     "SPACE",
     "AnchorConfig",

@@ -1,7 +1,7 @@
-"""YAML text in and out, with the scalars of YAML 1.2 and mistakes placed by line.
+"""YAML in and out, with the scalars of YAML 1.2 and the line of every mistake.
 
 PyYAML follows YAML 1.1, where `1e-4` is a string, `ON` a boolean, `0700` an octal number and a key given twice is
-silently the last one. Configurations are read without those surprises.
+silently the last one. The classes here change that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from finflow.errors import ConfigError
+from finflow.files import read_text_input
 
 _REPLACED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _SCALARS = (
@@ -28,7 +29,7 @@ _SCALARS = (
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars; keys given twice are mistakes; impossible dates stay text."""
+    """Loader of YAML 1.2 scalars; keys given twice are mistakes; impossible dates stay text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -53,7 +54,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `_Loader` would otherwise read as another type."""
+    """Dumper that quotes text which `_Loader` would otherwise read as another type."""
 
 
 for _class in (_Loader, _Dumper):
@@ -78,16 +79,7 @@ def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
     lines
         Dotted key -> line of the file, counted from 1.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"configuration file {path} does not exist") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"configuration file {path} is not UTF-8 text") from None
-    except IsADirectoryError:
-        raise ConfigError(f"configuration file {path} is a folder; name the YAML file") from None
-    except OSError as error:
-        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror or error}") from None
+    text = read_text_input(path, "configuration file", ConfigError, "the YAML file")
     loader = None
     try:
         loader = _Loader(text)
@@ -113,7 +105,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def to_yaml(value: Any) -> str:
-    """Write plain values, tuples, dates and paths as YAML in ASCII, which alone survives PyYAML whole."""
+    """Write plain values, tuples, dates and paths as YAML in ASCII, which PyYAML reads back unchanged."""
     return yaml.dump(_plain(value), Dumper=_Dumper, sort_keys=False, width=120)
 
 

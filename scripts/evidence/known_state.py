@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config.schema import SyntheticConfig
+from finflow.config import SyntheticConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.synthetic.synthetic_market import law_of

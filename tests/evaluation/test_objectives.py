@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from finflow.config.schema import OBJECTIVES
+from finflow.config import OBJECTIVES
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.objective_values import aggregated, measured

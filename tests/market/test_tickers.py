@@ -40,7 +40,7 @@ def test_a_panel_has_the_assets_of_the_file_in_its_order(tmp_path: Path) -> None
         ("# nothing\n", "names no asset"),
         ("AAPL\n", r"at least two assets and .*tickers\.txt \(market\.tickers_file\) names AAPL only"),
         ("AAPL\nMSFT\nAAPL\n", "line 3: 'AAPL' is there already, on line 1"),
-        ('AAPL\n"MSFT"\n', "line 2: .* is no ticker"),
+        ('AAPL\n"MSFT"\n', "line 2: .* is not a ticker"),
         (b"AAPL\n\xff\xfe\n", "is not UTF-8 text"),
         ("AAPL\nMFST\n", "'MFST' is not in the embedded data.*'MSFT'"),
     ],

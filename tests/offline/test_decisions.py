@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.config.schema import LENSES
+from finflow.config import LENSES
 from finflow.env.coverage import smooth
 from finflow.errors import ConfigError
 from finflow.market.panel import MarketPanel

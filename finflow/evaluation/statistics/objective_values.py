@@ -23,7 +23,7 @@ def measured(
     Parameters
     ----------
     names
-        Of ``finflow.config.schema.OBJECTIVES``.
+        Of ``finflow.config.OBJECTIVES``.
     backtest
     alpha
         Share of the tail that ``cvar`` is the mean of.

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config.schema import LENSES
+from finflow.config import LENSES
 from finflow.errors import MarketError
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
+from finflow.files import read_input
 
 __all__ = ["KINDS", "Sheet", "plain_name", "read_sheet"]
 
@@ -82,15 +83,7 @@ def read_sheet(path: Path, kind: str, key: str = "market.path") -> Sheet:
     MarketError
         With one line that names the file, and line and column where there is one.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise MarketError(f"{key} {path} does not exist") from None
-    except IsADirectoryError:
-        raise MarketError(f"{key} {path} is a folder; name a file") from None
-    except OSError as error:
-        raise MarketError(f"{key} {path} cannot be read: {error.strerror or error}") from None
-    digest = hashlib.sha256(content).hexdigest()
+    digest = hashlib.sha256(read_input(path, key, MarketError)).hexdigest()
     return _read_csv(path, digest) if kind == "csv" else _read_parquet(path, digest)
 
 

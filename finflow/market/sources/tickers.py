@@ -1,4 +1,4 @@
-"""The assets that a configuration names, in itself or in a text file."""
+"""Names of assets from the configuration or from a text file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
+from finflow.files import read_text_input
 
 __all__ = ["named_assets", "read_tickers"]
 
 
 def named_assets(config: MarketConfig) -> tuple[str, ...] | None:
-    """The names of `market.tickers` or of `market.tickers_file`; None where neither is set.
+    """Return the names of `market.tickers` or of `market.tickers_file`; None where neither is set.
 
     Raises
     ------
     MarketError
-        If there is one alone, which is no portfolio, or if the file cannot be used.
+        If there is only one, or if the file cannot be used.
     """
     if config.tickers_file is None:
         names, key = config.tickers, "market.tickers"
@@ -29,30 +30,21 @@ def named_assets(config: MarketConfig) -> tuple[str, ...] | None:
 
 
 def read_tickers(path: Path) -> tuple[str, ...]:
-    """Read names apart by commas, blanks or lines; what follows # on a line is a comment.
+    """Read names separated by commas, blanks or lines; text after # on a line is a comment.
 
     Raises
     ------
     MarketError
         With one line that names the file, and the line where there is one.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise MarketError(f"market.tickers_file {path} does not exist") from None
-    except IsADirectoryError:
-        raise MarketError(f"market.tickers_file {path} is a folder; name a text file") from None
-    except UnicodeDecodeError:
-        raise MarketError(f"market.tickers_file {path} is not UTF-8 text") from None
-    except OSError as error:
-        raise MarketError(f"market.tickers_file {path} cannot be read: {error.strerror or error}") from None
+    text = read_text_input(path, "market.tickers_file", MarketError)
     lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         for name in re.split(r"[,\s]+", line.partition("#")[0].strip()):
             if not name:
                 continue
             if not name.isprintable() or re.search(r"[\"';|]", name):
-                raise MarketError(f"{path}, line {number}: {name[:40]!r} is no ticker; write names without quotes")
+                raise MarketError(f"{path}, line {number}: {name[:40]!r} is not a ticker; write names without quotes")
             if name in lines:
                 raise MarketError(f"{path}, line {number}: {name!r} is there already, on line {lines[name]}")
             lines[name] = number

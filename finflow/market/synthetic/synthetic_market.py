@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.config.schema import SyntheticConfig
+from finflow.config import SyntheticConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.price_files import PriceTables

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finflow.config.schema import MarketConfig
+from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
-from finflow.config.schema import LENSES
+from finflow.config import LENSES
 from finflow.errors import CheckpointError
 from finflow.tensor_file import VERSION
 

@@ -1,0 +1,143 @@
+"""Section `bcell`: networks, losses and optimisers of the agent."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from finflow.config.section_types import (
+    Flag,
+    Fraction,
+    Int,
+    NonNegativeInt,
+    NonNegativeNumber,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    PositiveShare,
+    Section,
+    Share,
+    key,
+)
+
+
+class AnchorConfig(Section):
+    """Regularisation of the online policy towards a reference."""
+
+    weight: NonNegativeNumber = key(1.0, "weight in the actor's loss at the first update; 0 is off")
+    final: NonNegativeNumber | None = key(
+        None, "weight after anchor.updates, linearly; held at anchor.weight when left out"
+    )
+    updates: PositiveInt = key(15_000, "online updates from anchor.weight to anchor.final")
+    to: Literal["pretrained", "behaviour", "equal-weight", "equal-sleeve"] = key(
+        "equal-weight",
+        "KL to the policy as pretrained, likelihood of the behaviour families' decisions, KL of the aim to equal "
+        "weight, or that of what the aim holds in assets, cash left free",
+    )
+
+
+class AveragingConfig(Section):
+    """Policy that is validated, kept and deployed: the last one, or an average over the end of training."""
+
+    kind: Literal["none", "ema", "swa"] = key(
+        "none", "exponential moving average, or plain mean, of the online policy's weights"
+    )
+    start: Number = key(0.5, "share of the online updates after which it begins", ge=0, lt=1)
+    decay: Fraction = key(0.999, "of the exponential moving average, per update")
+
+
+class BCellConfig(Section):
+    """Networks, losses and optimisers of IQL and the B-Cell."""
+
+    iql_expectile: Fraction = key(0.7, "expectile of IQL's value function")
+    iql_temperature: NonNegativeNumber = key(3.0, "beta in the advantage weight min(exp(beta * A), 100)")
+    iql_extraction: Literal["awr", "gradient"] = key(
+        "awr", "extraction of IQL's policy: weighted cloning, as published, or the critics' gradient"
+    )
+    iql_cloning: NonNegativeNumber = key(
+        1.0, "weight of plain cloning where IQL's policy follows the critics' gradient"
+    )
+    alpha_init: PositiveNumber = key(0.75, "entropy coefficient at the start")
+    alpha_mode: Literal["auto", "fixed", "annealed"] = key(
+        "auto", "auto tunes it to target_entropy, annealed follows train.entropy_schedule"
+    )
+    alpha_lr: PositiveShare = key(3e-4, "learning rate of the entropy coefficient")
+    target_entropy: Fraction = key(0.2, "target entropy of the policy, as exp((H - H_max) / (K - 1))")
+    entropy_backup: Literal["none", "relative"] = key(
+        "none", "entropy in the critics' targets: none, or the excess over the target entropy"
+    )
+    risk_measure: Literal["neutral", "cvar", "wang"] = key(
+        "neutral",
+        "objective of the policy and criterion of the best checkpoint: the mean of the return's distribution, the "
+        "mean of its worst share, or its mean under Wang's transform",
+    )
+    risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
+    risk_strength: Number = key(0.75, "of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3)
+    cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty")
+    cql_mode: Literal["fixed", "lagrange"] = key(
+        "fixed", "lagrange tunes the weight, from cql_alpha on, so that the penalty equals cql_gap"
+    )
+    cql_gap: Number = key(
+        0.0,
+        "largest excess of a critic's soft maximum over portfolios above its value of the data's before the tuned "
+        "weight grows, in scaled rewards; 0 for a critic that values all proposed portfolios alike",
+    )
+    cql_samples: PositiveInt = key(10, "proposals of each kind in the conservative penalty")
+    calibration: Literal["fitted", "returns", "none"] = key(
+        "fitted",
+        "lower bound on the values of the policy's own proposals in the penalty (Cal-QL): the behaviour's fitted "
+        "value, the raw returns-to-go of the data, or none, which is plain CQL",
+    )
+    expert_cloning: NonNegativeNumber = key(
+        1.0, "weight of each expert's divergence from the mean portfolio of its family's rules, in both phases"
+    )
+    gate_balance: NonNegativeNumber = key(
+        0.3, "online weight of the divergence of equal use of the experts from the gate's mean over a batch; 0 is off"
+    )
+    one_head: Flag = key(
+        False, "one portfolio head over all features in place of five experts and their gate, for comparison"
+    )
+    least_pull: Share = key(
+        0.0, "smallest share of the way to its aim that the policy is trained with online; 0 is off"
+    )
+    actor_lr: PositiveShare = key(3e-4, "learning rate of the policy")
+    critic_lr: PositiveShare = key(3e-4, "learning rate of critics and value function")
+    critic_schedule: Literal["constant", "cosine"] = key(
+        "constant", "schedule of that rate offline: constant, as published, or a cosine like the actor's"
+    )
+    online_schedule: Literal["constant", "cosine"] = key(
+        "constant", "online schedule of the learning rates: constant, as published, or a cosine to the end of phase"
+    )
+    gamma: Fraction = key(0.99, "discount per decision")
+    tau: PositiveShare = key(0.005, "share of the critic that moves into its target per update")
+    n_critics: Int = key(2, "critics in the ensemble", ge=1, le=20)
+    n_quantiles: PositiveInt = key(32, "quantiles of each critic's return distribution; 1 is a scalar critic")
+    dropped_quantiles: NonNegativeInt = key(2, "top quantiles of each critic left out of online targets")
+    hidden_dim: Int = key(256, "width of the hidden layers", ge=8, le=8192)
+    memory_capacity: PositiveInt = key(50_000, "online transitions kept for replay")
+    dropout: Number = key(0.0, "dropout in the hidden layers of policy and critics", ge=0, lt=1)
+    gradient_norm: PositiveNumber = key(10.0, "largest norm of a gradient; larger ones are clipped")
+    actor_weight_decay: Number = key(
+        0.0, "decoupled weight decay of the policy, per update and unit of learning rate", ge=0, le=100
+    )
+    critic_weight_decay: Number = key(0.0, "the same for the critics and the value networks", ge=0, le=100)
+    trade_rate_floor: Share = key(0.0, "smallest share of the way to its aim that the policy trades in a decision")
+    trade_rate_ceiling: PositiveShare = key(1.0, "largest such share")
+    anchor: AnchorConfig = key(AnchorConfig(), "regularisation of the online policy")
+    averaging: AveragingConfig = key(AveragingConfig(), "average of the online policy")
+    mixed_precision: Flag = key(False, "matrix products of an update in bfloat16; decisions and losses stay in float32")
+    gradient_checkpointing: Flag = key(False, "recompute hidden layers in the backward pass instead of keeping them")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.n_quantiles > 1:
+            self.require_below("bcell", "dropped_quantiles", "n_quantiles")
+        self.require_below("bcell", "trade_rate_floor", "trade_rate_ceiling")
+        if self.risk_measure != "neutral" and self.n_quantiles == 1:
+            raise ValueError(
+                f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"
+            )
+        if self.cql_mode == "lagrange" and self.cql_alpha == 0.0:
+            raise ValueError("bcell.cql_mode = lagrange starts from bcell.cql_alpha, which must be above 0")
+        return self

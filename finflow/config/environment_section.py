@@ -1,0 +1,94 @@
+"""Sections `env`, `objectives` and `worlds`: the decision process, the reward and randomised worlds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from finflow.config.section_types import (
+    Fraction,
+    Int,
+    NonNegativeNumber,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    PositiveShare,
+    Section,
+    key,
+)
+
+
+class CostsConfig(Section):
+    """Costs beside the flat commission and slippage; zero by default."""
+
+    minimum: NonNegativeNumber = key(0.0, "least commission of each asset traded in a decision, in money")
+    slippage_linear_bps: Number = key(
+        0.0, "slippage in proportion to participation, basis points when a trade equals a day's volume", ge=0, le=10_000
+    )
+    slippage_sqrt_bps: Number = key(0.0, "the same, growing with the square root of participation", ge=0, le=10_000)
+    slippage_exponential_bps: Number = key(0.0, "the same, growing exponentially with participation", ge=0, le=10_000)
+    slippage_steepness: Number = key(
+        5.0, "k of the exponential, (exp(k * participation) - 1) / (exp(k) - 1)", gt=0, le=20
+    )
+    impact: Number = key(
+        0.0, "square-root market impact, in daily volatilities when a trade equals a day's volume", ge=0, le=10
+    )
+    window: Int = key(21, "bars over which volume and volatility are measured for costs", ge=2)
+
+
+class EnvConfig(Section):
+    """Information set of a decision, its fill, and the costs and limits of trading."""
+
+    execution_lag: Int = key(1, "bars between the newest bar known and the fill", ge=0, le=2)
+    fill: Literal["close", "open"] = key("close", "price at which orders fill")
+    episode_length: Int = key(252, "decisions in an episode of one portfolio", ge=2)
+    initial_capital: PositiveNumber = key(1_000_000.0, "starting wealth, in the currency of the prices")
+    commission_bps: Number = key(10.0, "commission, basis points of the traded value", ge=0, le=1000)
+    slippage_bps: Number = key(5.0, "slippage, basis points of the traded value", ge=0, le=1000)
+    max_weight: PositiveShare = key(1.0, "largest weight of a risky asset")
+    max_turnover: PositiveShare = key(1.0, "largest half-sum of absolute trades in a decision; 1 is no limit")
+    no_trade_band: Number = key(
+        0.0, "a decision is traded only if its largest change of a weight exceeds this", ge=0, lt=1
+    )
+    costs: CostsConfig = key(CostsConfig(), "minimum commission, slippage by size, impact")
+
+
+class ObjectivesConfig(Section):
+    """Weights and settings of the terms of the reward."""
+
+    sharpe_beta: NonNegativeNumber = key(1.0, "weight of the differential Sharpe ratio")
+    sharpe_eta: Fraction = key(1 / 252, "adaptation rate of its moments, per decision")
+    lambda_turn: NonNegativeNumber = key(0.1, "weight of the turnover penalty")
+    lambda_cvar: NonNegativeNumber = key(5.0, "weight of the penalty on losses beyond cvar_target")
+    cvar_alpha: Fraction = key(0.05, "tail share of the conditional value at risk")
+    cvar_target: Number = key(-0.02, "daily return below which the CVaR penalty sets in", gt=-1, le=0)
+    lambda_dd: NonNegativeNumber = key(0.0, "weight of the penalty on increases in drawdown")
+
+
+class WorldsConfig(Section):
+    """Randomised training markets beside the historical one; each is off by default (docs/reference/worlds.md)."""
+
+    assets: Annotated[Int, Field(ge=2)] | Literal["half"] | None = key(
+        None, "assets of an episode, drawn anew for each; the others count as not listed; null: all of them"
+    )
+    bootstraps: Int = key(0, "resampled histories beside the real one, from the training window's bars", ge=0, le=64)
+    block_length: PositiveInt = key(63, "mean block of a resampled history, in bars")
+    cost_low: Number = key(1.0, "smallest multiple of all costs in an episode", ge=0, le=10)
+    cost_high: Number = key(1.0, "largest multiple; drawn log-uniformly between the two, and not observed", ge=0, le=10)
+    phases: Literal["both", "offline", "online"] = key(
+        "both", "phases with resampled histories and other costs; assets are drawn in both"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.cost_high < self.cost_low:
+            raise ValueError(f"worlds.cost_high = {self.cost_high} must not be below worlds.cost_low = {self.cost_low}")
+        if self.cost_low == 0.0 < self.cost_high:
+            raise ValueError("worlds.cost_low = 0.0: a log-uniform draw begins above zero, unless both ends are zero")
+        if self.assets is not None and self.phases != "both":
+            raise ValueError(
+                f"worlds.phases = {self.phases} leaves worlds.assets to one phase, but an online batch holds "
+                "transitions of both: set worlds.phases to both"
+            )
+        return self

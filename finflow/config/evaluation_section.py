@@ -1,0 +1,192 @@
+"""Sections `evaluation` and `tune`: the judgement of results, and the search for better values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from finflow.config.section_types import (
+    Flag,
+    Fraction,
+    Int,
+    Names,
+    NonNegativeInt,
+    NonNegativeNumber,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Section,
+    first_repeated,
+    key,
+)
+
+
+def period_of(text: str) -> tuple[str, dt.date, dt.date]:
+    """Return name, first and last day of a period written NAME:FIRST-DAY:LAST-DAY.
+
+    Raises
+    ------
+    ValueError
+        With the period and the mistake in it.
+    """
+    parts = text.rsplit(":", 2)
+    try:
+        name, first, last = parts[0].strip(), dt.date.fromisoformat(parts[1]), dt.date.fromisoformat(parts[2])
+    except (IndexError, ValueError):
+        name = ""
+    if not name:
+        raise ValueError(
+            f"evaluation.periods names {text!r}: NAME:FIRST-DAY:LAST-DAY is needed, as in crash:1987-10-01:1987-12-31"
+        )
+    if first >= last:
+        raise ValueError(f"evaluation.periods names {text!r}, whose first day is not before its last")
+    return name, first, last
+
+
+class TaxConfig(Section):
+    """Tax on capital gains and interest, computed beside every backtest; no strategy takes it into account."""
+
+    enabled: Flag = key(False, "compute results after tax")
+    short_rate: Number = key(0.37, "rate on gains of lots held for tax.days or less, and on interest", ge=0, lt=1)
+    long_rate: Number = key(0.20, "rate on gains of lots held for longer", ge=0, lt=1)
+    days: NonNegativeInt = key(365, "calendar days a lot must be held for more than, to be long-term")
+    method: Literal["fifo", "hifo"] = key("fifo", "lots that a sale takes: the oldest first, or those that cost most")
+
+
+class ProtocolConfig(Section):
+    """Folds of an evaluation that retrains for each of them (`--protocol walk-forward` or `cpcv`).
+
+    All within training and validation windows; the test window is not read.
+    """
+
+    folds: Int = key(5, "walk-forward: consecutive evaluated windows", ge=2)
+    first_share: Fraction = key(0.5, "walk-forward: share of the bars that the first fold may learn from")
+    groups: Int = key(6, "cpcv: groups that the bars are cut into", ge=3)
+    test_groups: Int = key(2, "cpcv: groups that each fold is evaluated on", ge=2)
+    purge: NonNegativeInt | None = key(
+        None, "bars beside an evaluated window not learned from; left out: as many as the longest feature"
+    )
+    embargo: NonNegativeInt = key(21, "cpcv: bars after an evaluated window that are held out as well")
+    validation_share: Fraction = key(0.2, "share of a fold's bars, the last of them, for the choice of its checkpoint")
+    seeds: PositiveInt = key(1, "trainings of each fold, with the seeds from train.seed on")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        reason = ": something has to be left to learn from"
+        self.require_below("evaluation.protocol", "test_groups", "groups", reason)
+        return self
+
+
+class EvaluationConfig(Section):
+    """Statistics of the evaluation, and refits of the classical strategies."""
+
+    bootstrap_samples: Int = key(2000, "resamples behind each interval", ge=100)
+    confidence: Fraction = key(0.95, "coverage of the intervals")
+    block_length: PositiveInt = key(21, "mean block of the stationary bootstrap, in bars")
+    rebalance_every: PositiveInt = key(21, "decisions between refits of a rolling strategy")
+    lookback: Int = key(252, "bars that a rolling strategy is fitted on", ge=20)
+    sweeps: Flag = key(
+        True, "run again at other costs, lags and capital, and over the stress periods; a backtest always does"
+    )
+    periods: Names = key((), "stress periods of your own beside the four, each NAME:FIRST-DAY:LAST-DAY")
+    top: PositiveInt = key(5, "K of the ranking view, in assets")
+    tax: TaxConfig = key(TaxConfig(), "tax on capital gains and interest")
+    protocol: ProtocolConfig = key(ProtocolConfig(), "evaluations that train for every fold")
+    configurations_tried: PositiveInt = key(
+        1, "configurations tried on this panel, from which the evaluated one was chosen, itself included"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        twice = first_repeated([period_of(text)[0] for text in self.periods])
+        if twice is not None:
+            raise ValueError(f"evaluation.periods names {twice} more than once")
+        return self
+
+
+OBJECTIVES = ("sharpe", "sortino", "calmar", "cvar", "dsr")
+"""Objectives of a study, all maximised; cvar is a return."""
+
+Choice = bool | int | float | str
+
+
+class SearchedConfig(Section):
+    """Values of one key that a study tries: a range, or a few choices."""
+
+    low: Number | None = key(None, "smallest value")
+    high: Number | None = key(None, "largest value")
+    log: Flag = key(False, "sample uniformly in the logarithm")
+    step: PositiveNumber | None = key(None, "distance between values, counted from low")
+    choices: tuple[Choice, ...] | None = key(None, "the values, instead of a range")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.step is not None or self.log:
+                raise ValueError("choices stand alone, without low, high, log and step")
+            if not self.choices or len(set(map(repr, self.choices))) < len(self.choices):
+                raise ValueError("choices need one value at least, and none of them twice")
+        elif self.low is None or self.high is None:
+            raise ValueError("low and high are needed, or choices")
+        elif self.low > self.high:
+            raise ValueError(f"low = {self.low:g} is above high = {self.high:g}")
+        elif self.log and (self.low <= 0 or self.step is not None):
+            raise ValueError("log needs low above 0, and no step")
+        return self
+
+
+class TuneConfig(Section):
+    """A search for better values of keys (`--mode tune`); affects no result of a training itself.
+
+    All within training and validation windows; the test window is not read.
+    """
+
+    n_trials: PositiveInt = key(100, "configurations tried, those that fail among them")
+    objective: Names = key(
+        ("sharpe",),
+        "objective: sharpe, sortino, calmar, cvar or dsr, net of costs, on the evaluated windows; several are "
+        "optimised at once (Pareto front)",
+    )
+    folds: PositiveInt = key(
+        2,
+        "evaluated windows of a trial, by the walk-forward protocol of evaluation.protocol; 1 is the validation window",
+    )
+    seeds: PositiveInt = key(2, "trainings of each fold, with the seeds from train.seed on")
+    aggregate: Literal["cautious", "median", "mean"] = key(
+        "cautious", "aggregate of a trial's trainings; cautious is the mean less tune.deviations deviations"
+    )
+    deviations: NonNegativeNumber = key(0.5, "deviations between trainings that cautious subtracts from the mean")
+    sampler: Literal["tpe", "random"] = key("tpe", "sampler of configurations")
+    pruner: Literal["median", "hyperband", "none"] = key("median", "pruner of trials at their validation points")
+    startup_trials: PositiveInt = key(10, "random trials before tpe")
+    pruned_after: PositiveInt = key(5, "complete trials before median prunes any; Optuna's default")
+    seed: Int = key(0, "seed of the sampler", ge=0, lt=2**31)
+    name: str | None = key(None, "name of the study in its storage; that of its folder when left out")
+    storage: str | None = key(
+        None,
+        "storage of trials: a URL such as postgresql://host/database, or journal:PATH for a shared folder; left out: "
+        "SQLite in the study's folder",
+    )
+    heartbeat: PositiveInt = key(
+        30, "seconds between heartbeats of a trial; it is lost after four times that without any"
+    )
+    retries: NonNegativeInt = key(3, "times that a trial is run again after its worker was lost")
+    space: dict[str, SearchedConfig] | None = key(
+        None, "keys that are searched, each with low and high (log, step) or choices; left out: those in docs/guide/tuning.md"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.objective:
+            if name not in OBJECTIVES:
+                near = difflib.get_close_matches(name, OBJECTIVES, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"tune.objective names {name!r}, which is not one of {', '.join(OBJECTIVES)}{hint}")
+        if not self.objective or len(set(self.objective)) < len(self.objective):
+            raise ValueError("tune.objective needs one objective at least, and none of them twice")
+        if self.space is not None and not self.space:
+            raise ValueError("tune.space = {}: there is nothing to search; leave it out for the usual keys")
+        return self

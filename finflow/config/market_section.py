@@ -1,0 +1,160 @@
+"""Sections `market` and `features`: prices, their split by date, and features of a user."""
+
+from __future__ import annotations
+
+import datetime as dt
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from finflow.config.section_types import (
+    Date,
+    FilePath,
+    Flag,
+    Fraction,
+    Int,
+    Names,
+    NonNegativeInt,
+    Number,
+    Rate,
+    RateFile,
+    Section,
+    first_repeated,
+    key,
+)
+
+LENSES = ("volatility", "correlation", "momentum", "defensive", "growth")
+"""Names of the five experts, each of which reads the features of its lens."""
+
+
+_COMMON_PARAMETERS = ("drift", "volatility", "correlation")
+#: Parameters that a kind of synthetic market has beyond those.
+_PARAMETERS_OF_KIND = {
+    "lognormal": ("edge",),
+    "constant-drift": ("edge",),
+    "mean-reverting": ("persistence",),
+    "regime": ("edge", "persistence", "volatility_ratio", "defensive_ratio"),
+    "exchangeable": (),
+}
+
+
+class SyntheticConfig(Section):
+    """A synthetic market whose best portfolio is known; rates are per bar."""
+
+    kind: Literal["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"] = key(
+        "lognormal", "price process; exchangeable assets differ in nothing that can be learned"
+    )
+    assets: Int = key(2, "number of assets", ge=2, le=4)
+    bars: Int = key(20_000, "business days, the last of them 2022-12-30", ge=400, le=40_000)
+    seed: NonNegativeInt = key(0, "seed of the prices; each seed is another sample of the process")
+    drift: Number | None = key(
+        None, "expected return of the best asset; the kind's own when left out", ge=-0.05, le=0.05
+    )
+    edge: Number | None = key(None, "expected return of the best asset less the worst's; likewise", ge=0, le=0.05)
+    volatility: Number | None = key(None, "standard deviation of an asset's log return; likewise", gt=0, le=0.5)
+    correlation: Number | None = key(
+        None, "correlation of log returns (mean-reverting: of first and last asset)", ge=0, lt=1
+    )
+    persistence: Fraction | None = key(None, "autocorrelation of the spread, or chance that a regime stays; likewise")
+    volatility_ratio: Number | None = key(
+        None, "volatility of the second regime over that of the first; likewise", gt=0, le=10
+    )
+    defensive_ratio: Number | None = key(
+        None,
+        "volatility of the last asset, which leads in the second regime, over that of the first; likewise",
+        gt=0,
+        le=10,
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        known = (*_COMMON_PARAMETERS, *_PARAMETERS_OF_KIND[self.kind])
+        for name in sorted({name for names in _PARAMETERS_OF_KIND.values() for name in names}):
+            if name not in known and getattr(self, name) is not None:
+                raise ValueError(
+                    f"market.synthetic.{name} = {getattr(self, name)} means nothing where "
+                    f"market.synthetic.kind = {self.kind}, which has {', '.join(known)}"
+                )
+        return self
+
+
+class MarketConfig(Section):
+    """Source of prices and their split by date."""
+
+    source: Literal["embedded", "yfinance", "csv", "parquet", "synthetic"] = key(
+        "embedded", "where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022"
+    )
+    synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
+    path: FilePath | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
+    tickers: Names | None = key(None, "assets to use; all of the source when left out")
+    tickers_file: FilePath | None = key(
+        None, "text file that names them instead, separated by commas or lines; # begins a comment"
+    )
+    benchmark: str | None = key(None, "column or ticker used as the index, never held")
+    start: Date | None = key(None, "first date used; the source's first when left out")
+    train_end: Date = key(dt.date(2011, 12, 31), "last date of the training window")
+    validation_end: Date = key(dt.date(2015, 12, 31), "last date of the validation window")
+    test_end: Date | None = key(None, "last date of the test window; the last bar when left out")
+    cash_rate: Rate | RateFile = key(
+        0.0, "annual rate that cash earns, or a CSV or Parquet file of dates and rates; ratios are in excess"
+    )
+    auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
+    cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
+    use_cache: Flag = key(True, "read prices from the store when it has them")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        ends = [("start", self.start), ("train_end", self.train_end), ("validation_end", self.validation_end)]
+        given = [(name, date) for name, date in [*ends, ("test_end", self.test_end)] if date is not None]
+        for (before, earlier), (name, date) in pairwise(given):
+            if date <= earlier:
+                raise ValueError(f"market.{name} = {date} must come after market.{before} = {earlier}")
+        if self.source in ("csv", "parquet") and self.path is None:
+            raise ValueError(f"market.path = null: market.source = {self.source} needs the path of the prices")
+        if self.tickers is not None and self.tickers_file is not None:
+            raise ValueError("market.tickers and market.tickers_file are both set: set one of the two to null")
+        if self.source == "yfinance" and self.tickers is None and self.tickers_file is None:
+            raise ValueError("market.tickers = null: market.source = yfinance needs at least one ticker")
+        for name in ("tickers", "tickers_file", "benchmark"):
+            if self.source == "synthetic" and getattr(self, name) is not None:
+                raise ValueError(
+                    f"market.{name} is set, but the assets of a synthetic market are set by market.synthetic.assets"
+                )
+        if self.tickers is not None:
+            if not self.tickers:
+                raise ValueError("market.tickers = []: at least one asset is needed")
+            if (twice := first_repeated(self.tickers)) is not None:
+                raise ValueError(f"market.tickers names {twice} more than once")
+            if any(not name.strip() for name in self.tickers):
+                raise ValueError("market.tickers holds an empty name")
+        return self
+
+
+class FeaturesConfig(Section):
+    """Features of a user beside those that finflow has."""
+
+    extra: Names = key(
+        (),
+        "features of your own, each package.module:function, for one expert with @lens after it: a function of the "
+        "panel that returns (bars, assets), or (bars,) for the market, and may use bars up to each row's own",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for path in self.extra:
+            place, _, lens = path.partition("@")
+            module, _, name = place.partition(":")
+            if not module or not name:
+                raise ValueError(f"features.extra names {path!r}: package.module:function is needed")
+            if "@" in path and lens not in LENSES:
+                raise ValueError(f"features.extra names {path!r}: the lens must be one of {', '.join(LENSES)}")
+        if len(set(self.names)) < len(self.extra):
+            raise ValueError("features.extra names two functions of one name; features are known by their names")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the functions, by which the features are known."""
+        return tuple(path.partition("@")[0].rpartition(":")[2] for path in self.extra)

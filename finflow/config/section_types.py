@@ -1,0 +1,95 @@
+"""Types of configuration values, with their checks, and the base class of sections."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+
+def _integral(value: Any) -> Any:
+    """Read 1e5 as a whole number; leave other values to the strict check."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _split_names(value: Any) -> Any:
+    """Read "AAPL MSFT" or "AAPL,MSFT" as a list of names."""
+    return tuple(part for part in re.split(r"[,\s]+", value) if part) if isinstance(value, str) else value
+
+
+def _refuse_timestamp(value: Any) -> Any:
+    """Refuse numbers, which pydantic would read as seconds since 1970."""
+    if isinstance(value, int | float):
+        raise ValueError("a date is needed")
+    return value
+
+
+def _as_list(value: Any) -> Any:
+    """Read one path as a list of one, whatever characters it has."""
+    return (value,) if isinstance(value, str | Path) else value
+
+
+def _refuse_null_byte(value: Any) -> Any:
+    """Refuse a character that no file system allows in a name."""
+    if "\0" in str(value):
+        raise ValueError("a path is needed")
+    return value
+
+
+def _refuse_number(value: Any) -> Any:
+    """Refuse a number in quotes, which would be read as the name of a file."""
+    try:
+        float(str(value))
+    except ValueError:
+        return _refuse_null_byte(value)
+    raise ValueError("a path is needed")
+
+
+Int = Annotated[int, Strict(), BeforeValidator(_integral)]
+PositiveInt = Annotated[Int, Field(ge=1)]
+NonNegativeInt = Annotated[Int, Field(ge=0)]
+Number = Annotated[float, Strict()]
+PositiveNumber = Annotated[Number, Field(gt=0)]
+NonNegativeNumber = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+PositiveShare = Annotated[Number, Field(gt=0, le=1)]
+Fraction = Annotated[Number, Field(gt=0, lt=1)]
+Rate = Annotated[Number, Field(gt=-1, le=1)]
+Flag = Annotated[bool, Strict()]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+Date = Annotated[dt.date, BeforeValidator(_refuse_timestamp)]
+FilePath = Annotated[Path, BeforeValidator(_refuse_null_byte)]
+FilePaths = Annotated[tuple[FilePath, ...], BeforeValidator(_as_list)]
+RateFile = Annotated[Path, BeforeValidator(_refuse_number)]
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, without unknown keys, NaN or infinities."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def require_below(self, section: str, lower: str, upper: str, reason: str = "") -> None:
+        """Refuse a value of the key `lower` that is not below that of the key `upper`.
+
+        Raises
+        ------
+        ValueError
+            With both keys and their values.
+        """
+        low, high = getattr(self, lower), getattr(self, upper)
+        if low >= high:
+            raise ValueError(f"{section}.{lower} = {low} must be below {section}.{upper} = {high}{reason}")
+
+
+def key(default: Any, description: str, **bounds: Any) -> Any:
+    """Define a key by its default, a description of it, and bounds (gt, ge, lt, le) beyond those of its type."""
+    return Field(default, description=description, **bounds)
+
+
+def first_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that appears a second time, or None."""
+    return next((name for position, name in enumerate(names) if name in names[:position]), None)

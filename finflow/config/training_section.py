@@ -1,0 +1,191 @@
+"""Sections `train`, `offline` and `guard`: the length, data and safety of learning."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from finflow.config.section_types import (
+    FilePaths,
+    Flag,
+    Fraction,
+    Int,
+    NonNegativeInt,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    PositiveShare,
+    Section,
+    Share,
+    key,
+)
+
+
+class EntropyScheduleConfig(Section):
+    """Annealing of the entropy coefficient where bcell.alpha_mode is annealed."""
+
+    kind: Literal["linear", "cosine", "exponential"] = key("linear", "shape of the schedule")
+    initial: PositiveNumber = key(0.01, "entropy coefficient at the first online update")
+    final: PositiveNumber = key(0.001, "entropy coefficient after the last step, and from then on")
+    steps: PositiveInt = key(100_000, "gradient updates from initial to final")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.final > self.initial:
+            raise ValueError(
+                f"train.entropy_schedule.final = {self.final} must not exceed "
+                f"train.entropy_schedule.initial = {self.initial}"
+            )
+        return self
+
+
+class TargetEntropyScheduleConfig(Section):
+    """Schedule of the target entropy where bcell.alpha_mode is auto, in the units of bcell.target_entropy."""
+
+    enabled: Flag = key(False, "move the target entropy; otherwise bcell.target_entropy stays")
+    kind: Literal["linear", "cosine", "exponential"] = key("linear", "shape of the schedule")
+    initial: Fraction = key(0.4, "target entropy at the first online update")
+    final: Fraction = key(0.1, "target entropy after the last step, and from then on")
+    steps: PositiveInt = key(15_000, "gradient updates from initial to final")
+
+
+class RewardNormalizationConfig(Section):
+    """Rewards standardised by their recent past, after the fixed scale; off by default, which keeps the units."""
+
+    enabled: Flag = key(False, "normalise rewards as they are sampled, in both phases")
+    window_size: Int = key(1000, "rewards in the moving mean and deviation", ge=2, le=1_000_000)
+    warmup: NonNegativeInt = key(100, "rewards seen before any is normalised")
+    clip: PositiveNumber = key(10.0, "largest magnitude of a normalised reward")
+    shift: Flag = key(True, "subtract the mean; otherwise rewards are scaled only and the objective is unchanged")
+
+
+class TrainConfig(Section):
+    """Length of training, batches, devices, checkpoints and validation."""
+
+    seed: Int = key(0, "seed of every random number of a run", ge=0, lt=2**32)
+    seeds: PositiveInt = key(1, "agents that are trained, with the seeds from train.seed on, and evaluated together")
+    device: Literal["auto", "cpu", "cuda", "mps"] = key("auto", "device to train on")
+    threads: Int = key(
+        1, "processor threads for learning; runs repeat bit for bit at one number of threads", ge=1, le=1024
+    )
+    n_envs: PositiveInt = key(16, "portfolios that step together online")
+    updates_per_vector_step: PositiveInt = key(1, "gradient updates after each vector step")
+    offline_episodes: PositiveInt = key(500, "behaviour episodes collected")
+    offline_training_epochs: NonNegativeInt = key(50, "passes of IQL over the offline dataset")
+    online_episodes: NonNegativeInt = key(1000, "episodes of online fine-tuning")
+    offline_batch_size: Int = key(512, "transitions in a batch of the offline phase", ge=2)
+    online_batch_size: Int = key(256, "transitions in a batch of the online phase", ge=2)
+    offline_share_start: Share = key(0.75, "share of offline data in the first online batch")
+    offline_share_end: Share = key(0.25, "share of offline data in the last online batch")
+    warmup_episodes: NonNegativeInt = key(16, "episodes of the pretrained policy before the first update")
+    critic_only_updates: NonNegativeInt = key(500, "online updates before the policy starts to move")
+    actor_ramp_updates: NonNegativeInt = key(
+        0, "further online updates over which the policy's learning rate rises to its full value"
+    )
+    checkpoint_interval: PositiveInt = key(100, "online episodes between checkpoints")
+    checkpoint_updates: PositiveInt = key(1200, "updates between checkpoints, if that comes first")
+    validation_updates: PositiveInt = key(1000, "updates between backtests on the validation window")
+    best_by: Literal["value", "sharpe"] = key(
+        "value", "criterion of the best checkpoint in validation, net of costs: mean reward or Sharpe ratio"
+    )
+    save_best: Flag = key(True, "keep the checkpoint that is best on the validation window")
+    save_latest: Flag = key(True, "keep the newest checkpoint, for --resume")
+    max_checkpoints: NonNegativeInt = key(5, "numbered checkpoints kept, newest first")
+    reward_reference: Literal["equal-weight", "none"] = key(
+        "equal-weight", "portfolio whose log return over the same bar, before costs, is subtracted from rewards"
+    )
+    generalisation: Flag = key(
+        True, "evaluate the policy in training worlds, training and validation windows at each validation"
+    )
+    profile: Flag = key(False, "write a torch profiler trace of a few updates of each phase into the run folder")
+    observation_noise: Share = key(
+        0.0, "deviation of noise on the features in batches to learn from, in units of their deviation"
+    )
+    entropy_schedule: EntropyScheduleConfig = key(EntropyScheduleConfig(), "annealing of the entropy coefficient")
+    target_entropy_schedule: TargetEntropyScheduleConfig = key(
+        TargetEntropyScheduleConfig(), "annealing of the target entropy"
+    )
+    reward_normalization: RewardNormalizationConfig = key(
+        RewardNormalizationConfig(), "rewards standardised by their recent past"
+    )
+
+
+class OfflineConfig(Section):
+    """Method and data of the offline phase."""
+
+    method: Literal["iql", "td3bc", "bc"] = key("iql", "implicit Q-learning, TD3+BC or behaviour cloning")
+    group_size: PositiveInt = key(
+        8, "transitions of one bar that share a batch, where there are enough; 1 mixes freely"
+    )
+    evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
+    td_lambda: Share = key(0.95, "lambda of the returns that the behaviour's value is fitted to")
+    decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
+
+
+class StabilityConfig(Section):
+    """Limits of the stability monitor; values are in scaled rewards."""
+
+    q_limit: PositiveNumber = key(100.0, "largest healthy magnitude of Q at gamma 0.99; scales with 1 / (1 - gamma)")
+    entropy_limit: Number = key(0.01, "smallest healthy H(w) / ln K and exp((H - H_max) / (K - 1))", ge=0, lt=1)
+    actor_loss_limit: PositiveNumber = key(50.0, "largest healthy actor loss")
+    critic_loss_limit: PositiveNumber = key(20.0, "largest healthy critic loss")
+    sharpe_limit: Number = key(-0.5, "smallest healthy validation Sharpe ratio")
+    gate_limit: PositiveShare = key(0.99, "mean weight of one expert above which the gate has collapsed")
+    turnover_ratio: Number = key(5.0, "largest healthy turnover, as a multiple of the last healthy policy's", gt=1)
+    growth_limit: Number = key(
+        3.0, "growth of a network's parameters since the last healthy snapshot, as a multiple", gt=1
+    )
+    reward_outlier: PositiveNumber = key(50.0, "robust deviations from the median at which a reward is an outlier")
+    reward_limit: PositiveNumber = key(1000.0, "magnitude of a reward above which it is not learned from")
+    deviations: PositiveNumber = key(10.0, "robust deviations from its recent values at which a signal is unusual")
+    window: Int = key(100, "updates that a signal is compared with", ge=20)
+    warmup: Int = key(30, "updates of a phase before a signal is compared with itself", ge=5)
+    hits: PositiveInt = key(5, "updates in a row beyond a limit before there is an alarm")
+    quiet: NonNegativeInt = key(30, "updates without alarms after a phase begins or is restored")
+    check_interval: PositiveInt = key(10, "updates between checks of the policy and the parameters")
+    probe_states: Int = key(64, "recorded states on which the policy is checked", ge=2)
+    skip_limit: PositiveInt = key(5, "updates skipped in a row before there is an alarm")
+
+
+#: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
+
+
+#: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
+_ROLLBACK_PRESETS = {"conservative": (50, 10, 0.05, 2.0, 0.7), "aggressive": (200, 3, 0.15, 5.0, 0.3)}
+
+
+class RollbackConfig(Section):
+    """Triggers and extent of a rollback to an earlier state; intervals are in gradient updates."""
+
+    preset: Literal["default", "conservative", "aggressive"] = key(
+        "default", "conservative or aggressive values of the five keys that follow, where they are not given"
+    )
+    save_interval: PositiveInt = key(100, "updates between snapshots in memory")
+    max_checkpoints: PositiveInt = key(5, "newest snapshots kept, beside the best one")
+    kl_threshold: PositiveNumber = key(0.1, "largest KL to the last healthy policy, nats per free dimension")
+    loss_spike: Number = key(3.0, "rise of a loss that triggers a rollback, in multiples of usual", gt=1)
+    reward_drop: Fraction = key(0.5, "share of the usual mean reward below which a rollback is triggered")
+    metric_window_size: Int = key(10, "recent checks that losses and rewards are compared with", ge=3)
+    probation: NonNegativeInt = key(100, "updates without an alarm after which a snapshot is healthy")
+    lr_factor: Fraction = key(0.5, "factor on the learning rates at each rollback")
+    recovery: PositiveInt = key(200, "updates without an alarm after which learning rates rise again by one step")
+    max_retries: NonNegativeInt = key(3, "rollbacks in a row, without a recovery, before a stop")
+    max_rollbacks: NonNegativeInt = key(10, "rollbacks of a phase before a stop")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, given: Any) -> Any:
+        """Fill in the preset's values where a key was not given."""
+        if not isinstance(given, dict) or given.get("preset") not in _ROLLBACK_PRESETS:
+            return given
+        names = ("save_interval", "max_checkpoints", "kl_threshold", "loss_spike", "reward_drop")
+        return dict(zip(names, _ROLLBACK_PRESETS[given["preset"]], strict=True)) | given
+
+
+class GuardConfig(Section):
+    """Monitoring of updates and rollback."""
+
+    enabled: Flag = key(True, "monitor every update, and roll back to a healthy state where needed")
+    stability: StabilityConfig = key(StabilityConfig(), "limits of healthy signals")
+    rollback: RollbackConfig = key(RollbackConfig(), "rollback to an earlier state")
