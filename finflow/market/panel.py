@@ -6,19 +6,20 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
 
 __all__ = ["BARS_PER_YEAR", "MarketPanel"]
 
 BARS_PER_YEAR = 252
-"""Trading days in a year, used wherever a daily figure is made annual."""
+"""Trading days in a year, by which daily figures are annualised."""
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
@@ -35,9 +36,9 @@ def _no_cash() -> FloatArray:
 class MarketPanel:
     """Aligned daily prices of a fixed list of assets.
 
-    Everything is checked on construction, so that whoever holds a panel may rely on it: dates ascend without
-    repeats, prices are positive and finite, and a price may be missing (NaN) only before an asset lists and after it
-    ends. Nothing is filled, interpolated or winsorised, here or anywhere else. The arrays are copies and read-only.
+    Everything is checked on construction: dates ascend without repeats, prices are positive and finite, and a price may
+    be missing (NaN) only before an asset lists and after it ends. Nothing is filled, interpolated or winsorised. The
+    arrays are copies and read-only.
 
     Attributes
     ----------
@@ -56,7 +57,7 @@ class MarketPanel:
     benchmark_name : str or None
         Its name.
     provenance : dict
-        Where the prices come from, JSON-able: source, adjustment, survivorship and so on.
+        Origin of the prices, JSON-able: source, adjustment, survivorship and so on.
     """
 
     dates: DateArray
@@ -74,40 +75,26 @@ class MarketPanel:
     def __post_init__(self) -> None:
         dates = np.array(self.dates, dtype="datetime64[D]")
         assets = tuple(str(name) for name in self.assets)
-        close = np.array(self.close, dtype=np.float64, order="C")
         cash = np.array(self.cash_returns, dtype=np.float64)
-        if cash.size == 0:
-            cash = np.zeros(len(dates))
         _check_names(assets)
         _check_dates(dates)
-        _check_shape("close", close, (len(dates), len(assets)))
-        _check_shape("cash_returns", cash, (len(dates),))
-        if not bool(np.all(np.isfinite(cash) & (cash > -1.0))) or cash[0] != 0.0:
-            raise MarketError("cash returns must be finite, over -1, and 0 on the first bar")
-        _check_prices("close", close, dates, assets)
-        _check_gaps(close, dates, assets)
+        table = _Table(dates, assets, np.array(self.close, dtype=np.float64, order="C"))
+        table.check_close()
         self._fix("dates", dates)
-        self._fix("close", close)
-        self._fix("cash_returns", cash)
+        self._fix("close", table.close)
+        self._fix("cash_returns", _checked_cash(cash if cash.size else np.zeros(len(dates)), len(dates)))
         object.__setattr__(self, "assets", assets)
         for name in _FIELDS:
-            value = getattr(self, name)
-            if value is None:
-                continue
-            array = np.array(value, dtype=np.float64, order="C")
-            _check_shape(name, array, close.shape)
-            _check_prices(name, array, dates, assets, zero_allowed=name == "volume")
-            _check_same_listing(name, array, close, dates, assets)
-            self._fix(name, array)
+            if getattr(self, name) is not None:
+                array = np.array(getattr(self, name), dtype=np.float64, order="C")
+                table.check_field(name, array)
+                self._fix(name, array)
         if self.high is not None and self.low is not None:
-            _check_range(self.high, self.low, dates, assets)
+            table.check_range(self.high, self.low)
         if self.benchmark is not None:
-            index = np.array(self.benchmark, dtype=np.float64)
-            _check_shape("benchmark", index, (len(dates),))
             label = self.benchmark_name or "benchmark"
-            _check_benchmark(label, index, dates)
             object.__setattr__(self, "benchmark_name", label)
-            self._fix("benchmark", index)
+            self._fix("benchmark", _checked_benchmark(label, np.array(self.benchmark, dtype=np.float64), dates))
         object.__setattr__(self, "provenance", dict(self.provenance))
 
     def _fix(self, name: str, array: NDArray[Any]) -> None:
@@ -131,14 +118,14 @@ class MarketPanel:
 
     @cached_property
     def listed(self) -> NDArray[np.bool_]:
-        """Whether an asset has a price at a bar, shape (bars, assets)."""
+        """Mask of assets that have a price at a bar, shape (bars, assets)."""
         listed = np.isfinite(self.close)
         listed.setflags(write=False)
         return listed
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of all that decides results: dates, names, prices, cash. Provenance is left out."""
+        """Hash of everything that affects results: dates, names, prices, cash; provenance is left out."""
         digest = hashlib.sha256()
         header = {"assets": self.assets, "benchmark": self.benchmark_name if self.benchmark is not None else None}
         digest.update(json.dumps(header, sort_keys=True).encode())
@@ -152,7 +139,7 @@ class MarketPanel:
         return digest.hexdigest()
 
     def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
-        """The panel cut short: what was known at the time.
+        """Cut the panel at a bar or a date.
 
         Parameters
         ----------
@@ -165,27 +152,27 @@ class MarketPanel:
         return self._rows(slice(0, stop))
 
     def since(self, start: str | dt.date | np.datetime64) -> MarketPanel:
-        """The panel from a date on (inclusive); the first bar's cash return becomes 0."""
+        """Take the bars from a date on (inclusive); the first bar's cash return becomes 0."""
         first = int(np.searchsorted(self.dates, _day(start), side="left"))
         return self._rows(slice(first, self.n_bars))
 
     def between(self, start: int, stop: int) -> MarketPanel:
-        """The bars from `start` up to `stop`, which is left out; the first bar's cash return becomes 0."""
+        """Take the bars from `start` up to `stop` (exclusive); the first bar's cash return becomes 0."""
         if not 0 <= start < stop <= self.n_bars:
             raise MarketError(f"a panel of {self.n_bars} bars has none from {start} to {stop}")
         return self._rows(slice(start, stop))
 
     def spliced(self, pieces: Sequence[range]) -> MarketPanel:
-        """Some segments of bars joined to one panel, as if what lies between them had never been.
+        """Join segments of bars to one panel, without the bars between them.
 
-        From each join on, an asset's prices are scaled so that it did not move over the join (its volume too, so that
-        the money traded stays what it was): no return of a bar that was left out can be read off the prices that are
-        kept. Cash earns nothing over a join.
+        From each join on, an asset's prices are scaled so that it did not move over the join (its volume inversely, so
+        that the money traded is unchanged): no return of a bar that was left out can be derived from the prices that
+        are kept. Cash earns nothing over a join.
 
         Parameters
         ----------
         pieces : sequence of range
-            One after another, apart, none empty.
+            Ascending, disjoint, none empty.
 
         Raises
         ------
@@ -197,7 +184,7 @@ class MarketPanel:
             said = ", ".join(f"{piece.start} to {piece.stop}" for piece in pieces)
             raise MarketError(f"a panel of {self.n_bars} bars cannot be joined from the bars {said or 'none'}")
         rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
-        joins = np.cumsum([len(piece) for piece in pieces])[:-1]
+        joins = [int(join) for join in np.cumsum([len(piece) for piece in pieces])[:-1]]
         scale = np.ones((len(rows), self.n_assets))
         level = np.ones(len(rows))
         for join in joins:
@@ -206,52 +193,33 @@ class MarketPanel:
             scale[join:] = np.where(np.isfinite(ratio), ratio, 1.0)
             if self.benchmark is not None:
                 level[join:] = level[join - 1] * self.benchmark[before] / self.benchmark[after]
-        cash = self.cash_returns[rows].copy()
-        cash[[0, *joins]] = 0.0
-
-        def joined(array: FloatArray | None, by: FloatArray) -> FloatArray | None:
-            return None if array is None else array[rows] * by
-
-        return MarketPanel(
-            dates=self.dates[rows],
-            assets=self.assets,
-            close=self.close[rows] * scale,
-            cash_returns=cash,
-            open=joined(self.open, scale),
-            high=joined(self.high, scale),
-            low=joined(self.low, scale),
-            volume=joined(self.volume, 1.0 / scale),
-            benchmark=joined(self.benchmark, level),
-            benchmark_name=self.benchmark_name,
-            provenance=self.provenance,
-        )
+        return self._rows(rows, joins, {"volume": 1.0 / scale, "benchmark": level}, scale)
 
     def bars_until(self, date: str | dt.date | np.datetime64) -> int:
         """Number of bars up to and including a date."""
         return int(np.searchsorted(self.dates, _day(date), side="right"))
 
-    def _rows(self, rows: slice) -> MarketPanel:
-        def cut(array: FloatArray | None) -> FloatArray | None:
-            return None if array is None else array[rows]
+    def _rows(
+        self,
+        rows: slice | NDArray[np.int64],
+        joins: Sequence[int] = (),
+        factors: Mapping[str, FloatArray] | None = None,
+        scale: FloatArray | None = None,
+    ) -> MarketPanel:
+        """Take rows, times the factor of a field or else `scale`; cash earns nothing on the first row and at joins."""
+
+        def taken(name: str) -> FloatArray | None:
+            array: FloatArray | None = getattr(self, name)
+            factor = (factors or {}).get(name, scale)
+            return array if array is None else array[rows] if factor is None else array[rows] * factor
 
         cash = self.cash_returns[rows].copy()
-        cash[:1] = 0.0
-        return MarketPanel(
-            dates=self.dates[rows],
-            assets=self.assets,
-            close=self.close[rows],
-            cash_returns=cash,
-            open=cut(self.open),
-            high=cut(self.high),
-            low=cut(self.low),
-            volume=cut(self.volume),
-            benchmark=cut(self.benchmark),
-            benchmark_name=self.benchmark_name,
-            provenance=self.provenance,
-        )
+        cash[[0, *joins][: len(cash)]] = 0.0
+        fields: dict[str, Any] = {name: taken(name) for name in ("close", *_FIELDS, "benchmark")}
+        return replace(self, dates=self.dates[rows], cash_returns=cash, **fields)
 
     def describe(self) -> Mapping[str, Any]:
-        """Facts for a manifest: size, span and hash beside the provenance."""
+        """Return facts for a manifest: size, span and hash beside the provenance."""
         return {
             **self.provenance,
             "assets": list(self.assets),
@@ -271,9 +239,8 @@ def _check_names(assets: tuple[str, ...]) -> None:
     if len(assets) < 2:
         found = f"only one, {assets[0]!r}" if assets else "none"
         raise MarketError(f"a portfolio needs at least two assets, the data has {found}")
-    repeated = [name for position, name in enumerate(assets) if name in assets[:position]]
-    if repeated:
-        raise MarketError(f"asset {repeated[0]!r} appears more than once")
+    if (repeated := first_repeated(assets)) is not None:
+        raise MarketError(f"asset {repeated!r} appears more than once")
     if any(not name.strip() for name in assets):
         raise MarketError("an asset has an empty name")
 
@@ -306,56 +273,72 @@ def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None
         raise MarketError(f"{name} has shape {array.shape}, expected {shape} (dates by assets)")
 
 
-def _check_prices(
-    name: str, array: FloatArray, dates: DateArray, assets: tuple[str, ...], zero_allowed: bool = False
-) -> None:
-    wrong = np.isinf(array) | (array < 0.0) if zero_allowed else np.isinf(array) | (array <= 0.0)
-    if wrong.any():
-        row, column = (int(value) for value in np.argwhere(wrong)[0])
-        value = array[row, column]
-        kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
-        what = "price" if name == "close" else f"value of {name}"
-        do = "" if name == "close" else f"; correct it, or leave {name} out"
-        raise MarketError(f"asset {assets[column]!r} has a {kind} {what} ({value:g}) on {dates[row]}{do}")
+def _first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return row and column of the first cell that is set."""
+    row, column = np.argwhere(wrong)[0]
+    return int(row), int(column)
 
 
-def _check_gaps(close: FloatArray, dates: DateArray, assets: tuple[str, ...]) -> None:
-    listed = np.isfinite(close)
-    began = np.logical_or.accumulate(listed, axis=0)
-    goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
-    gaps = began & goes_on & ~listed
-    if gaps.any():
-        row, column = (int(value) for value in np.argwhere(gaps)[0])
-        raise MarketError(
-            f"asset {assets[column]!r} has no price on {dates[row]}, between its first and last price; "
-            "fill the gap or drop the date or the asset"
-        )
+class _Table(NamedTuple):
+    """Closing prices with their labels, and the checks of fields against them."""
+
+    dates: DateArray
+    assets: tuple[str, ...]
+    close: FloatArray
+
+    def check_close(self) -> None:
+        _check_shape("close", self.close, (len(self.dates), len(self.assets)))
+        self._check_prices("close", self.close, np.isinf(self.close) | (self.close <= 0.0))
+        listed = np.isfinite(self.close)
+        began = np.logical_or.accumulate(listed, axis=0)
+        goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
+        gaps = began & goes_on & ~listed
+        if gaps.any():
+            row, column = _first(gaps)
+            raise MarketError(
+                f"asset {self.assets[column]!r} has no price on {self.dates[row]}, between its first and last price; "
+                "fill the gap or drop the date or the asset"
+            )
+
+    def check_field(self, name: str, array: FloatArray) -> None:
+        _check_shape(name, array, self.close.shape)
+        self._check_prices(name, array, np.isinf(array) | ((array < 0.0) if name == "volume" else (array <= 0.0)))
+        differs = np.isfinite(array) != np.isfinite(self.close)
+        if differs.any():
+            row, column = _first(differs)
+            has, lacks = ("close", name) if np.isfinite(self.close[row, column]) else (name, "close")
+            raise MarketError(
+                f"asset {self.assets[column]!r} has a value of {has} but none of {lacks} on {self.dates[row]}; "
+                f"complete it, or leave {name} out"
+            )
+
+    def check_range(self, high: FloatArray, low: FloatArray) -> None:
+        wrong = high < low
+        if wrong.any():
+            row, column = _first(wrong)
+            raise MarketError(
+                f"asset {self.assets[column]!r} has a high ({high[row, column]:g}) under its low "
+                f"({low[row, column]:g}) on {self.dates[row]}; correct it, or leave high and low out"
+            )
+
+    def _check_prices(self, name: str, array: FloatArray, wrong: NDArray[np.bool_]) -> None:
+        if wrong.any():
+            row, column = _first(wrong)
+            value = array[row, column]
+            kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
+            what, do = ("price", "") if name == "close" else (f"value of {name}", f"; correct it, or leave {name} out")
+            raise MarketError(f"asset {self.assets[column]!r} has a {kind} {what} ({value:g}) on {self.dates[row]}{do}")
 
 
-def _check_same_listing(
-    name: str, array: FloatArray, close: FloatArray, dates: DateArray, assets: tuple[str, ...]
-) -> None:
-    differs = np.isfinite(array) != np.isfinite(close)
-    if differs.any():
-        row, column = (int(value) for value in np.argwhere(differs)[0])
-        has, lacks = ("close", name) if np.isfinite(close[row, column]) else (name, "close")
-        raise MarketError(
-            f"asset {assets[column]!r} has a value of {has} but none of {lacks} on {dates[row]}; "
-            f"complete it, or leave {name} out"
-        )
+def _checked_cash(cash: FloatArray, bars: int) -> FloatArray:
+    _check_shape("cash_returns", cash, (bars,))
+    if not bool(np.all(np.isfinite(cash) & (cash > -1.0))) or cash[0] != 0.0:
+        raise MarketError("cash returns must be finite, over -1, and 0 on the first bar")
+    return cash
 
 
-def _check_range(high: FloatArray, low: FloatArray, dates: DateArray, assets: tuple[str, ...]) -> None:
-    wrong = np.argwhere(high < low)
-    if len(wrong):
-        row, column = (int(value) for value in wrong[0])
-        raise MarketError(
-            f"asset {assets[column]!r} has a high ({high[row, column]:g}) under its low ({low[row, column]:g}) on "
-            f"{dates[row]}; correct it, or leave high and low out"
-        )
-
-
-def _check_benchmark(label: str, index: FloatArray, dates: DateArray) -> None:
+def _checked_benchmark(label: str, index: FloatArray, dates: DateArray) -> FloatArray:
+    _check_shape("benchmark", index, (len(dates),))
     wrong = np.flatnonzero(~(np.isfinite(index) & (index > 0.0)))
     if wrong.size:
         row = int(wrong[0])
@@ -364,3 +347,4 @@ def _check_benchmark(label: str, index: FloatArray, dates: DateArray) -> None:
             f"the benchmark {label!r} has {problem} on {dates[row]}; it needs one on every date "
             "(set market.start later, or leave market.benchmark out)"
         )
+    return index
