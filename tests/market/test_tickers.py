@@ -11,8 +11,7 @@ from finflow.cli.configuration import resolve
 from finflow.cli.options import Parser, add_configuration_options
 from finflow.config import Config, MarketConfig
 from finflow.errors import FinflowError, MarketError
-from finflow.market.sources.panel_loader import load_panel
-from finflow.market.sources.tickers import read_tickers
+from finflow.market.sources.panel_loader import load_panel, read_tickers
 
 TEXT = "\ufeff# the list\nAAPL, MSFT  # two\n\nJPM\nKO,\tPG\n"
 

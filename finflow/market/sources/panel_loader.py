@@ -1,9 +1,10 @@
-"""From a configuration to a panel: the one door through which prices come in."""
+"""Panels from the configured source of prices."""
 
 from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
@@ -16,15 +17,15 @@ from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
+from finflow.files import read_text_input
 from finflow.market.cash import CashRates, cash_returns, read_rates
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.price_files import PriceTables, read_prices
 from finflow.market.sources.price_store import Store
-from finflow.market.sources.tickers import named_assets
 from finflow.market.sources.yahoo import Download, download_prices
 from finflow.market.synthetic.synthetic_market import synthetic_tables
 
-__all__ = ["cash_returns", "load_panel"]
+__all__ = ["cash_returns", "load_panel", "named_assets", "read_tickers"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,23 +47,21 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
     Returns
     -------
     MarketPanel
-        From `market.start` on. The splits, `market.test_end` among them, are `split_panel`'s work.
+        From `market.start` on; `split_panel` applies the other dates.
 
     Raises
     ------
     MarketError
         With one line that names the asset, column or date at fault.
     """
-    names = named_assets(config)
-    _rate(config)  # what is wrong with it is no fault of the prices
+    names = _asset_names(config)
+    _rate(config)  # its mistakes are reported before those of the prices
     if config.source in ("embedded", "synthetic"):
-        own = config.source == "embedded"
-        tables, facts = (_embedded(), _embedded_facts()) if own else synthetic_tables(config.synthetic)
+        embedded = config.source == "embedded"
+        tables, facts = (_embedded(), _embedded_facts()) if embedded else synthetic_tables(config.synthetic)
         return _assemble(tables, facts, config)
     if config.source == "yfinance":
-        tables, facts = download_prices(
-            config, _upper(names or ()), Store(config.cache_dir, read=config.use_cache), download
-        )
+        tables, facts = download_prices(config, names or (), Store(config.cache_dir, read=config.use_cache), download)
         return _assemble(tables, facts, config)
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
@@ -75,9 +74,50 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         raise MarketError(f"{config.path}: {error}") from None
 
 
+def named_assets(config: MarketConfig) -> tuple[str, ...] | None:
+    """Return the names of `market.tickers` or of `market.tickers_file`; None where neither is set.
+
+    Raises
+    ------
+    MarketError
+        If there is only one, or if the file cannot be used.
+    """
+    if config.tickers_file is None:
+        names, key = config.tickers, "market.tickers"
+    else:
+        names, key = read_tickers(config.tickers_file), f"{config.tickers_file} (market.tickers_file)"
+    if names is not None and len(names) == 1:
+        raise MarketError(f"a portfolio needs at least two assets and {key} names {names[0]} only")
+    return names
+
+
+def read_tickers(path: Path) -> tuple[str, ...]:
+    """Read names separated by commas, blanks or lines; text after # on a line is a comment.
+
+    Raises
+    ------
+    MarketError
+        With one line that names the file, and the line where there is one.
+    """
+    text = read_text_input(path, "market.tickers_file", MarketError)
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        for name in re.split(r"[,\s]+", line.partition("#")[0].strip()):
+            if not name:
+                continue
+            if not name.isprintable() or re.search(r"[\"';|]", name):
+                raise MarketError(f"{path}, line {number}: {name[:40]!r} is not a ticker; write names without quotes")
+            if name in lines:
+                raise MarketError(f"{path}, line {number}: {name!r} is there already, on line {lines[name]}")
+            lines[name] = number
+    if not lines:
+        raise MarketError(f"market.tickers_file {path} names no asset")
+    return tuple(lines)
+
+
 @lru_cache(maxsize=1)
 def _embedded() -> PriceTables:
-    """The 20 stocks and the index that skfolio ships, read once in a process."""
+    """Read the 20 stocks and the index that skfolio ships, once in a process."""
     from skfolio.datasets import load_sp500_dataset, load_sp500_index
 
     close: pd.DataFrame = load_sp500_dataset()
@@ -100,9 +140,10 @@ def _embedded_facts() -> dict[str, Any]:
     }
 
 
-def _upper(names: Sequence[str]) -> tuple[str, ...]:
-    """Names as Yahoo writes them."""
-    return tuple(name.strip().upper() for name in names)
+def _asset_names(config: MarketConfig) -> tuple[str, ...] | None:
+    """Return the configured names, as the source writes them; None where none are configured."""
+    names = named_assets(config)
+    return names if names is None or config.source != "yfinance" else tuple(name.strip().upper() for name in names)
 
 
 def _rate(config: MarketConfig) -> float | CashRates:
@@ -120,9 +161,7 @@ def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfi
         benchmark = benchmark.strip().upper()
     if benchmark is not None and benchmark not in columns:
         raise MarketError(_unknown("the benchmark (market.benchmark)", benchmark, columns, config.source))
-    names = list(named_assets(config) or [name for name in columns if name != benchmark])
-    if config.source == "yfinance":
-        names = list(_upper(names))
+    names = list(_asset_names(config) or [name for name in columns if name != benchmark])
     for name in names:
         if name not in columns:
             raise MarketError(_unknown("the asset (market.tickers)", name, columns, config.source))
@@ -133,7 +172,7 @@ def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfi
         if len(dates) and not kept.any():
             raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
     fields = {key: frame.reindex(columns=names).to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
-    provenance |= _drop_what_an_asset_lacks(fields, names, provenance.get("fields_left_out"))
+    provenance |= _drop_missing_fields(fields, names, provenance.get("fields_left_out"))
     panel = MarketPanel(
         dates=dates[kept],
         assets=tuple(names),
@@ -151,10 +190,8 @@ def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfi
     return panel
 
 
-def _drop_what_an_asset_lacks(
-    fields: dict[str, FloatArray], names: Sequence[str], before: str | None
-) -> dict[str, str]:
-    """Leave out fields that some asset has no value of at all, and say so; holes are the panel's to refuse."""
+def _drop_missing_fields(fields: dict[str, FloatArray], names: Sequence[str], before: str | None) -> dict[str, str]:
+    """Leave out fields of which some asset has no value at all, and return a note of them; the panel refuses gaps."""
     notes = [] if before is None else [before]
     has_close = np.isfinite(fields["close"]).any(axis=0)
     for field in [name for name in fields if name != "close"]:

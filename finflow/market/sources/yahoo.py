@@ -1,4 +1,4 @@
-"""Prices from Yahoo Finance through yfinance, and its shapes and failures made plain."""
+"""Prices from Yahoo Finance through yfinance."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.config import MarketConfig
+from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
 from finflow.market.sources.price_files import PriceTables
 from finflow.market.sources.price_store import Store
@@ -23,7 +24,7 @@ from finflow.market.sources.price_store import Store
 __all__ = ["Download", "download_prices", "tables_from_frame"]
 
 Download = Callable[..., "pd.DataFrame | None"]
-"""A function that is called, and answers, like `yfinance.download`."""
+"""A function with the signature of `yfinance.download`."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,13 @@ _FIELDS = {"Open": "open", "High": "high", "Low": "low", "Close": "close", "Volu
 _ATTEMPTS = 3
 _WAITS = (1.0, 2.0)
 _LONG_WAITS = (5.0, 20.0)
-"""Seconds between attempts, ordinarily and where Yahoo limits the rate of requests."""
+"""Seconds between attempts: usually, and where Yahoo limits the rate of requests."""
 _PATIENCE = 6.0
-"""Seconds after which nothing is tried again if not one price has arrived."""
+"""Seconds after which no request is repeated if no price has arrived."""
 _TIMEOUT = 8.0
 """Seconds that yfinance waits for one answer."""
 _LIVE_BARS = 5
-"""An asset whose last price is this near to the end is still listed; the bars it lacks there are other calendars'."""
+"""An asset whose last price is within so many bars of the end counts as still listed."""
 _LONGEST_HOLE = 10
 """Consecutive dates that an asset may lack because its exchange was closed."""
 _PERMANENT = re.compile(r"delisted|not found|404|invalid|doesn't exist", re.IGNORECASE)
@@ -47,7 +48,7 @@ _LIMITED = re.compile(r"too many requests|rate ?limit|429", re.IGNORECASE)
 def download_prices(
     config: MarketConfig, assets: Sequence[str], store: Store, download: Download | None = None
 ) -> tuple[PriceTables, dict[str, Any]]:
-    """Prices of some tickers and of the configured benchmark, from the store or, failing that, from Yahoo.
+    """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
 
     Parameters
     ----------
@@ -56,18 +57,17 @@ def download_prices(
     assets : sequence of str
         Tickers in upper case, two or more.
     store : Store
-        Answers a request it has seen before without a network, and keeps what is downloaded.
+        Cache of downloaded prices by request.
     download : callable, optional
         `yfinance.download` when left out.
 
     Raises
     ------
     MarketError
-        Names the tickers that could not be had and what to do about it.
+        With the tickers that could not be downloaded, and advice.
     """
-    repeated = [name for position, name in enumerate(assets) if name in assets[:position]]
-    if repeated:
-        raise MarketError(f"market.tickers names {repeated[0]} more than once (Yahoo's tickers are in upper case)")
+    if (repeated := first_repeated(assets)) is not None:
+        raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
     benchmark = config.benchmark.strip().upper() if config.benchmark else None
     tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
     request = {
@@ -92,7 +92,7 @@ def download_prices(
 
 
 def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> PriceTables:
-    """Sort a frame of any shape that yfinance returns into one frame a field, dates by tickers.
+    """Split a frame of any shape that yfinance returns into one frame a field, dates by tickers.
 
     Handles columns of (Price, Ticker), (Ticker, Price) and, for one ticker, Price alone; dates with and without a
     time zone; rows and columns without a single value, which are left out; and a date that Yahoo returns twice (the
@@ -124,10 +124,10 @@ def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> Pri
 
 
 def _yfinance_download() -> Download:
-    """`yfinance.download`, made to say what went wrong.
+    """Return `yfinance.download` with its option `hide_exceptions` off.
 
-    Left to itself, it calls a ticker "possibly delisted" when the network failed for it, and returns prices as they
-    are when adjusting them failed: its option `hide_exceptions` is off while it works.
+    With it on, yfinance reports a ticker as "possibly delisted" when the network failed for it, and returns unadjusted
+    prices when adjusting them failed.
     """
     try:
         import yfinance
@@ -147,7 +147,7 @@ def _yfinance_download() -> Download:
 
 
 def _finished() -> dt.date:
-    """The first date that has not ended everywhere on earth: the bars before it are whole, whatever the exchange."""
+    """Return the first date that has not ended in every time zone: bars before it are complete at every exchange."""
     return _now().astimezone(dt.timezone(dt.timedelta(hours=-12))).date()
 
 
@@ -158,72 +158,67 @@ def _now() -> dt.datetime:
 def _fetch(
     config: MarketConfig, tickers: list[str], assets: Sequence[str], download: Download
 ) -> tuple[PriceTables, dict[str, Any]]:
-    """Ask for what is missing until nothing is, or until it makes no sense to ask again."""
+    """Download prices, and check and align them."""
+    found, reasons = _download_missing(config, tickers, download)
+    missing = [name for name in tickers if name not in found]
+    if missing:
+        raise MarketError(_failure(missing, found, reasons))
+    fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
+    tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
+    _check_closes(tables["close"])
+    tables, calendar = _same_calendar(tables)
+    tables, left_out = _complete_fields(tables, list(dict.fromkeys(assets)))
+    return tables, {
+        "source": "yfinance",
+        "yfinance": metadata.version("yfinance"),
+        "adjusted": "prices adjusted for dividends and splits (auto_adjust)"
+        if config.auto_adjust
+        else "prices adjusted for splits only: Yahoo's Close, not its Adj Close; dividends are left out",
+        "downloaded": str(_now().date()),
+        "survivorship": "tickers picked today: names that failed or were bought before today are missing",
+        **calendar,
+        **left_out,
+    }
+
+
+def _download_missing(
+    config: MarketConfig, tickers: list[str], download: Download
+) -> tuple[dict[str, PriceTables], list[str]]:
+    """Request the missing tickers until none is, or until further requests are useless; return the last log lines."""
     unfinished = _finished()
     end = unfinished if config.test_end is None else min(unfinished, config.test_end + dt.timedelta(days=1))
+    options = {
+        **{"start": str(config.start or dt.date(1900, 1, 1)), "end": str(end), "auto_adjust": config.auto_adjust},
+        **{"interval": "1d", "actions": False, "ignore_tz": True, "group_by": "column", "multi_level_index": True},
+        **{"progress": False, "threads": True, "timeout": _TIMEOUT},
+    }
     found: dict[str, PriceTables] = {}
-    said: list[str] = []
+    reasons: list[str] = []
     began = time.monotonic()
     for attempt in range(_ATTEMPTS):
         missing = [name for name in tickers if name not in found]
         with _captured_log() as lines:
             try:
-                frame = download(
-                    missing,
-                    start=str(config.start or dt.date(1900, 1, 1)),
-                    end=str(end),
-                    interval="1d",
-                    auto_adjust=config.auto_adjust,
-                    actions=False,
-                    ignore_tz=True,
-                    group_by="column",
-                    multi_level_index=True,
-                    progress=False,
-                    threads=True,
-                    timeout=_TIMEOUT,
-                )
+                frame = download(missing, **options)
             except Exception as error:
                 # yfinance lets anything through: its own errors, the HTTP library's, KeyError on odd answers.
                 frame = None
                 lines.append(f"{type(error).__name__}: {error}")
-        said = list(lines)
+        reasons = list(lines)
         tables = tables_from_frame(frame, missing)
         for name in missing:
             if tables and name in tables["close"].columns:
                 found[name] = {field: table[[name]] for field, table in tables.items()}
         missing = [name for name in tickers if name not in found]
-        hopeless = bool(said) and all(_PERMANENT.search(line) for line in said) and bool(found)
-        if not missing or hopeless or attempt == _ATTEMPTS - 1:
-            break
-        limited = any(_LIMITED.search(line) for line in said)
-        if not found and not limited and time.monotonic() - began > _PATIENCE:
+        permanent = bool(reasons) and all(_PERMANENT.search(line) for line in reasons) and bool(found)
+        limited = any(_LIMITED.search(line) for line in reasons)
+        too_slow = not found and not limited and time.monotonic() - began > _PATIENCE
+        if not missing or permanent or too_slow or attempt == _ATTEMPTS - 1:
             break
         seconds = (_LONG_WAITS if limited else _WAITS)[attempt]
         logger.warning("no prices yet for %s; asking again in %g s", ", ".join(missing[:10]), seconds)
         _wait(seconds)
-    missing = [name for name in tickers if name not in found]
-    if missing:
-        raise MarketError(_failure(missing, found, said))
-    fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
-    tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
-    _check_closes(tables["close"])
-    tables, facts = _same_calendar(tables)
-    tables, left_out = _sound_fields(tables, list(dict.fromkeys(assets)))
-    adjusted = (
-        "prices adjusted for dividends and splits (auto_adjust)"
-        if config.auto_adjust
-        else "prices adjusted for splits only: Yahoo's Close, not its Adj Close; dividends are left out"
-    )
-    facts = {
-        "source": "yfinance",
-        "yfinance": metadata.version("yfinance"),
-        "adjusted": adjusted,
-        "downloaded": str(_now().date()),
-        "survivorship": "tickers picked today: names that failed or were bought before today are missing",
-        **facts,
-        **left_out,
-    }
-    return tables, facts
+    return found, reasons
 
 
 def _wait(seconds: float) -> None:
@@ -232,7 +227,7 @@ def _wait(seconds: float) -> None:
 
 @contextlib.contextmanager
 def _captured_log() -> Iterator[list[str]]:
-    """Keep yfinance's log lines from the screen: they are the only place where it says why a ticker failed."""
+    """Capture yfinance's log lines, the only place where it gives the reason of a failed ticker."""
     lines: list[str] = []
 
     class Keep(logging.Handler):
@@ -254,9 +249,9 @@ def _captured_log() -> Iterator[list[str]]:
         source.setLevel(level)
 
 
-def _failure(missing: list[str], found: dict[str, PriceTables], said: list[str]) -> str:
-    """One line: what is missing, why as far as Yahoo says, and what to do."""
-    reason = " ".join(" ".join(said).split())
+def _failure(missing: list[str], found: dict[str, PriceTables], reasons: list[str]) -> str:
+    """Return one line with the missing tickers, yfinance's reason and advice."""
+    reason = " ".join(" ".join(reasons).split())
     names = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
     shown = f" (yfinance: {reason[:160]})" if reason else ""
     if _LIMITED.search(reason):
@@ -275,7 +270,7 @@ def _failure(missing: list[str], found: dict[str, PriceTables], said: list[str])
 
 
 def _check_closes(close: pd.DataFrame) -> None:
-    """Refuse what no price can be: where dividends are large beside old prices, adjusting makes them zero or less."""
+    """Refuse prices that are not positive: adjusting for dividends that are large beside old prices makes such."""
     values = close.to_numpy()
     wrong = np.argwhere(np.isinf(values) | (values <= 0.0))
     if len(wrong):
@@ -288,7 +283,7 @@ def _check_closes(close: pd.DataFrame) -> None:
 
 
 def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
-    """Leave out the dates on which some listed asset's exchange was closed; make nothing up.
+    """Leave out the dates on which some listed asset has no price; nothing is filled.
 
     Raises
     ------
@@ -320,10 +315,10 @@ def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
     return {field: table.loc[~dropped] for field, table in tables.items()}, facts
 
 
-def _sound_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
-    """Leave out a field that lacks values where there are closes, and ranges that are upside down.
+def _complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
+    """Leave out fields that lack values where there are closes, and high and low where a high is below its low.
 
-    Only the assets' columns matter, not the index's.
+    Only the columns of assets count, not the benchmark's.
     """
     closes = tables["close"][assets].notna().to_numpy()
     kept: PriceTables = {}
