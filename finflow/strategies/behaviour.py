@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.config import LENSES
 from finflow.errors import FinflowError
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import LENSES, View
 from finflow.market.features.market_features import market_drawdown, mean_correlation
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 __all__ = ["FAMILIES", "SETTINGS", "Setting", "family_tables"]
@@ -107,13 +108,13 @@ def family_tables(panel: MarketPanel, family: str) -> FloatArray:
     """
     if family not in _RULES:
         raise FinflowError(f"there is no behaviour family {family!r}; the families are {', '.join(FAMILIES)}")
-    view = View(panel)
+    view = PanelView(panel)
     fallback = _equal_over(view.listed)
     tables = [_complete(_RULES[family](view, setting), view.listed, fallback) for setting in SETTINGS[family]]
     return np.stack(tables)
 
 
-def _volatility(view: View, setting: Setting) -> FloatArray:
+def _volatility(view: PanelView, setting: Setting) -> FloatArray:
     """Weights proportional to volatility ** -concentration, diluted with cash to an annual volatility of `cash`.
 
     The portfolio's volatility is taken as sqrt((1 - c) sum (w s)^2 + c (sum w s)^2), c the mean pair correlation over
@@ -131,7 +132,7 @@ def _volatility(view: View, setting: Setting) -> FloatArray:
     return weights * invested
 
 
-def _correlation(view: View, setting: Setting) -> FloatArray:
+def _correlation(view: PanelView, setting: Setting) -> FloatArray:
     """The most diversified portfolio, C^-1 1 / s (Choueifaty and Coignard 2008), re-estimated every 21 bars.
 
     C is the sample correlation over the horizon with weight `concentration`, the rest the identity. Short positions are
@@ -162,7 +163,7 @@ def _correlation(view: View, setting: Setting) -> FloatArray:
     return weights * (1.0 - setting.cash * crowded[:, None])
 
 
-def _momentum(view: View, setting: Setting) -> FloatArray:
+def _momentum(view: PanelView, setting: Setting) -> FloatArray:
     """Softmax of concentration times the rank of past return; of a falling asset's weight the share `cash` is in cash.
 
     Past return over the horizon, its last 21 bars left out for horizons of 126 and more (Jegadeesh and Titman 1993).
@@ -175,13 +176,13 @@ def _momentum(view: View, setting: Setting) -> FloatArray:
     return np.where(past < 0.0, weights * (1.0 - setting.cash), weights)
 
 
-def _defensive(view: View, setting: Setting) -> FloatArray:
+def _defensive(view: PanelView, setting: Setting) -> FloatArray:
     """Softmax of concentration times the mean rank of low beta, low volatility and small drawdown over the horizon.
 
     Of the portfolio, up to the share `cash` is in cash as the market falls to a fifth (in logs) under its year's high
     (Frazzini and Pedersen 2014 for the low beta).
     """
-    beta = rolling.percentile_rank(view.beta_over(setting.horizon))
+    beta = rolling.percentile_rank(view.beta(setting.horizon))
     volatility = rolling.percentile_rank(view.spread(setting.horizon))
     depth = rolling.percentile_rank(rolling.maximum(view.path, setting.horizon) - view.path)
     weights = _softmax(-setting.concentration * (beta + volatility + depth) / 3.0)
@@ -189,7 +190,7 @@ def _defensive(view: View, setting: Setting) -> FloatArray:
     return weights * (1.0 - setting.cash * stress[:, None])
 
 
-def _growth(view: View, setting: Setting) -> FloatArray:
+def _growth(view: PanelView, setting: Setting) -> FloatArray:
     """Softmax of concentration times the standardised expected growth: shrunk mean less half the variance.
 
     The mean is h / (h + 756) its own over h bars and the rest that of all assets (James and Stein 1961, with a fixed
@@ -205,7 +206,7 @@ def _growth(view: View, setting: Setting) -> FloatArray:
     return np.where(growth < 0.0, weights * (1.0 - setting.cash), weights)
 
 
-_RULES: dict[str, Callable[[View, Setting], FloatArray]] = {
+_RULES: dict[str, Callable[[PanelView, Setting], FloatArray]] = {
     "volatility": _volatility,
     "correlation": _correlation,
     "momentum": _momentum,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from finflow.evaluation.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar, verdict_of
 from finflow.evaluation.audit.shocked_panels import REPEAT, SHOCKS, shocked
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import ASSET_FEATURES, View
+from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
@@ -245,7 +246,7 @@ def test_rows_that_come_or_go_with_the_future_are_a_leak() -> None:
 
 
 def causal(panel: MarketPanel) -> dict[str, Rows]:
-    view = View(panel)
+    view = PanelView(panel)
     parts = {one.name: by_bar(one.compute(view)) for one in ASSET_FEATURES}
     fields = {name: getattr(panel, name) for name in ("open", "high", "low", "volume", "benchmark", "cash_returns")}
     parts |= {name: by_bar(array) for name, array in fields.items() if array is not None}

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
-from finflow.market.features.asset_features import View
-from finflow.market.features.crisis_probability import TwoStates, crisis, filtered, fit_states
+from finflow.market.features.market_features import TwoStates, crisis, filtered, fit_states
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 
@@ -74,12 +74,14 @@ def test_the_filter_equals_bayes_rule() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_score_tells_the_states_apart_out_of_sample(seed: int) -> None:
     returns, states = switching(seed)
-    score = crisis(View(panel_of(returns)), 3000)
+    score = crisis(PanelView(panel_of(returns)), 3000)
     assert area(score[3000:], states[3000:] == 1) > 0.9
     # As well as the filter that knows the truth, up to what 3000 bars can teach.
     best = area(filtered(returns, TRUTH)[3000:], states[3000:] == 1)
     assert area(score[3000:], states[3000:] == 1) > best - 0.01
-    expected, _ = reference(View(panel_of(returns)).market[:, 0], fit_states(View(panel_of(returns)).market[:3000, 0]))
+    expected, _ = reference(
+        PanelView(panel_of(returns)).market[:, 0], fit_states(PanelView(panel_of(returns)).market[:3000, 0])
+    )
     np.testing.assert_allclose(score[1:], expected[1:, 1], atol=1e-10)
 
 
@@ -108,14 +110,14 @@ def test_the_bad_state_is_the_wilder_one_whatever_its_mean() -> None:
 
 def test_what_comes_after_training_changes_no_fit_and_no_bit_before_it() -> None:
     panel = panel_of(switching(5, 1200)[0])
-    whole = crisis(View(panel), 800)
+    whole = crisis(PanelView(panel), 800)
     shocked = np.array(panel.close)
     shocked[900:] *= np.random.default_rng(1).uniform(0.2, 5.0, shocked[900:].shape)
-    other = crisis(View(MarketPanel(dates=panel.dates, assets=panel.assets, close=shocked)), 800)
+    other = crisis(PanelView(MarketPanel(dates=panel.dates, assets=panel.assets, close=shocked)), 800)
     np.testing.assert_array_equal(other[:900], whole[:900])
     assert not np.array_equal(other[900:], whole[900:])
     for bars in (800, 801, 1000, 1199):
-        np.testing.assert_array_equal(crisis(View(panel.until(bars)), 800), whole[:bars])
+        np.testing.assert_array_equal(crisis(PanelView(panel.until(bars)), 800), whole[:bars])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_markets_without_two_states_give_probabilities(returns: FloatArray) -> N
 
 def test_known_crises_of_the_embedded_market_score_high() -> None:
     panel = load_panel(MarketConfig())
-    score = crisis(View(panel), 5547)
+    score = crisis(PanelView(panel), 5547)
     years = panel.dates.astype("datetime64[Y]").astype(int) + 1970
     mean = {year: float(np.nanmean(score[years == year])) for year in range(1991, 2023)}
     assert {2008, 2002, 2009} == set(sorted(mean, key=lambda year: mean[year])[-3:])

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
-from finflow.market.features.asset_features import ASSET_FEATURES, View
-from finflow.market.features.crisis_probability import crisis
+from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import LENSES, Features, apply_features, compute_features
-from finflow.market.features.market_features import MARKET_FEATURES, turbulence
+from finflow.market.features.market_features import MARKET_FEATURES, crisis, turbulence
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 
@@ -72,7 +72,7 @@ def test_every_single_feature_looks_back_only() -> None:
     panel = market(ragged=True)
     shocked = np.array(panel.close)
     shocked[600:] *= np.random.default_rng(1).uniform(0.1, 10.0, shocked[600:].shape)
-    views = View(panel), View(rebuilt(shocked))
+    views = PanelView(panel), PanelView(rebuilt(shocked))
     for feature in ASSET_FEATURES:
         values = [feature.compute(view) for view in views]
         np.testing.assert_array_equal(values[0][:600], values[1][:600], err_msg=feature.name)
@@ -161,7 +161,7 @@ def test_every_expert_has_a_lens_and_every_feature_is_read() -> None:
 def test_a_wide_market_is_what_its_assets_are_alone() -> None:
     """Features are made for 32 assets at a time; nobody must see the seams."""
     panel = market(assets=70, ragged=True)
-    features, view = compute_features(panel, FIT), View(panel)
+    features, view = compute_features(panel, FIT), PanelView(panel)
     whole = np.stack([feature.compute(view) for feature in ASSET_FEATURES], axis=2)
     usable = np.isfinite(whole).all(axis=2) & panel.listed
     usable[: features.first_bar] = False
@@ -174,7 +174,7 @@ def test_a_wide_market_is_what_its_assets_are_alone() -> None:
 
 def test_features_are_what_their_formulas_say() -> None:
     panel = market(assets=4)
-    view = View(panel)
+    view = PanelView(panel)
     values = {feature.name: feature.compute(view) for feature in ASSET_FEATURES}
     r = np.diff(np.log(panel.close), axis=0, prepend=np.nan)
     m = r.mean(axis=1)
@@ -224,7 +224,7 @@ def test_turbulence_is_the_mahalanobis_distance_to_training() -> None:
     inverse = np.linalg.inv(0.9 * np.corrcoef(training.T) + 0.1 * np.eye(4))
     distance = np.einsum("ti,ij,tj->t", z, inverse, z) / 4
     expected = np.log(distance[-10:].mean())
-    assert turbulence(View(panel), FIT)[-1] == pytest.approx(expected, rel=1e-9)
+    assert turbulence(PanelView(panel), FIT)[-1] == pytest.approx(expected, rel=1e-9)
 
 
 def test_turbulence_rises_when_correlations_break() -> None:
@@ -232,7 +232,7 @@ def test_turbulence_rises_when_correlations_break() -> None:
     returns = np.diff(np.log(close), axis=0)
     returns[600:] = np.abs(returns[600:]) * np.array([1, -1, 1, -1]) * 3
     broken = rebuilt(np.exp(np.vstack([np.zeros(4), np.cumsum(returns, axis=0)])))
-    index = turbulence(View(broken), FIT)
+    index = turbulence(PanelView(broken), FIT)
     assert index[620:].min() > np.nanmax(index[:600])
 
 

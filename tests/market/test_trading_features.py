@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.features.asset_features import ASSET_FEATURES, View
+from finflow.market.features.asset_features import ASSET_FEATURES, TRADING_FEATURES
 from finflow.market.features.feature_set import LENSES, compute_features
-from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
@@ -84,13 +84,13 @@ def test_a_feature_is_there_when_its_fields_are(missing: str) -> None:
     assert names[len(ASSET_FEATURES) :] == tuple(expected)
     assert 0 < len(expected) < len(TRADING_FEATURES)
     with pytest.raises(MarketError, match=f"the market has no {missing}"):
-        View(panel).field(missing)
+        PanelView(panel).field(missing)
 
 
 def test_they_are_what_their_formulas_say() -> None:
     panel = market()
     o, h, low, c, v = (field(panel, name) for name in ("open", "high", "low", "close", "volume"))
-    view = View(panel)
+    view = PanelView(panel)
     values = {feature.name: feature.compute(view) for feature in TRADING_FEATURES}
     t, a = 640, 2
     r = np.diff(np.log(c), axis=0, prepend=np.nan)
@@ -143,7 +143,7 @@ def test_range_volatilities_find_the_volatility_of_the_day() -> None:
         low=np.exp(logs.min(axis=2)),
     )
     values = {
-        feature.name: feature.compute(View(panel)) for feature in TRADING_FEATURES if "volume" not in feature.needs
+        feature.name: feature.compute(PanelView(panel)) for feature in TRADING_FEATURES if "volume" not in feature.needs
     }
     for name in ("parkinson_21", "garman_klass_5"):
         daily = np.exp(values[name][30:]) / 252**0.5
@@ -179,7 +179,7 @@ def test_days_without_trades_or_range_are_small_and_not_infinite() -> None:
     for name in ("open", "high", "low"):
         changed[name][:, 3] = panel.close[:, 3]
     quiet = replace(panel, **changed)
-    view = View(quiet)
+    view = PanelView(quiet)
     values = {feature.name: feature.compute(view) for feature in TRADING_FEATURES}
     for name, raw in values.items():
         assert np.isfinite(raw[252:, 2:]).all(), name

@@ -18,7 +18,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError, MarketError
 from finflow.evaluation.audit.look_ahead import UNPRIMED, Probe
 from finflow.evaluation.audit.shocked_panels import SHOCKS
-from finflow.market.features import crisis_probability as crisis
+from finflow.market.features import market_features as crisis
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources

@@ -1,7 +1,7 @@
 """What the gate does when the market is bad: whom it follows in crises, and whom in calm weeks.
 
 How bad the market is, is what the agent itself is told: the crisis score, a filtered probability of the state of larger
-variance (Hamilton 1989; `finflow.market.features.crisis_probability`), fitted on the training window and known at
+variance (Hamilton 1989; `finflow.market.features.market_features`), fitted on the training window and known at
 the decision.
 """
 

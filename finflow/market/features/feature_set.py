@@ -1,4 +1,4 @@
-"""All features of a panel, scaled, as the agent sees them."""
+"""All features of a panel, scaled, as the agent observes them, with the features of a user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from numba import njit
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
+from finflow.imports import import_path
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, AssetFeature, View
-from finflow.market.features.crisis_probability import TwoStates, crisis, fit_states
-from finflow.market.features.custom_features import own_feature
-from finflow.market.features.market_features import MARKET_FEATURES, TurbulenceFit, fit_turbulence, turbulence
-from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, TRADING_FEATURES, AssetFeature
+from finflow.market.features.market_features import (
+    MARKET_FEATURES,
+    TurbulenceFit,
+    TwoStates,
+    crisis,
+    fit_states,
+    fit_turbulence,
+    turbulence,
+)
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
@@ -29,6 +36,7 @@ __all__ = [
     "apply_features",
     "compute_features",
     "features_of",
+    "own_feature",
 ]
 
 LONGEST_LOOKBACK = 253
@@ -40,7 +48,7 @@ _CLIP = 5.0
 
 
 class Fitted(NamedTuple):
-    """All that features take from a training window.
+    """Parameters of features, from a training window.
 
     Attributes
     ----------
@@ -60,7 +68,7 @@ class Fitted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What is known at the close of each bar.
+    """Features at the close of each bar.
 
     Attributes
     ----------
@@ -76,7 +84,7 @@ class Features:
     first_bar : int
         First row at which every feature is defined (for two assets at least); all rows before it are zero.
     fitted : Fitted or None
-        What was fitted on the training window, to make the same features of other bars with; None where nothing was.
+        Parameters from the training window, to compute the same features of other bars; None if there are none.
     """
 
     assets: NDArray[np.float32]
@@ -92,7 +100,7 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
     """Compute every feature of every bar.
 
     Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, the
-    turbulence's covariance and the two states of the crisis score) is fitted on the rows before `fit_until`: the
+    turbulence's covariance and the two states of the crisis probability) is fitted on the rows before `fit_until`: the
     training window.
 
     Parameters
@@ -102,12 +110,12 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
     fit_until : int
         Number of bars in the training window.
     extra : sequence of str
-        Features of a user's own, as `features.extra` has them; they follow the others, scaled like them.
+        Features of a user, as in `features.extra`; they follow the others, scaled like them.
 
     Raises
     ------
     MarketError
-        If a feature of a user's own cannot be had, the panel is shorter than the longest feature, or the training
+        If a feature of a user cannot be computed, the panel is shorter than the longest feature, or the training
         window holds too little beyond it.
     """
     needed = LONGEST_LOOKBACK - 1 + _FEWEST_ROWS
@@ -134,7 +142,7 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
 
 
 def apply_features(panel: MarketPanel, fitted: Fitted, extra: Sequence[str] = ()) -> Features:
-    """The features of a panel with everything that is fitted taken from another: nothing is learned from this one.
+    """Compute the features of a panel with the parameters fitted on another.
 
     Parameters
     ----------
@@ -148,7 +156,7 @@ def apply_features(panel: MarketPanel, fitted: Fitted, extra: Sequence[str] = ()
 
 
 class _Raw(NamedTuple):
-    """Features before scaling, (F, bars, assets) and (M, bars), where they are defined, and what they are called."""
+    """Features before scaling, (F, bars, assets) and (M, bars), with masks of defined cells, and names."""
 
     assets: FloatArray
     market: FloatArray
@@ -161,10 +169,10 @@ class _Raw(NamedTuple):
 
 
 def _raw(
-    panel: MarketPanel, extra: Sequence[str], models_of: Callable[[View], tuple[TurbulenceFit, TwoStates]]
+    panel: MarketPanel, extra: Sequence[str], models_of: Callable[[PanelView], tuple[TurbulenceFit, TwoStates]]
 ) -> _Raw:
-    """Every feature of every bar, unscaled."""
-    view = View(panel)
+    """Compute every feature of every bar, unscaled."""
+    view = PanelView(panel)
     added = [own_feature(path) for path in extra]
     own = features_of(panel)
     computed = [(one, one.compute(panel)) for one in added]
@@ -188,7 +196,7 @@ def _raw(
     return _Raw(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
 
 
-def _states(view: View, fit_until: int) -> TwoStates:
+def _states(view: PanelView, fit_until: int) -> TwoStates:
     return fit_states(view.market[:fit_until, 0])
 
 
@@ -206,15 +214,70 @@ def _scaled(raw: _Raw, fitted: Fitted) -> Features:
 
 
 def features_of(panel: MarketPanel) -> list[AssetFeature]:
-    """finflow's features of an asset that a panel has the fields for."""
+    """List finflow's features of an asset for which a panel has the fields."""
     return [
         *ASSET_FEATURES,
         *(one for one in TRADING_FEATURES if all(getattr(panel, field) is not None for field in one.needs)),
     ]
 
 
+class OwnFeature(NamedTuple):
+    """A feature of a user, the lenses that read it, and its function."""
+
+    name: str
+    lenses: tuple[str, ...]
+    compute: Callable[[MarketPanel], FloatArray]
+
+
+def own_feature(path: str) -> OwnFeature:
+    """Import a feature of a user.
+
+    Parameters
+    ----------
+    path : str
+        `package.module:function`, for every expert, or `package.module:function@lens`, for one. The function takes the
+        panel and returns (bars, assets), or (bars,) for a feature of the market, which all experts read; row t may use
+        bars up to t. Where a value is not finite, the whole asset, or the whole market, counts as unknown at that bar.
+
+    Raises
+    ------
+    MarketError
+        If it cannot be imported; and, on computing, if it raises or returns anything else.
+    """
+    place, _, lens = path.partition("@")
+    name = place.rpartition(":")[2]
+    try:
+        function = import_path(place)
+    except Exception as error:
+        raise MarketError(f"the feature {place!r} cannot be imported: {_reason(error)}") from error
+    if not callable(function):
+        raise MarketError(f"the feature {place!r} is not a function of the panel")
+
+    def compute(panel: MarketPanel) -> FloatArray:
+        try:
+            values = np.array(function(panel), dtype=np.float64)
+        except Exception as error:
+            raise MarketError(f"the feature {place!r} failed: {_reason(error)}") from error
+        if values.shape not in (panel.close.shape, (panel.n_bars,)):
+            raise MarketError(
+                f"the feature {place!r} has the shape {values.shape}, not {panel.close.shape} (bars by assets) or "
+                f"{(panel.n_bars,)} (of the market)"
+            )
+        if lens and values.ndim == 1:
+            raise MarketError(f"the feature {place!r} is of the market, which every expert reads; leave @{lens} out")
+        if not np.isfinite(values).any():
+            raise MarketError(f"the feature {place!r} has not one finite value")
+        return values
+
+    return OwnFeature(name, (lens,) if lens else LENSES, compute)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
 def _check_names(added: Iterable[str]) -> None:
-    """A user's feature may not have the name of one of finflow's, whether or not this panel has it."""
+    """Refuse a user's feature with the name of one of finflow's, whether or not this panel has it."""
     ours = {*(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)), *MARKET_FEATURES, "turbulence", "crisis"}
     taken = ours.intersection(added)
     if taken:
@@ -222,15 +285,15 @@ def _check_names(added: Iterable[str]) -> None:
 
 
 def _all_finite(columns: FloatArray) -> NDArray[np.bool_]:
-    """Where every one of the columns is finite."""
+    """Mask of rows in which every column is finite."""
     defined: NDArray[np.bool_] = np.isfinite(columns[0])
     for column in columns[1:]:
         defined &= np.isfinite(column)
     return defined
 
 
-def _of_assets(view: View, features: Sequence[AssetFeature], raw: FloatArray) -> None:
-    """Fill in every feature of every asset, made for a few assets at a time."""
+def _of_assets(view: PanelView, features: Sequence[AssetFeature], raw: FloatArray) -> None:
+    """Fill in every feature of every asset, for a few assets at a time."""
     for part in view.parts():
         for feature, column in zip(features, raw, strict=False):
             column[:, part.columns] = feature.raw(part)
@@ -259,7 +322,7 @@ def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fits: Fl
 
 @njit(cache=True, error_model="numpy")
 def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
-    """Scale bar by bar, so that what is written next to each other is written at the same time."""
+    """Scale bar by bar, in the order of the result in memory."""
     for bar in range(raw.shape[1]):
         for index in range(len(raw)):
             center, spread = fits[index]
@@ -272,5 +335,5 @@ def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: 
 def _fit(sample: FloatArray) -> tuple[float, float]:
     """Mean and deviation of a feature in training."""
     center, spread = float(sample.mean()), float(sample.std())
-    # A feature that does not vary in training (up to rounding) says nothing: leave its scale alone.
+    # A feature that is constant in training (up to rounding) keeps its scale.
     return center, spread if spread >= 1e-8 * (1.0 + abs(center)) else 1.0

@@ -1,8 +1,14 @@
-"""What can be said of the market as a whole: its weather, for the gate and for every expert.
+"""Features of the market as a whole, which the gate and every expert read.
 
-A feature is a function of a `View` that returns (bars,); row t is made from bars <= t. Turbulence alone has parameters,
-fitted on the rows before `fit_until`. The market is the mean of the listed assets, m in the formulas, not the
-benchmark, so that it needs no data beyond the assets.
+A feature is a function of a `PanelView` that returns (bars,); row t is made from bars <= t. The market is the mean of
+the listed assets, m in the formulas, not the benchmark, so that it needs no data beyond the assets.
+
+Turbulence and the crisis probability have parameters, fitted on the rows before `fit_until`. The crisis probability is
+that of two hidden states (Hamilton 1989): in each of them m is normal, with a mean and a variance of its own, and a
+state lasts another bar with a probability of its own. The variances distinguish the states of stock markets (Turner,
+Startz and Nelson 1989). The parameters are those of largest likelihood, by expectation maximisation (Baum et al. 1970)
+from a fixed start. The feature is the filter, the probability of the bad state given the returns up to a bar; the
+smoother, which uses later returns, serves in fitting only.
 """
 
 from __future__ import annotations
@@ -12,79 +18,93 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import View
+from finflow.market.features.rolling_windows import FLOOR, PanelView
 from finflow.market.panel import BARS_PER_YEAR
 
-__all__ = ["MARKET_FEATURES", "TurbulenceFit", "fit_turbulence", "turbulence"]
+__all__ = [
+    "MARKET_FEATURES",
+    "TurbulenceFit",
+    "TwoStates",
+    "crisis",
+    "filtered",
+    "fit_states",
+    "fit_turbulence",
+    "turbulence",
+]
 
 FloatArray = NDArray[np.float64]
 
-MARKET_FEATURES: dict[str, Callable[[View], FloatArray]] = {}
-"""Name -> function; `turbulence`, which is fitted, stands apart."""
+MARKET_FEATURES: dict[str, Callable[[PanelView], FloatArray]] = {}
+"""Name -> function of the features without parameters."""
 
-_FLOOR = 1e-4
 _FEWEST = 60
 """Training returns that an asset needs to count in the turbulence."""
 _SHRINKAGE = 0.1
 """Weight of the identity in the correlations of the turbulence, so that they can be inverted (Ledoit and Wolf 2004)."""
 _BLOCK = 256
+_ROUNDS = 200
+_GAIN = 1e-9
+"""Fitting of the states ends when a round adds less log likelihood per bar."""
+_SHORTEST = 0.01
+"""Smallest probability that a state lasts another bar; it ends with at least a hundredth of it."""
 
 
-def _feature(compute: Callable[[View], FloatArray]) -> Callable[[View], FloatArray]:
+def _feature(compute: Callable[[PanelView], FloatArray]) -> Callable[[PanelView], FloatArray]:
     MARKET_FEATURES[compute.__name__] = compute
     return compute
 
 
-def _spread(view: View, window: int) -> FloatArray:
-    return np.maximum(rolling.std(view.market, window)[:, 0], _FLOOR)
+def _spread(view: PanelView, window: int) -> FloatArray:
+    return np.maximum(view.market_series.std(window)[:, 0], FLOOR)
 
 
 @_feature
-def market_return_1(view: View) -> FloatArray:
+def market_return_1(view: PanelView) -> FloatArray:
     """m / std(m) over 63 bars: today's move in deviations (Jegadeesh 1990)."""
     return view.market[:, 0] / _spread(view, 63)
 
 
 @_feature
-def market_return_21(view: View) -> FloatArray:
+def market_return_21(view: PanelView) -> FloatArray:
     """Sum of m over 21 bars / (std(m) over 63 bars times sqrt 21): the month in deviations (Moskowitz et al. 2012)."""
-    return rolling.total(view.market, 21)[:, 0] / (_spread(view, 63) * math.sqrt(21.0))
+    return view.market_series.total(21)[:, 0] / (_spread(view, 63) * math.sqrt(21.0))
 
 
 @_feature
-def market_sharpe_252(view: View) -> FloatArray:
+def market_sharpe_252(view: PanelView) -> FloatArray:
     """mean(m) / std(m) sqrt 252 over 252 bars: Sharpe ratio of the year, without cash (Sharpe 1966)."""
-    return rolling.mean(view.market, 252)[:, 0] / _spread(view, 252) * math.sqrt(BARS_PER_YEAR)
+    return view.market_series.mean(252)[:, 0] / _spread(view, 252) * math.sqrt(BARS_PER_YEAR)
 
 
 @_feature
-def market_volatility(view: View) -> FloatArray:
+def market_volatility(view: PanelView) -> FloatArray:
     """ln(std(m) sqrt 252) over 21 bars: log of the annual realised volatility (Andersen et al. 2003)."""
     return np.log(_spread(view, 21) * math.sqrt(BARS_PER_YEAR))
 
 
 @_feature
-def market_volatility_ratio(view: View) -> FloatArray:
+def market_volatility_ratio(view: PanelView) -> FloatArray:
     """ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its own year (Moreira and Muir 2017)."""
     return np.log(_spread(view, 21) / _spread(view, 252))
 
 
 @_feature
-def dispersion(view: View) -> FloatArray:
-    """ln of the mean over 21 bars of the spread of r over assets, in logs: room to choose (Solnik and Roulet 2000)."""
+def dispersion(view: PanelView) -> FloatArray:
+    """ln of the mean over 21 bars of the spread of r over assets, in logs (Solnik and Roulet 2000)."""
     known = np.isfinite(view.returns)
     count = known.sum(axis=1, keepdims=True)
-    apart = np.where(known, view.returns - view.market, 0.0)
-    across = np.sqrt((apart * apart).sum(axis=1, keepdims=True) / np.maximum(count, 1))
+    deviation = np.where(known, view.returns - view.market, 0.0)
+    across = np.sqrt((deviation * deviation).sum(axis=1, keepdims=True) / np.maximum(count, 1))
     across = np.where(count > 1, across, np.nan)
-    return np.log(np.maximum(rolling.mean(across, 21)[:, 0], _FLOOR))
+    return np.log(np.maximum(rolling.mean(across, 21)[:, 0], FLOOR))
 
 
 @_feature
-def mean_correlation(view: View) -> FloatArray:
+def mean_correlation(view: PanelView) -> FloatArray:
     """Mean pair correlation over 63 bars, -1 to 1, weighted by the product of deviations (Pollet and Wilson 2010).
 
     (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2), as an implied correlation is made from an index and its parts. Exact
@@ -96,25 +116,25 @@ def mean_correlation(view: View) -> FloatArray:
     spreads = np.where(known, spreads, 0.0)
     squares = (spreads * spreads).sum(axis=1)
     pairs = spreads.sum(axis=1) ** 2 - squares
-    value = (count**2 * rolling.std(view.market, 63)[:, 0] ** 2 - squares) / np.maximum(pairs, _FLOOR**2)
+    value = (count**2 * view.market_series.std(63)[:, 0] ** 2 - squares) / np.maximum(pairs, FLOOR**2)
     return np.where(count > 1, np.clip(value, -1.0, 1.0), np.nan)
 
 
 @_feature
-def market_trend(view: View) -> FloatArray:
+def market_trend(view: PanelView) -> FloatArray:
     """(M - mean M) / (std(m) sqrt 200) over 200 bars, M the running sum of m: in deviations (Faber 2007)."""
     above = view.market_path - rolling.mean(view.market_path, 200)
     return above[:, 0] / (_spread(view, 200) * math.sqrt(200.0))
 
 
 @_feature
-def market_drawdown(view: View) -> FloatArray:
-    """M - max M over 252 bars, in log units, 0 or less: how far under the year's high (George and Hwang 2004)."""
+def market_drawdown(view: PanelView) -> FloatArray:
+    """M - max M over 252 bars, in log units, 0 or less: distance from the year's high (George and Hwang 2004)."""
     return (view.market_path - rolling.maximum(view.market_path, 252))[:, 0]
 
 
 @_feature
-def breadth(view: View) -> FloatArray:
+def breadth(view: PanelView) -> FloatArray:
     """Share of assets whose log price is above its 200-bar mean, 0 to 1 (Colby and Meyers 1988)."""
     above = view.gather(lambda part: part.path - part.path_series.mean(200))
     known = np.isfinite(above)
@@ -125,12 +145,12 @@ def breadth(view: View) -> FloatArray:
 
 
 class TurbulenceFit(NamedTuple):
-    """What turbulence takes from the training window.
+    """Parameters of the turbulence, from the training window.
 
     Attributes
     ----------
     used : bool (assets,)
-        Those with enough returns there.
+        Assets with enough training returns.
     center, scale : float64 (assets,)
         Of the returns.
     inverse : float64 (assets, assets)
@@ -143,8 +163,8 @@ class TurbulenceFit(NamedTuple):
     inverse: FloatArray
 
 
-def turbulence(view: View, fit: int | TurbulenceFit) -> FloatArray:
-    """ln of the mean over 10 bars of z' C^-1 z / n, a log ratio: how unusual moves are (Kritzman and Li 2010).
+def turbulence(view: PanelView, fit: int | TurbulenceFit) -> FloatArray:
+    """ln of the mean over 10 bars of z' C^-1 z / n, a log ratio: unusual moves (Kritzman and Li 2010).
 
     z are returns standardised by each asset's training mean and deviation, C their training correlations shrunk a tenth
     towards the identity, n the number of assets that have a return. Mean, deviation and C come from the rows before
@@ -160,28 +180,28 @@ def turbulence(view: View, fit: int | TurbulenceFit) -> FloatArray:
         distance[start : start + _BLOCK] = ((block @ fitted.inverse) * block).sum(axis=1)
     n_known = known.sum(axis=1)
     per_asset = np.where(n_known > 0, distance[: len(known)] / np.maximum(n_known, 1), np.nan)
-    return np.log(np.maximum(rolling.mean(per_asset[:, None], 10)[:, 0], _FLOOR))
+    return np.log(np.maximum(rolling.mean(per_asset[:, None], 10)[:, 0], FLOOR))
 
 
-def fit_turbulence(view: View, fit_until: int) -> TurbulenceFit:
-    """What `turbulence` needs of the rows before `fit_until`."""
+def fit_turbulence(view: PanelView, fit_until: int) -> TurbulenceFit:
+    """Fit the parameters of `turbulence` on the rows before `fit_until`."""
     training = view.returns[1:fit_until]
     counts = np.isfinite(training).sum(axis=0)
     used = counts >= _FEWEST
     known = np.isfinite(view.returns) & used
     fitted = np.where(known[1:fit_until], training, 0.0)
     center = fitted.sum(axis=0) / np.maximum(counts, 1)
-    apart = np.where(known[1:fit_until], training - center, 0.0)
-    scale = np.maximum(np.sqrt((apart * apart).sum(axis=0) / np.maximum(counts - 1, 1)), _FLOOR)
+    centred = np.where(known[1:fit_until], training - center, 0.0)
+    scale = np.maximum(np.sqrt((centred * centred).sum(axis=0) / np.maximum(counts - 1, 1)), FLOOR)
     standard = _standardised(view, known, center, scale)
-    together = standard[1:fit_until].T @ standard[1:fit_until] / max(fit_until - 1, 1)
-    deviation = np.sqrt(np.maximum(np.diag(together), 1e-12))
-    correlation = (1.0 - _SHRINKAGE) * together / np.outer(deviation, deviation)
+    product = standard[1:fit_until].T @ standard[1:fit_until] / max(fit_until - 1, 1)
+    deviation = np.sqrt(np.maximum(np.diag(product), 1e-12))
+    correlation = (1.0 - _SHRINKAGE) * product / np.outer(deviation, deviation)
     np.fill_diagonal(correlation, 1.0)
     return TurbulenceFit(used, center, scale, np.linalg.inv(correlation))
 
 
-def _standardised(view: View, known: NDArray[np.bool_], center: FloatArray, scale: FloatArray) -> FloatArray:
+def _standardised(view: PanelView, known: NDArray[np.bool_], center: FloatArray, scale: FloatArray) -> FloatArray:
     """Standardised returns, zero where not known, and zeros below up to a whole number of blocks.
 
     Blocks of one size, so that a row's bits do not depend on how many rows come after it.
@@ -190,3 +210,127 @@ def _standardised(view: View, known: NDArray[np.bool_], center: FloatArray, scal
     padded = np.zeros((-(-bars // _BLOCK) * _BLOCK, n_assets))
     np.divide(view.returns - center, scale, out=padded[:bars], where=known)
     return padded
+
+
+class TwoStates(NamedTuple):
+    """A market of two states, the calm one first: the other has the larger variance.
+
+    Attributes
+    ----------
+    means, variances : float64 (2,)
+        Of the daily log return in each state.
+    stay : float64 (2,)
+        Chance that a state lasts another bar.
+    """
+
+    means: FloatArray
+    variances: FloatArray
+    stay: FloatArray
+
+
+def crisis(view: PanelView, fit: int | TwoStates) -> FloatArray:
+    """P(bad state at t | m up to t), 0 to 1: a filter of two states fitted on training (Hamilton 1989), shape (bars,).
+
+    Two states in which m is normal, each with a mean, a variance and a persistence; bad is the one of larger variance.
+    The horizon follows from the persistence, some weeks. Parameters are fitted on the rows before `fit`, or given.
+    """
+    market = view.market[:, 0]
+    return filtered(market, fit_states(market[:fit]) if isinstance(fit, int) else fit)
+
+
+def fit_states(returns: FloatArray) -> TwoStates:
+    """Fit the two states of largest likelihood.
+
+    Parameters
+    ----------
+    returns : float64 (bars,)
+        Log returns; NaN where none is known, which leaves the state's probability unchanged.
+    """
+    known = returns[np.isfinite(returns)]
+    variance = max(float(known.var()), FLOOR**2) if known.size else 1.0
+    mean = float(known.mean()) if known.size else 0.0
+    states = TwoStates(np.array([mean, mean]), np.array([0.5, 2.0]) * variance, np.array([0.98, 0.98]))
+    before = -np.inf
+    for _ in range(_ROUNDS if known.size > 1 else 0):
+        likelihoods, scale = _likelihoods(returns, states)
+        probability, pairs, evidence = _expectations(likelihoods, states.stay)
+        likelihood = float(evidence + scale)
+        if likelihood - before < _GAIN * known.size:
+            break
+        before = likelihood
+        states = _maximised(returns, probability, pairs, states)
+    order = np.argsort(states.variances, kind="stable")
+    return TwoStates(states.means[order], states.variances[order], states.stay[order])
+
+
+def filtered(returns: FloatArray, states: TwoStates) -> FloatArray:
+    """Probability of the second state at each bar, given the returns up to it; NaN where there is no return."""
+    likelihoods, _ = _likelihoods(returns, states)
+    return np.where(np.isfinite(returns), _forward(likelihoods, states.stay)[:, 1], np.nan)
+
+
+def _likelihoods(returns: FloatArray, states: TwoStates) -> tuple[FloatArray, float]:
+    """Density of each return in both states over the larger of the two, (bars, 2), and the sum of its log."""
+    centred = returns[:, None] - states.means
+    logs = -0.5 * (centred * centred / states.variances + np.log(2.0 * np.pi * states.variances))
+    logs = np.where(np.isfinite(returns)[:, None], logs, 0.0)
+    largest = logs.max(axis=1, keepdims=True)
+    return np.exp(logs - largest), float(largest.sum())
+
+
+@njit(cache=True)
+def _forward(likelihoods: FloatArray, stay: FloatArray) -> FloatArray:
+    """Probabilities of both states given what is known up to each bar; even before the first."""
+    result = np.empty_like(likelihoods)
+    calm, bad = 0.5, 0.5
+    for bar in range(len(likelihoods)):
+        if bar > 0:
+            calm, bad = calm * stay[0] + bad * (1.0 - stay[1]), calm * (1.0 - stay[0]) + bad * stay[1]
+        calm, bad = calm * likelihoods[bar, 0], bad * likelihoods[bar, 1]
+        total = calm + bad
+        calm, bad = calm / total, bad / total
+        result[bar, 0], result[bar, 1] = calm, bad
+    return result
+
+
+@njit(cache=True)
+def _expectations(likelihoods: FloatArray, stay: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+    """Given all returns: each state's probability at each bar, expected moves between states, and the evidence."""
+    forward = _forward(likelihoods, stay)
+    smooth = np.empty_like(forward)
+    pairs = np.zeros((2, 2))
+    move = np.array([[stay[0], 1.0 - stay[0]], [1.0 - stay[1], stay[1]]])
+    evidence = np.log(0.5 * likelihoods[0, 0] + 0.5 * likelihoods[0, 1])
+    last = len(forward) - 1
+    smooth[last] = forward[last]
+    for bar in range(last - 1, -1, -1):
+        total = 0.0
+        for after in range(2):
+            reached = forward[bar, 0] * move[0, after] + forward[bar, 1] * move[1, after]
+            total += reached * likelihoods[bar + 1, after]
+            for now in range(2):
+                pairs[now, after] += forward[bar, now] * move[now, after] / reached * smooth[bar + 1, after]
+        evidence += np.log(total)
+        for now in range(2):
+            smooth[bar, now] = 0.0
+            for after in range(2):
+                reached = forward[bar, 0] * move[0, after] + forward[bar, 1] * move[1, after]
+                smooth[bar, now] += forward[bar, now] * move[now, after] / reached * smooth[bar + 1, after]
+    return smooth, pairs, evidence
+
+
+def _maximised(returns: FloatArray, probability: FloatArray, pairs: FloatArray, states: TwoStates) -> TwoStates:
+    """Maximise the expected likelihood over the states; one without probability mass keeps its parameters."""
+    known = np.isfinite(returns)
+    values, weights = returns[known, None], probability[known]
+    mass = weights.sum(axis=0)
+    held = mass > 1.0
+    shares = weights / np.where(held, mass, 1.0)
+    means = np.where(held, (shares * values).sum(axis=0), states.means)
+    variances = np.maximum((shares * (values - means) ** 2).sum(axis=0), FLOOR**2)
+    stay = np.diag(pairs) / np.maximum(pairs.sum(axis=1), 1e-12)
+    return TwoStates(
+        means,
+        np.where(held, variances, states.variances),
+        np.where(held, np.clip(stay, _SHORTEST, 1.0 - _SHORTEST / 100.0), states.stay),
+    )

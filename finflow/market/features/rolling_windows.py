@@ -1,15 +1,14 @@
-"""Trailing windows over columns: every value at row t is made from rows t - window + 1 ... t and no other.
+"""Trailing windows over columns, and the series of a panel that features are made from.
 
-All of it in float64 from running sums, so that the cost does not depend on the window. A running sum from the first
-row on gives the same bits for a row whether or not later rows exist: cutting the data short changes nothing. What it
-loses to rounding is bounded by the size of the sum: at daily log returns over a century it is under 1e-13, against
-values of 1e-4 and more. Spreads that come out smaller than that are noise, so `std` gives 0 for them.
-
-A `Series` keeps the running sums of one series for all the windows that are read from it.
+Every value at row t is made from rows t - window + 1 ... t. Sums are differences of running sums in float64, whose cost
+does not depend on the window. A running sum from the first row on has the same bits for a row whether or not later rows
+exist. Its rounding error is bounded by the size of the sum: at daily log returns over a century it is under 1e-13,
+against values of 1e-4 and more. Smaller deviations are noise, so `std` gives 0 for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -17,16 +16,35 @@ import pandas as pd
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["Pair", "Series", "covariance", "ema", "maximum", "mean", "minimum", "percentile_rank", "std", "total"]
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
+
+__all__ = [
+    "FLOOR",
+    "Pair",
+    "PanelView",
+    "Series",
+    "ema",
+    "maximum",
+    "mean",
+    "minimum",
+    "percentile_rank",
+    "std",
+    "total",
+]
 
 FloatArray = NDArray[np.float64]
 
+FLOOR = 1e-4
+"""Smallest daily deviation that anything is divided by: smaller ones are rounding."""
 _ROWS = 256
 """Rows ranked together."""
+_COLUMNS = 32
+"""Assets computed together, whose series fit into the processor's cache."""
 
 
 class Series:
-    """Columns of numbers and what their windows are made from, each made once.
+    """Columns of numbers with their running sums, each computed once.
 
     Parameters
     ----------
@@ -39,21 +57,21 @@ class Series:
 
     @cached_property
     def _latest_gap(self) -> NDArray[np.int32]:
-        """The last row up to each that is NaN; -1 where none is."""
+        """Index of the last NaN up to each row; -1 where there is none."""
         rows = np.arange(len(self.values), dtype=np.int32)[:, None]
         gaps = np.where(np.isnan(self.values), rows, np.int32(-1))
         return np.maximum.accumulate(gaps, axis=0, out=gaps)
 
     @cached_property
     def _running(self) -> FloatArray:
-        return _run(self.values)
+        return _running_sum(self.values)
 
     @cached_property
     def _squares(self) -> FloatArray:
-        return _run(self.values * self.values)
+        return _running_sum(self.values * self.values)
 
     def _over(self, running: FloatArray, window: int) -> FloatArray:
-        """What a running sum has gained over `window` rows, NaN while there are fewer or while one of them is NaN."""
+        """Difference of a running sum over `window` rows; NaN where there are fewer or one of them is NaN."""
         result = np.empty_like(running)
         result[:window] = running[:window]
         np.subtract(running[window:], running[:-window], out=result[window:])
@@ -63,7 +81,7 @@ class Series:
         return result
 
     def total(self, window: int) -> FloatArray:
-        """Sum of the last `window` rows, NaN while there are fewer or while one of them is NaN."""
+        """Sum of the last `window` rows; NaN where there are fewer or one of them is NaN."""
         return self._over(self._running, window)
 
     def mean(self, window: int) -> FloatArray:
@@ -96,34 +114,29 @@ class Pair:
 
     def covariance(self, window: int) -> FloatArray:
         """Covariance (ddof 1) over the last `window` rows."""
-        apart = self._left.total(window) * self._right.total(window) / window
-        return (self._crossed.total(window) - apart) / (window - 1)
+        product = self._left.total(window) * self._right.total(window) / window
+        return (self._crossed.total(window) - product) / (window - 1)
 
 
-def _run(values: FloatArray) -> FloatArray:
+def _running_sum(values: FloatArray) -> FloatArray:
     """Sum from the first row on, with NaN as 0."""
     known = np.where(np.isnan(values), 0.0, values)
     return np.cumsum(known, axis=0, out=known)
 
 
 def total(values: FloatArray, window: int) -> FloatArray:
-    """Sum of the last `window` rows, NaN while there are fewer or while one of them is NaN."""
+    """As `Series.total`."""
     return Series(values).total(window)
 
 
 def mean(values: FloatArray, window: int) -> FloatArray:
-    """Mean of the last `window` rows."""
+    """As `Series.mean`."""
     return Series(values).mean(window)
 
 
 def std(values: FloatArray, window: int) -> FloatArray:
-    """Standard deviation (ddof 1) of the last `window` rows; 0 where it is below 1e-7, which is rounding."""
+    """As `Series.std`."""
     return Series(values).std(window)
-
-
-def covariance(left: FloatArray, right: FloatArray, window: int) -> FloatArray:
-    """Covariance (ddof 1) of two series over the last `window` rows, broadcast over columns."""
-    return Pair(left, right).covariance(window)
 
 
 def maximum(values: FloatArray, window: int) -> FloatArray:
@@ -167,3 +180,136 @@ def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> N
             for place in range(first, after):
                 result[row, order[row, place]] = 2.0 * rank / (count - 1) - 1.0 if count > 1 else 0.0
             first = after
+
+
+class PanelView:
+    """Returns of a panel and the intermediate series that several features share, each computed once.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    columns : slice
+        Assets in the view: all of them, or a few at a time, whose series fit into the processor's cache.
+    market : float64 (bars, 1), optional
+        The series `market` of all assets, where `columns` are only some of them.
+    """
+
+    def __init__(self, panel: MarketPanel, columns: slice = slice(None), market: FloatArray | None = None) -> None:
+        self.panel = panel
+        self.columns = columns
+        self.close: FloatArray = np.ascontiguousarray(panel.close[:, columns])
+        self.listed = panel.listed[:, columns]
+        ratio = self.close[1:] / self.close[:-1]
+        self.returns: FloatArray = np.full(self.close.shape, np.nan)
+        """Log return of the bar that ends at t; NaN unless the asset is listed at t - 1 and t."""
+        self.returns[1:] = np.log(ratio)
+        self._computed: dict[tuple[str, int], FloatArray] = {}
+        if market is not None:
+            self.market = market
+
+    def parts(self) -> Iterator[PanelView]:
+        """Yield views of a few assets at a time."""
+        if self.panel.n_assets <= _COLUMNS:
+            yield self
+            return
+        for start in range(0, self.panel.n_assets, _COLUMNS):
+            yield PanelView(self.panel, slice(start, start + _COLUMNS), self.market)
+
+    def gather(self, series: Callable[[PanelView], FloatArray]) -> FloatArray:
+        """Compute a series of all assets, (bars, assets), for a few at a time."""
+        return np.concatenate([series(part) for part in self.parts()], axis=1)
+
+    def field(self, name: str) -> FloatArray:
+        """Return open, high, low or volume.
+
+        Raises
+        ------
+        MarketError
+            If the panel has none.
+        """
+        values: FloatArray | None = getattr(self.panel, name)
+        if values is None:
+            raise MarketError(f"the market has no {name}")
+        return values[:, self.columns]
+
+    @cached_property
+    def volume(self) -> Series:
+        """Running sums of the volume."""
+        return Series(self.field("volume"))
+
+    @cached_property
+    def overnight(self) -> FloatArray:
+        """Log return from the last close to the open; NaN where `returns` is."""
+        overnight = np.full(self.close.shape, np.nan)
+        overnight[1:] = np.log(self.field("open")[1:] / self.close[:-1])
+        return overnight
+
+    @cached_property
+    def path(self) -> FloatArray:
+        """Log price over its value at the first listed bar; NaN where not listed."""
+        path = np.cumsum(np.nan_to_num(self.returns), axis=0)
+        path[~self.listed] = np.nan
+        return path
+
+    @cached_property
+    def market(self) -> FloatArray:
+        """Mean log return of the assets that have one, shape (bars, 1); NaN where none has."""
+        known = np.isfinite(self.returns)
+        count = known.sum(axis=1, keepdims=True)
+        mean = np.where(known, self.returns, 0.0).sum(axis=1, keepdims=True) / np.maximum(count, 1)
+        return np.where(count > 0, mean, np.nan)
+
+    @cached_property
+    def market_series(self) -> Series:
+        """Running sums of `market`."""
+        return Series(self.market)
+
+    @cached_property
+    def market_path(self) -> FloatArray:
+        """Running sum of `market`, shape (bars, 1)."""
+        return np.cumsum(np.nan_to_num(self.market), axis=0)
+
+    @cached_property
+    def path_series(self) -> Series:
+        """Running sums of `path`."""
+        return Series(self.path)
+
+    @cached_property
+    def _series(self) -> Series:
+        return Series(self.returns)
+
+    @cached_property
+    def _with_market(self) -> Pair:
+        return Pair(self.returns, self.market)
+
+    def spread(self, window: int) -> FloatArray:
+        """s(window), at least a hundredth of a percent a day."""
+        return self._once("spread", window, lambda: np.maximum(self._series.std(window), FLOOR))
+
+    def change(self, window: int) -> FloatArray:
+        """Log return over `window` bars."""
+        return self._series.total(window)
+
+    def beta(self, window: int) -> FloatArray:
+        """cov(r, m) / var(m) over `window` bars."""
+
+        def compute() -> FloatArray:
+            spread = np.maximum(self.market_series.std(window), FLOOR)
+            beta: FloatArray = self._with_market.covariance(window) / (spread * spread)
+            return beta
+
+        return self._once("beta", window, compute)
+
+    def correlation(self, window: int) -> FloatArray:
+        """corr(r, m) over `window` bars, in [-1, 1]."""
+
+        def compute() -> FloatArray:
+            spread = np.maximum(self.market_series.std(window), FLOOR)
+            return np.clip(self._with_market.covariance(window) / (self.spread(window) * spread), -1.0, 1.0)
+
+        return self._once("correlation", window, compute)
+
+    def _once(self, name: str, window: int, compute: Callable[[], FloatArray]) -> FloatArray:
+        if (name, window) not in self._computed:
+            self._computed[name, window] = compute()
+        return self._computed[name, window]

@@ -16,10 +16,10 @@ from finflow.evaluation.audit.look_ahead import UNPRIMED, Answer, Component, Row
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
-from finflow.market.features.asset_features import ASSET_FEATURES, View
-from finflow.market.features.custom_features import own_feature
-from finflow.market.features.feature_set import Features, compute_features
+from finflow.market.features.asset_features import ASSET_FEATURES
+from finflow.market.features.feature_set import Features, compute_features, own_feature
 from finflow.market.features.market_features import MARKET_FEATURES
+from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.market.splits import Split
 from finflow.offline.collection import collect
@@ -182,7 +182,7 @@ class Subjects:
 
     def _unrounded(self, panel: MarketPanel) -> Answer:
         """The features before they are scaled and rounded, where a leak too small to survive that would hide."""
-        view = View(panel)
+        view = PanelView(panel)
         assets = {f"raw {one.name}": by_bar(one.compute(view)) for one in ASSET_FEATURES}
         return {**assets, **{f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}}
 

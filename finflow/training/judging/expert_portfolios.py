@@ -12,8 +12,8 @@ from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.expert_traits import LONG, ExpertTraits, expert_traits
 from finflow.evaluation.analysis.gate_states import ByState, gate_by_state
-from finflow.market.features.asset_features import View
-from finflow.market.features.crisis_probability import TwoStates, crisis
+from finflow.market.features.market_features import TwoStates, crisis
+from finflow.market.features.rolling_windows import PanelView
 from finflow.training.data.replay import MarketTensors
 
 ROWS = 1024  # decisions named at once
@@ -54,7 +54,7 @@ def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, state
     for decision in _decisions(policy, process, bars):
         gates.append(decision.gate.double().cpu().numpy())
         cash.append(decision.aim[:, -1].double().cpu().numpy())
-    score = crisis(View(process.panel), states)[np.array(bars) - process.lag]
+    score = crisis(PanelView(process.panel), states)[np.array(bars) - process.lag]
     return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), EXPERTS)
 
 
