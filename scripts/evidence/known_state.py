@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from finflow.config import SyntheticConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
-from finflow.market.synthetic.synthetic_market import law_of
+from finflow.market.synthetic.synthetic_market import process_of
 
 __all__ = ["EXPECTED_RETURNS", "expected_returns"]
 
@@ -37,7 +37,7 @@ def expected_returns(panel: MarketPanel) -> NDArray[np.float64]:
     facts = panel.provenance
     if facts.get("source") != "synthetic":
         raise MarketError("only a made-up market (market.source = synthetic) has a law that expects something")
-    law = law_of(SyntheticConfig(kind=facts["kind"], assets=panel.n_assets, **facts["parameters"]))
+    law = process_of(SyntheticConfig(kind=facts["kind"], assets=panel.n_assets, **facts["parameters"]))
     nodes = [law.scenarios(belief) for belief in law.beliefs]
     expected = np.stack([node.probability @ np.expm1(node.returns) for node in nodes])  # (beliefs, assets)
     beliefs = law.filtered(np.log(panel.close))

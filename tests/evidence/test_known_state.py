@@ -12,7 +12,7 @@ from finflow.errors import MarketError
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.synthetic.synthetic_market import law_of
+from finflow.market.synthetic.synthetic_market import process_of
 from scripts.evidence.known_state import EXPECTED_RETURNS, expected_returns
 
 
@@ -53,7 +53,7 @@ def test_later_prices_change_nothing(kind: str) -> None:
 def test_the_numbers_of_the_law_are_those_configured() -> None:
     panel = market("regime", defensive_ratio=0.5, edge=0.004)
     config = load_config(None, {"market.synthetic.kind": "regime"}, environ={}).market.synthetic
-    law = law_of(config.model_copy(update={"defensive_ratio": 0.5, "edge": 0.004}))
+    law = process_of(config.model_copy(update={"defensive_ratio": 0.5, "edge": 0.004}))
     sure = law.scenarios(1.0)
     assert expected_returns(panel)[:, 1].max() <= float(sure.probability @ np.expm1(sure.returns[:, 1])) + 1e-9
 

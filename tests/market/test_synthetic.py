@@ -14,8 +14,8 @@ from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
-from finflow.market.synthetic.price_processes import Law, Regimes
-from finflow.market.synthetic.synthetic_market import law_of, permute_labels
+from finflow.market.synthetic.price_processes import PriceProcess, Regimes
+from finflow.market.synthetic.synthetic_market import permute_labels, process_of
 
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
 
@@ -50,7 +50,7 @@ def test_a_parameter_that_the_kind_lacks_is_refused() -> None:
 @pytest.mark.parametrize("assets", [2, 3])
 def test_prices_follow_the_scenarios_of_their_law(kind: str, assets: int) -> None:
     """Mean and covariance of the next return, given the belief, are those that the optimum is computed from."""
-    law = law_of(market(kind, assets=assets).synthetic)
+    law = process_of(market(kind, assets=assets).synthetic)
     log_prices = law.draw(np.random.default_rng(0), 40_000)
     beliefs, returns = law.filtered(log_prices)[:-1], np.diff(log_prices, axis=0)
     nodes = law.beliefs
@@ -72,7 +72,7 @@ def test_prices_follow_the_scenarios_of_their_law(kind: str, assets: int) -> Non
 
 
 def test_the_filter_is_bayes_rule() -> None:
-    law = law_of(market("regime", persistence=0.8).synthetic)
+    law = process_of(market("regime", persistence=0.8).synthetic)
     assert isinstance(law, Regimes)
     log_prices = law.draw(np.random.default_rng(5), 7)
     returns = np.diff(log_prices, axis=0)
@@ -90,7 +90,7 @@ def test_the_filter_is_bayes_rule() -> None:
 
 def test_the_newest_belief_needs_no_more_than_recent_prices() -> None:
     for kind in KINDS:
-        law: Law = law_of(market(kind).synthetic)
+        law: PriceProcess = process_of(market(kind).synthetic)
         log_prices = law.draw(np.random.default_rng(1), 2_000)
         beliefs = law.filtered(log_prices)
         for bar in (50, 700, 1_999):
@@ -104,7 +104,7 @@ def test_the_agents_features_show_the_signal(kind: str, share: float) -> None:
     panel = load_panel(config)
     split = split_panel(panel, config)
     features = compute_features(panel, split.train_end)
-    belief = law_of(config.synthetic).filtered(np.log(panel.close))
+    belief = process_of(config.synthetic).filtered(np.log(panel.close))
     apart = features.assets[:, 0] - features.assets[:, 1]
     seen = np.column_stack([apart, features.market, np.ones(panel.n_bars)])
     train, test = slice(features.first_bar, split.train_end), slice(split.train_end, None)
@@ -115,7 +115,7 @@ def test_the_agents_features_show_the_signal(kind: str, share: float) -> None:
 
 def test_permuted_labels_leave_each_dates_returns_and_no_difference_between_assets() -> None:
     config = market("lognormal", assets=4, bars=8_000)
-    law = law_of(config.synthetic)
+    law = process_of(config.synthetic)
     log_prices = law.draw(np.random.default_rng(2), 8_000) * np.array([0.25, 0.5, 1.0, 2.0])
     drawn = load_panel(config)
     panel = MarketPanel(dates=drawn.dates, assets=drawn.assets, close=np.exp(0.1 * log_prices))

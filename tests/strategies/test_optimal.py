@@ -13,8 +13,8 @@ from finflow.config import EnvConfig, MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, settle
 from finflow.ledger.costs import LinearSlippage, MarketState, Proportional, Summed
-from finflow.market.synthetic.price_processes import Law
-from finflow.market.synthetic.synthetic_market import law_of
+from finflow.market.synthetic.price_processes import PriceProcess
+from finflow.market.synthetic.synthetic_market import process_of
 from finflow.strategies.optimal.dynamic_programming import trading_cost
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth, optimum, optimum_of
 
@@ -31,12 +31,12 @@ def market(kind: str, assets: int = 2) -> MarketConfig:
 
 
 @lru_cache
-def law_for(kind: str, assets: int = 2) -> Law:
-    return law_of(market(kind, assets).synthetic)
+def law_for(kind: str, assets: int = 2) -> PriceProcess:
+    return process_of(market(kind, assets).synthetic)
 
 
 @lru_cache
-def solved(kind: str, rate: float, assets: int = 2) -> tuple[Law, Optimum]:
+def solved(kind: str, rate: float, assets: int = 2) -> tuple[PriceProcess, Optimum]:
     law = law_for(kind, assets)
     return law, optimum(law, rate)
 

@@ -13,7 +13,7 @@ from finflow.config import load_config
 from finflow.evaluation.analysis.optimality import Optimality, score_runs
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.market.synthetic.synthetic_market import law_of
+from finflow.market.synthetic.synthetic_market import process_of
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of
@@ -67,7 +67,7 @@ def learn(folder: Path, **changes: Any) -> Learned:
     assert best is not None
     classical = [named_strategy(name, config.evaluation) for name in ("equal-weight", "buy-and-hold")]
     runs = run_backtests(process, window, [AgentStrategy(learner.policy, trainer.device), best.policy, *classical])
-    beliefs = law_of(config.market.synthetic).filtered(np.log(process.panel.close))
+    beliefs = process_of(config.market.synthetic).filtered(np.log(process.panel.close))
     known = [bar - process.lag for bar in process.decision_bars(window)]
     scores = dict(score_runs(process, window, runs, best).scores)
     return Learned(runs[0], runs[1], scores, data, beliefs[known])

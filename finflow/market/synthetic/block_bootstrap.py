@@ -1,9 +1,9 @@
-"""Histories that did not happen: a panel's own days in blocks of another order, all assets at once.
+"""Resampled panels by the stationary bootstrap: blocks of a panel's days in another order.
 
-The stationary bootstrap draws blocks of geometric length, so that a resampled history is as stationary as the one it
-is drawn from. A day is taken whole (every asset, the index, cash, volume and the prices within the day), so that what
-assets have in common on a day stays as it was; what leads from day to day stays within a block and is cut between two.
-Returns are chained to prices again, and features are computed on those like on any others.
+Blocks have geometric length, so that a resampled history is as stationary as its source. A day is taken whole (every
+asset, the index, cash, volume and the prices within the day), which keeps the dependence between assets; dependence
+between days is kept within a block and lost between two. Returns are chained to prices, from which features are
+computed as usual.
 
 References
 ----------
@@ -25,18 +25,18 @@ FloatArray = NDArray[np.float64]
 def draw_days(
     listed: NDArray[np.bool_], eligible: NDArray[np.bool_], mean_block: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """The bar that each bar of a resampled history is taken from, (bars,).
+    """Draw the source bar of each bar of a resampled history, (bars,).
 
-    A resampled history has each asset for as long as the real one does: what is listed at a bar needs a return at the
-    bar that it is taken from. A block that runs into a bar without one, or to the end, breaks off, and another begins.
+    A resampled history lists each asset for as long as the real one does: an asset that is listed at a bar needs a
+    return at the source bar. A block that meets a bar without one, or the end, breaks off, and another begins.
 
     Parameters
     ----------
     listed : bool array, (bars, assets)
     eligible : bool array, (bars,)
-        Bars that may be drawn. Where none of them has what is needed, the real bar itself stands in.
+        Bars that may be drawn. Where none of them has the returns needed, the bar is its own source.
     mean_block : int
-        Mean length of a block where nothing breaks it off.
+        Mean length of an unbroken block.
     rng : numpy.random.Generator
     """
     bars = len(listed)
@@ -65,7 +65,7 @@ def draw_days(
 
 
 def resampled_panel(panel: MarketPanel, source: NDArray[np.int64]) -> MarketPanel:
-    """A panel whose bar t moves as ``panel`` moved over the bar ``source[t]``.
+    """Make a panel whose bar t moves as ``panel`` moved over the bar ``source[t]``.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def resampled_panel(panel: MarketPanel, source: NDArray[np.int64]) -> MarketPane
     Returns
     -------
     MarketPanel
-        On the same days. Prices within a day keep their ratio to the close, and volume the money that it was worth.
+        On the same days. Prices within a day keep their ratio to the close, and volume its value in money.
     """
     before = np.maximum(source - 1, 0)
     with np.errstate(invalid="ignore"):

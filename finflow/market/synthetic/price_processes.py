@@ -1,8 +1,8 @@
-"""Laws of made-up prices, simple enough that the best portfolio can be computed.
+"""Price processes simple enough that the best portfolio can be computed.
 
-A law is Markov in one number, its *belief*: all that the prices up to a bar say of the bars to come. It can draw
-returns, read the belief off prices, and list what may happen over the next bar as weighted scenarios (Gauss-Hermite
-nodes), each with the belief that follows. Everything that is optimal is computed from those scenarios.
+A process is Markov in one number, its *belief*, which summarises all that prices up to a bar tell about later bars. It
+draws returns, filters the belief from prices, and lists the outcomes of the next bar as weighted scenarios
+(Gauss-Hermite nodes), each with the belief that follows. Optimal policies are computed from those scenarios.
 
 Returns are log returns per bar. An expected return mu means E[exp(r)] = exp(mu) to the order of the Ito term: the mean
 of r is mu less half the variance.
@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-__all__ = ["IndependentReturns", "Law", "MeanReversion", "Regimes", "Scenarios", "correlated"]
+__all__ = ["IndependentReturns", "MeanReversion", "PriceProcess", "Regimes", "Scenarios", "correlated"]
 
 FloatArray = NDArray[np.float64]
 
 _MEMORY = 300
-"""Returns that a filter is run over for the newest belief; what came earlier is forgotten to rounding."""
+"""Returns that a filter is run over for the newest belief; earlier ones change it by less than rounding."""
 _DEGREE_OF_FILTER = 7
 _BELIEFS = 61
 _WIDEST_BELIEF = 4.5
 
 
 class Scenarios(NamedTuple):
-    """What may happen over one bar.
+    """Outcomes of one bar.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Scenarios(NamedTuple):
     returns : float64 (scenarios, assets)
         Log returns of the bar.
     belief : float64 (scenarios,)
-        The belief once the bar is known.
+        Belief after the bar.
     """
 
     probability: FloatArray
@@ -47,11 +47,11 @@ class Scenarios(NamedTuple):
     belief: FloatArray
 
 
-class Law(Protocol):
-    """How prices come about."""
+class PriceProcess(Protocol):
+    """A process of prices."""
 
     def __hash__(self) -> int:
-        """Laws are told apart by identity, so that what is computed from one can be kept."""
+        """Hash by identity, so that results computed from a process can be cached."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Law(Protocol):
 
     @property
     def belief_name(self) -> str:
-        """What the belief is, in words."""
+        """Name of the belief, in words."""
         ...
 
     @property
@@ -70,11 +70,11 @@ class Law(Protocol):
         ...
 
     def draw(self, rng: np.random.Generator, bars: int) -> FloatArray:
-        """Log prices of shape (bars, assets), the first row zero up to the spread of a mean-reverting market."""
+        """Draw log prices of shape (bars, assets), the first row zero (up to the spread of a mean reversion)."""
         ...
 
     def filtered(self, log_prices: FloatArray) -> FloatArray:
-        """The belief after every bar, from that bar and those before it, shape (bars,)."""
+        """Filter the belief after every bar, from that bar and those before it, shape (bars,)."""
         ...
 
     def belief(self, log_prices: FloatArray) -> float:
@@ -82,12 +82,12 @@ class Law(Protocol):
         ...
 
     def scenarios(self, belief: float) -> Scenarios:
-        """What the next bar may bring."""
+        """List the outcomes of the next bar."""
         ...
 
 
 def correlated(n_assets: int, volatility: float, correlation: float) -> FloatArray:
-    """Covariance of equal volatilities and equal correlations, (assets, assets)."""
+    """Make a covariance of equal volatilities and equal correlations, (assets, assets)."""
     covariance: FloatArray = np.full((n_assets, n_assets), correlation * volatility**2)
     np.fill_diagonal(covariance, volatility**2)
     return covariance
@@ -106,7 +106,7 @@ def _normal_nodes(dimensions: int, degree: int = 5) -> tuple[FloatArray, FloatAr
 
 @dataclass(frozen=True, eq=False)
 class IndependentReturns:
-    """Log-normal returns, independent from bar to bar (Merton 1969): the past says nothing.
+    """Log-normal returns, independent from bar to bar (Merton 1969).
 
     Parameters
     ----------
@@ -147,15 +147,15 @@ class IndependentReturns:
 
 @dataclass(frozen=True, eq=False)
 class MeanReversion:
-    """Prices around a common random walk, whose spread z is an autoregression: z' = persistence * z + innovation.
+    """Prices around a common random walk, with a spread z that is an autoregression: z' = persistence * z + innovation.
 
     Asset i has the log return mean + common + loading_i * (z' - z); loadings fall evenly from 1/2 to -1/2, so z is the
-    log price of the first asset over that of the last, less `level`: seen in prices without error. At lag 1 a decision
-    knows z one bar late and earns the bar after: what it expects of the spread is -persistence (1 - persistence) z.
+    log price of the first asset over that of the last, less `level`: observed in prices without error. At lag 1 a
+    decision knows z one bar late and earns the bar after: its expected change is -persistence (1 - persistence) z.
 
     Among the agent's features the differences between assets of macd_12_26, relative_strength_126, return_63 and
-    drawdown_252 show z: each is the spread now less what it was before. Read together, linearly, all features explain
-    three quarters of its variance at the default parameters.
+    drawdown_252 depend on z: each is the spread less its past. A linear regression on all features explains three
+    quarters of its variance at the default parameters.
 
     Parameters
     ----------
@@ -227,9 +227,9 @@ class Regimes:
     """Two hidden regimes, normal log returns in each; the belief is the probability of the second (Hamilton 1989).
 
     At lag 1 a decision knows the filter one bar late. Among the agent's features turbulence, market_volatility and
-    dispersion show the regime's volatility, and the differences between assets of rsi_14, bollinger_20 and return_5
-    which of them it favours. Read together, linearly, all features explain three quarters of the belief's variance at
-    the default parameters.
+    dispersion depend on the regime's volatility, and the differences between assets of rsi_14, bollinger_20 and
+    return_5 on the assets that it favours. A linear regression on all features explains three quarters of the belief's
+    variance at the default parameters.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class Regimes:
 
     @property
     def beliefs(self) -> FloatArray:
-        """Dense near certainty, where the filter mostly is."""
+        """Nodes, dense near 0 and 1, where the filter mostly is."""
         return 0.5 - 0.5 * np.cos(np.linspace(0.0, math.pi, _BELIEFS))
 
     @property

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
-from finflow.market.synthetic.price_processes import Law
+from finflow.market.synthetic.price_processes import PriceProcess
 
 __all__ = ["Axes", "TradingRule", "axes_for", "interpolation", "solve_with_costs", "trading_cost"]
 
@@ -209,13 +209,13 @@ class TradingRule:
 
 
 def solve_with_costs(
-    law: Law, cost: TradingCost, cash: float, axes: Axes, also: FloatArray | None = None
+    law: PriceProcess, cost: TradingCost, cash: float, axes: Axes, also: FloatArray | None = None
 ) -> tuple[TradingRule, float]:
     """Solve the program above by relative value iteration.
 
     Parameters
     ----------
-    law : Law
+    law : PriceProcess
     cost : callable
         Log wealth factor of a trade.
     cash : float
@@ -258,7 +258,9 @@ def solve_with_costs(
     raise RuntimeError(f"value iteration has not settled after {_MOST_SWEEPS} sweeps")
 
 
-def _expected_cost(law: Law, nodes: FloatArray, candidates: FloatArray, cost: TradingCost, cash: float) -> FloatArray:
+def _expected_cost(
+    law: PriceProcess, nodes: FloatArray, candidates: FloatArray, cost: TradingCost, cash: float
+) -> FloatArray:
     """C: log wealth factor of every trade (from, to), once bar t has moved both sides; in the middle belief."""
     probability, returns, _ = law.scenarios(float(law.beliefs[len(law.beliefs) // 2]))
     expected = np.zeros((len(nodes), len(candidates)))
@@ -269,7 +271,7 @@ def _expected_cost(law: Law, nodes: FloatArray, candidates: FloatArray, cost: Tr
     return expected
 
 
-def _moves(law: Law, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
+def _moves(law: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
     """Where a target drifts to: rows (candidate, belief), columns (node, belief); and E[G] there, of the same rows."""
     beliefs = law.beliefs
     n_nodes, n_beliefs = len(grid.weights), len(beliefs)

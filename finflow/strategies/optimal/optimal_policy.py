@@ -31,9 +31,8 @@ from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.market.synthetic.price_processes import Law, MeanReversion
-from finflow.market.synthetic.process_estimation import estimate_law
-from finflow.market.synthetic.synthetic_market import law_of
+from finflow.market.synthetic.price_processes import MeanReversion, PriceProcess
+from finflow.market.synthetic.synthetic_market import estimate_process, process_of
 from finflow.strategies.optimal.dynamic_programming import axes_for, interpolation, solve_with_costs, trading_cost
 from finflow.strategies.optimal.garleanu_pedersen import spread_rule
 from finflow.strategies.strategy import Information
@@ -94,7 +93,7 @@ class TargetRule:
 class OptimalPolicy:
     """A rule as a Strategy: reads the belief off prices and names the rule's target."""
 
-    def __init__(self, law: Law, rule: Rule, name: str = OPTIMAL) -> None:
+    def __init__(self, law: PriceProcess, rule: Rule, name: str = OPTIMAL) -> None:
         self.law = law
         self.rule = rule
         self.name = name
@@ -168,11 +167,11 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
     if not isinstance(market.cash_rate, float):
         raise ConfigError(f"market.cash_rate = {market.cash_rate}: the optimum is known for one constant rate only")
     rate = (env.commission_bps + env.slippage_bps) * BASIS_POINT
-    return optimum(law_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
+    return optimum(process_of(market.synthetic), rate, math.log1p(market.cash_rate) / BARS_PER_YEAR)
 
 
 def optimum(
-    law: Law,
+    law: PriceProcess,
     cost_rate: float,
     cash: float = 0.0,
     name: str = OPTIMAL,
@@ -183,7 +182,7 @@ def optimum(
 
     Parameters
     ----------
-    law : Law
+    law : PriceProcess
     cost_rate : float
         Proportional cost, as a share of the traded value.
     cash : float
@@ -217,12 +216,12 @@ def optimum(
     return Optimum(OptimalPolicy(law, rule, name), utility, ON_A_GRID)
 
 
-def expected_growth(law: Law, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
+def expected_growth(law: PriceProcess, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
     """Expected log growth over the next bar of weights held in a belief, before any cost, (n,).
 
     Parameters
     ----------
-    law : Law
+    law : PriceProcess
     weights : float64 (n, K)
     beliefs : float64 (n,)
         Between the nodes of the law's belief the expectation is interpolated (quadratic).
@@ -240,7 +239,7 @@ def expected_growth(law: Law, weights: FloatArray, beliefs: FloatArray, cash: fl
 
 
 @lru_cache(maxsize=4)
-def _ahead(law: Law, cash: float) -> tuple[FloatArray, FloatArray]:
+def _ahead(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """Probabilities (B, scenarios) and gross growth (B, scenarios, K) of the next bar, at every node of the belief."""
     ahead = [law.scenarios(float(belief)) for belief in law.beliefs]
     return np.stack([each.probability for each in ahead]), np.stack([_with_cash(each.returns, cash) for each in ahead])
@@ -260,11 +259,11 @@ def plug_in(kind: str, close: FloatArray, cost_rate: float, cash: float = 0.0) -
     cash : float
         Log return of cash over a bar.
     """
-    return optimum(estimate_law(kind, close), cost_rate, cash, name="plug-in")
+    return optimum(estimate_process(kind, close), cost_rate, cash, name="plug-in")
 
 
 @lru_cache(maxsize=4)
-def _without_costs(law: Law, cash: float) -> tuple[FloatArray, FloatArray]:
+def _without_costs(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """The best portfolio (B, K) at every node of the belief, and its expected log growth (B,)."""
     portfolios, growth = [], []
     start = np.full(law.n_assets + 1, 1.0 / (law.n_assets + 1))
@@ -284,7 +283,7 @@ def _worth_a_look(portfolios: FloatArray) -> FloatArray:
     return found
 
 
-def _best_target(law: Law, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
+def _best_target(law: PriceProcess, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
     """Maximise E[log(a . g g')] - E[log(a . g)] over the simplex."""
     now = law.scenarios(belief)
     first = _with_cash(now.returns, cash)
@@ -325,7 +324,7 @@ def _with_cash(returns: FloatArray, cash: float) -> FloatArray:
     return growth
 
 
-def _long_run(law: Law) -> FloatArray:
+def _long_run(law: PriceProcess) -> FloatArray:
     """Long-run distribution over the nodes of the belief, (B,)."""
     beliefs = law.beliefs
     moves = np.zeros((len(beliefs), len(beliefs)))
