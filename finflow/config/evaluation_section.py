@@ -176,7 +176,7 @@ class TuneConfig(Section):
     retries: NonNegativeInt = key(3, "times that a trial is run again after its worker was lost")
     space: dict[str, SearchedConfig] | None = key(
         None,
-        "keys that are searched, each with low and high (log, step) or choices; left out: those in docs/guide/tuning.md",
+        "keys searched, each with low and high (log, step) or choices; left out: those in docs/guide/tuning.md",
     )
 
     @model_validator(mode="after")
