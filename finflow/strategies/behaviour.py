@@ -38,47 +38,27 @@ class Setting(NamedTuple):
     cash: float
 
 
+def _variants(
+    horizons: tuple[int, ...], concentrations: tuple[float, ...], cash: tuple[float, ...]
+) -> tuple[Setting, ...]:
+    """Settings of a family's variants, column by column."""
+    return tuple(map(Setting, horizons, concentrations, cash))
+
+
 SETTINGS: dict[str, tuple[Setting, ...]] = {
-    "volatility": (
-        Setting(21, 1.0, 0.00),
-        Setting(63, 1.0, 0.12),
-        Setting(63, 2.0, 0.00),
-        Setting(126, 1.0, 0.08),
-        Setting(126, 3.0, 0.16),
-        Setting(252, 2.0, 0.10),
+    "volatility": _variants(
+        (21, 63, 63, 126, 126, 252), (1.0, 1.0, 2.0, 1.0, 3.0, 2.0), (0.00, 0.12, 0.00, 0.08, 0.16, 0.10)
     ),
-    "correlation": (
-        Setting(63, 0.5, 0.0),
-        Setting(126, 0.5, 0.3),
-        Setting(126, 0.8, 0.0),
-        Setting(252, 0.5, 0.0),
-        Setting(252, 0.8, 0.5),
-        Setting(252, 0.9, 0.0),
+    "correlation": _variants(
+        (63, 126, 126, 252, 252, 252), (0.5, 0.5, 0.8, 0.5, 0.8, 0.9), (0.0, 0.3, 0.0, 0.0, 0.5, 0.0)
     ),
-    "momentum": (
-        Setting(252, 2.0, 0.0),
-        Setting(252, 5.0, 0.5),
-        Setting(252, 8.0, 0.0),
-        Setting(126, 4.0, 0.0),
-        Setting(126, 8.0, 1.0),
-        Setting(63, 6.0, 0.0),
+    "momentum": _variants(
+        (252, 252, 252, 126, 126, 63), (2.0, 5.0, 8.0, 4.0, 8.0, 6.0), (0.0, 0.5, 0.0, 0.0, 1.0, 0.0)
     ),
-    "defensive": (
-        Setting(126, 1.0, 0.3),
-        Setting(126, 3.0, 0.6),
-        Setting(252, 1.0, 0.8),
-        Setting(252, 2.0, 0.0),
-        Setting(252, 4.0, 0.4),
-        Setting(63, 2.0, 1.0),
+    "defensive": _variants(
+        (126, 126, 252, 252, 252, 63), (1.0, 3.0, 1.0, 2.0, 4.0, 2.0), (0.3, 0.6, 0.8, 0.0, 0.4, 1.0)
     ),
-    "growth": (
-        Setting(126, 1.0, 0.0),
-        Setting(252, 1.0, 0.0),
-        Setting(252, 2.0, 1.0),
-        Setting(504, 1.5, 0.0),
-        Setting(504, 3.0, 0.5),
-        Setting(756, 2.0, 0.0),
-    ),
+    "growth": _variants((126, 252, 252, 504, 504, 756), (1.0, 1.0, 2.0, 1.5, 3.0, 2.0), (0.0, 0.0, 1.0, 0.0, 0.5, 0.0)),
 }
 
 _REFIT = 21
@@ -220,8 +200,8 @@ def _across(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     known = np.isfinite(values)
     count = np.maximum(known.sum(axis=1, keepdims=True), 1)
     center = np.where(known, values, 0.0).sum(axis=1, keepdims=True) / count
-    apart = np.where(known, values - center, 0.0)
-    return center, np.sqrt((apart * apart).sum(axis=1, keepdims=True) / count)
+    deviation = np.where(known, values - center, 0.0)
+    return center, np.sqrt((deviation * deviation).sum(axis=1, keepdims=True) / count)
 
 
 def _normalised(values: FloatArray) -> FloatArray:

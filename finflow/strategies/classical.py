@@ -1,7 +1,7 @@
 """The portfolios an agent has to beat, and the way to name them.
 
 All are rules from `Information` to weights. Those of this file keep nothing between decisions; those that are fitted
-are in `rolling`, `fitted` and `signals`, online selection is in `online`.
+are in `rolling_rules`, online selection is in `online_selection`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from finflow.strategies.online_selection import (
     MeanReversion,
     PassiveAggressiveMeanReversion,
 )
-from finflow.strategies.optimised import (
+from finflow.strategies.rolling_rules import (
     HierarchicalRiskParity,
     InverseVolatility,
+    LowVolatility,
     MaximumDiversification,
     MeanVariance,
     MinimumCVaR,
     MinimumVariance,
+    Momentum,
     RiskParity,
+    TimeSeriesMomentum,
 )
-from finflow.strategies.signal_rules import LowVolatility, Momentum, TimeSeriesMomentum
 from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
 __all__ = [
     "COMPARED",
     "NAMED",
+    "PATIENT",
     "BuyAndHold",
     "EqualWeight",
     "HierarchicalRiskParity",
@@ -48,6 +51,7 @@ __all__ = [
     "MinimumCVaR",
     "MinimumVariance",
     "Momentum",
+    "PatientEqualWeight",
     "RiskParity",
     "SixtyForty",
     "TimeSeriesMomentum",
@@ -55,6 +59,9 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+
+PATIENT = "equal-weight-patient"
+MONTH = 21  # decisions; no key of the configuration, since the verdict rests on it
 
 
 class EqualWeight:
@@ -64,6 +71,18 @@ class EqualWeight:
 
     def decide(self, information: Information) -> FloatArray:
         return equal_weights(information.listed)
+
+
+class PatientEqualWeight:
+    """Equal weight, restored at every ``MONTH``-th decision and held in between: it trades far less.
+
+    The verdict asks for it, because what only saves the costs of daily rebalancing has not beaten equal weight.
+    """
+
+    name = PATIENT
+
+    def decide(self, information: Information) -> FloatArray:
+        return information.portfolio if information.step % MONTH else equal_weights(information.listed)
 
 
 class BuyAndHold:

@@ -38,8 +38,7 @@ from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.provenance import code_hash
-from finflow.strategies.classical import EqualWeight, named_strategy
-from finflow.strategies.patient_equal_weight import PatientEqualWeight
+from finflow.strategies.classical import EqualWeight, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Information, Strategy, with_cash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import prepare

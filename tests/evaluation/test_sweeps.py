@@ -19,7 +19,7 @@ from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight, Momentum
-from finflow.strategies.optimised import MinimumVariance
+from finflow.strategies.rolling_rules import MinimumVariance
 
 WINDOW = range(300, 420)
 NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")

@@ -15,7 +15,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.statistics.metrics import cvar
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED, MinimumVariance, Momentum, RiskParity, named_strategy
-from finflow.strategies.rolling_refit import Rolling
+from finflow.strategies.rolling_rules import Rolling
 from finflow.strategies.strategy import Information, Strategy, equal_weights, with_cash
 
 CONFIG = EvaluationConfig()

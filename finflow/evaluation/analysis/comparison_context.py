@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.strategies.rolling_refit import Rolling
+from finflow.strategies.rolling_rules import Rolling
 from finflow.strategies.strategy import Strategy
 
 __all__ = ["Field", "Make", "sharing_fits"]

@@ -33,8 +33,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 from finflow.provenance import code_hash
-from finflow.strategies.classical import COMPARED, named_strategy
-from finflow.strategies.patient_equal_weight import PatientEqualWeight
+from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on

@@ -23,7 +23,7 @@ from finflow.evaluation.statistics.configuration_choice import Choice, Daily, ch
 from finflow.evaluation.statistics.run_statistics import improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
-from finflow.strategies.patient_equal_weight import PATIENT
+from finflow.strategies.classical import PATIENT
 from finflow.training.checkpoints.checkpoint_reader import flatten
 from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import CONFIG

@@ -33,9 +33,8 @@ from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
-from finflow.strategies.classical import COMPARED, named_strategy
+from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
-from finflow.strategies.patient_equal_weight import PatientEqualWeight
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of
 from finflow.training.checkpoints.loaded_agent import load_agent

@@ -1,0 +1,269 @@
+"""Rules that are fitted on a trailing window now and then, and hold in between: optimisers', and those of one signal.
+
+New weights are named at every `rebalance_every`-th decision, from the last `lookback` returns of the assets that have
+them all. In between they name the observed portfolio, which trades nothing. While there are under `lookback` returns
+they name equal weight. A fit that fails is an error: no other portfolio is put in its place unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import MutableMapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.errors import FinflowError
+from finflow.strategies.strategy import Information, equal_weights, with_cash
+
+__all__ = [
+    "HierarchicalRiskParity",
+    "InverseVolatility",
+    "LowVolatility",
+    "MaximumDiversification",
+    "MeanVariance",
+    "MinimumCVaR",
+    "MinimumVariance",
+    "Momentum",
+    "RiskParity",
+    "Rolling",
+    "TimeSeriesMomentum",
+]
+
+FloatArray = NDArray[np.float64]
+
+RISK_AVERSION = 5.0
+"""Of mean-variance: a middling investor's."""
+_DUST = 1e-6
+"""Weights below this are what a solver leaves of zero."""
+
+
+class Rolling(ABC):
+    """A rule that is fitted on a trailing window at every `rebalance_every`-th decision, and holds in between.
+
+    Parameters
+    ----------
+    rebalance_every : int
+        Decisions between fits.
+    lookback : int
+        Simple returns that a fit uses.
+
+    Attributes
+    ----------
+    memo : mutable mapping, optional
+        Fits made before, by name and returns. Whoever runs a strategy many times over the same prices, with other
+        costs, may hand one to all of them; results are the same with and without.
+    """
+
+    name = "rolling"
+    leaves_cash = False
+    """Whether weights that sum to less than one are meant: cash takes the rest."""
+
+    def __init__(self, rebalance_every: int = 21, lookback: int = 252) -> None:
+        self.rebalance_every = rebalance_every
+        self.lookback = lookback
+        self.memo: MutableMapping[tuple[str, bytes], FloatArray] | None = None
+
+    def decide(self, information: Information) -> FloatArray:
+        if information.step % self.rebalance_every != 0:
+            return information.portfolio
+        prices = information.prices[-(self.lookback + 1) :]
+        if len(prices) < self.lookback + 1:
+            return equal_weights(information.listed)
+        usable = np.isfinite(prices).all(axis=0) & information.listed
+        # A price that never moved has no risk to be budgeted; such an asset is left out until it does.
+        usable &= np.where(usable, np.ptp(np.nan_to_num(prices), axis=0) > 0.0, False)
+        if np.count_nonzero(usable) < 2:
+            return equal_weights(information.listed)
+        chosen = prices[:, usable]
+        where = f"{self.name} at decision {information.step} (bar {len(information.prices) - 1})"
+        try:
+            fitted = np.asarray(self._fit_once(chosen[1:] / chosen[:-1] - 1.0), dtype=np.float64)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:160]
+            raise FinflowError(f"{where} could not be fitted: {reason}") from error
+        nothing = not self.leaves_cash and fitted.sum() <= 0.0
+        if fitted.shape != (chosen.shape[1],) or not np.isfinite(fitted).all() or nothing:
+            raise FinflowError(f"{where} was fitted to something that is not a portfolio")
+        weights = np.zeros(len(information.listed))
+        fitted = np.where(fitted > _DUST, fitted, 0.0)
+        weights[usable] = fitted if self.leaves_cash else fitted / fitted.sum()
+        return with_cash(weights)
+
+    def _fit_once(self, returns: FloatArray) -> FloatArray:
+        """The fit of these returns, from the memo where it is there."""
+        if self.memo is None:
+            return self.fit(returns)
+        key = (self.name, hashlib.sha256(returns.tobytes() + str(returns.shape).encode()).digest())
+        if key not in self.memo:
+            self.memo[key] = self.fit(returns)
+        return self.memo[key]
+
+    @abstractmethod
+    def fit(self, returns: FloatArray) -> FloatArray:
+        """Weights of shape (assets,) from simple returns of shape (lookback, assets)."""
+
+
+class Optimised(Rolling):
+    """A portfolio of one of skfolio's optimisers."""
+
+    @abstractmethod
+    def estimator(self) -> Any:
+        """Make the optimiser; skfolio is imported only here, since that takes a second."""
+
+    def fit(self, returns: FloatArray) -> FloatArray:
+        estimator = self.estimator()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            estimator.fit(returns)
+        return np.asarray(estimator.weights_, dtype=np.float64)
+
+
+class InverseVolatility(Optimised):
+    """Weights proportional to one over the standard deviation."""
+
+    name = "inverse-volatility"
+
+    def estimator(self) -> Any:
+        from skfolio.optimization import InverseVolatility as Estimator
+
+        return Estimator()
+
+
+class MinimumVariance(Optimised):
+    """The long-only portfolio of least sample variance (Markowitz 1952)."""
+
+    name = "minimum-variance"
+
+    def estimator(self) -> Any:
+        from skfolio import RiskMeasure
+        from skfolio.optimization import MeanRisk
+
+        return MeanRisk(risk_measure=RiskMeasure.VARIANCE)
+
+
+class MinimumCVaR(Optimised):
+    """The long-only portfolio whose worst 5 % of days were mildest on average (Rockafellar and Uryasev 2000)."""
+
+    name = "minimum-cvar"
+
+    def estimator(self) -> Any:
+        from skfolio import RiskMeasure
+        from skfolio.optimization import MeanRisk
+
+        return MeanRisk(risk_measure=RiskMeasure.CVAR, cvar_beta=0.95)
+
+
+class MeanVariance(Optimised):
+    """The greatest mean less `RISK_AVERSION` / 2 times variance, both shrunk towards what all assets share.
+
+    Means are shrunk by the Bayes-Stein rule (Jorion 1986), whose share lies between nothing and all (that of James and
+    Stein, as skfolio has it, may be negative), and the covariance by that of Ledoit and Wolf (2004). The
+    utility, not the Sharpe ratio, is maximised: it has an answer also where all means are negative.
+    """
+
+    name = "mean-variance"
+
+    def estimator(self) -> Any:
+        from skfolio import RiskMeasure
+        from skfolio.moments import LedoitWolf, ShrunkMu, ShrunkMuMethods
+        from skfolio.optimization import MeanRisk, ObjectiveFunction
+        from skfolio.prior import EmpiricalPrior
+
+        covariance = LedoitWolf()
+        mean = ShrunkMu(covariance, method=ShrunkMuMethods.BAYES_STEIN)
+        return MeanRisk(
+            objective_function=ObjectiveFunction.MAXIMIZE_UTILITY,
+            risk_measure=RiskMeasure.VARIANCE,
+            risk_aversion=RISK_AVERSION / 2.0,
+            prior_estimator=EmpiricalPrior(mu_estimator=mean, covariance_estimator=covariance),
+        )
+
+
+class RiskParity(Optimised):
+    """Every asset adds the same to the portfolio's variance (Maillard, Roncalli and Teiletche 2010)."""
+
+    name = "risk-parity"
+
+    def estimator(self) -> Any:
+        from skfolio import RiskMeasure
+        from skfolio.optimization import RiskBudgeting
+
+        return RiskBudgeting(risk_measure=RiskMeasure.VARIANCE)
+
+
+class MaximumDiversification(Optimised):
+    """The greatest ratio of mean volatility to portfolio volatility (Choueifaty and Coignard 2008)."""
+
+    name = "maximum-diversification"
+
+    def estimator(self) -> Any:
+        from skfolio.optimization import MaximumDiversification as Estimator
+
+        return Estimator()
+
+
+class HierarchicalRiskParity(Optimised):
+    """Risk shared out from cluster to cluster of assets that move together (Lopez de Prado 2016)."""
+
+    name = "hierarchical-risk-parity"
+
+    def estimator(self) -> Any:
+        from skfolio.optimization import HierarchicalRiskParity as Estimator
+
+        return Estimator()
+
+
+class Momentum(Rolling):
+    """Equal weight in the third of the assets with the best 12-1 return (Jegadeesh and Titman 1993).
+
+    The return over 252 bars without the last 21, whatever `lookback` is; a third is rounded up.
+    """
+
+    name = "momentum"
+
+    def __init__(self, rebalance_every: int = 21) -> None:
+        super().__init__(rebalance_every, lookback=252)
+
+    def fit(self, returns: FloatArray) -> FloatArray:
+        past = np.log1p(returns[:-21]).sum(axis=0)
+        return _best_third(past)
+
+
+class TimeSeriesMomentum(Rolling):
+    """The same share for every asset, held while its own 12-1 return is positive, else in cash.
+
+    The long-only form of Moskowitz, Ooi and Pedersen (2012), without their scaling by volatility, which would need
+    leverage.
+    """
+
+    name = "time-series-momentum"
+    leaves_cash = True
+
+    def __init__(self, rebalance_every: int = 21) -> None:
+        super().__init__(rebalance_every, lookback=252)
+
+    def fit(self, returns: FloatArray) -> FloatArray:
+        rose = np.log1p(returns[:-21]).sum(axis=0) > 0.0
+        weights: FloatArray = rose / len(rose)
+        return weights
+
+
+class LowVolatility(Rolling):
+    """Equal weight in the third of the assets that moved least (Blitz and van Vliet 2007); a third is rounded up."""
+
+    name = "low-volatility"
+
+    def fit(self, returns: FloatArray) -> FloatArray:
+        return _best_third(-returns.std(axis=0, ddof=1))
+
+
+def _best_third(score: FloatArray) -> FloatArray:
+    """Equal weight in the third with the highest score."""
+    chosen = np.argsort(-score, kind="stable")[: -(-len(score) // 3)]
+    weights = np.zeros(len(score))
+    weights[chosen] = 1.0 / len(chosen)
+    return weights
