@@ -1,1 +1,1 @@
-"""What a trade does to money."""
+"""Accounting of trades: costs, constraints, settlement, tax lots."""

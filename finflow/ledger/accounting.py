@@ -1,4 +1,4 @@
-"""The ledger: what holding and trading do to money. One source of truth for environment, backtest and data.
+"""The ledger: growth, trades and their costs. One source of truth for environment, backtest and data.
 
 Weights are shares of wealth over K = assets + cash, cash last, long only. Everything is written against the array
 API: torch runs it batched and differentiably, NumPy in tests. NumPy's portfolios in double precision take the same
@@ -23,7 +23,7 @@ MAX_ITERATIONS = 200
 
 
 class Settlement(NamedTuple):
-    """What one trade did.
+    """Outcome of one trade.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a target must satisfy before it is traded: always the simplex, then the account's own limits.
+"""Constraints on a target before it is traded: the simplex, then the account's own limits.
 
 The order is fixed: simplex, listing, maximum weight, maximum turnover, no-trade band. A limit on turnover is
 applied after the maximum weight, so a position that grew past its maximum by drifting may take several decisions to

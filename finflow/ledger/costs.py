@@ -1,4 +1,4 @@
-"""What a trade costs, as a share of wealth. Models are small and add up.
+"""Costs of trades as shares of wealth. Models are small and add up.
 
 In the formulas ``v_i`` is the value traded in asset i as a share of wealth, ``W`` wealth in money, ``V_i`` the money
 that changes hands in the asset on a day, ``s_i`` its daily volatility and ``p_i = v_i W / V_i`` the participation: the
@@ -7,6 +7,7 @@ share of a day's trading that this trade would be.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +26,7 @@ LARGEST_EXPONENT = 50.0  # far beyond what any account can pay, and well inside 
 
 
 class MarketState(NamedTuple):
-    """How liquid and how restless assets are, as far as the decision may know.
+    """Liquidity and volatility of assets as known at the decision.
 
     Attributes
     ----------
@@ -112,8 +113,8 @@ class FixedMinimum:
 
 
 @dataclass(frozen=True)
-class LinearSlippage:
-    """Slippage that grows in proportion to participation.
+class Slippage(ABC):
+    """Slippage that grows with participation.
 
     Parameters
     ----------
@@ -124,55 +125,52 @@ class LinearSlippage:
     rate: float
     needs_market = True
 
+    @abstractmethod
+    def growth(self, participation: Any) -> Any:
+        """``f(p)``, 1 at ``p = 1``."""
+
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * sum_i v_i p_i``."""
+        """``rate * sum_i v_i f(p_i)``."""
         xp = array_namespace(trades)
-        return self.rate * xp.sum(xp.abs(trades) * participation(trades, wealth, market), axis=-1)
+        return self.rate * xp.sum(xp.abs(trades) * self.growth(participation(trades, wealth, market)), axis=-1)
+
+
+class LinearSlippage(Slippage):
+    """Slippage in proportion to participation: ``f(p) = p``."""
+
+    def growth(self, participation: Any) -> Any:
+        return participation
+
+
+class SquareRootSlippage(Slippage):
+    """Slippage in the square root of participation: ``f(p) = sqrt(p)``."""
+
+    def growth(self, participation: Any) -> Any:
+        return _root(participation)
 
 
 @dataclass(frozen=True)
-class SquareRootSlippage:
-    """Slippage that grows with the square root of participation.
+class ExponentialSlippage(Slippage):
+    """Slippage that is small in small trades and soars in large ones: ``f(p) = (exp(k p) - 1) / (exp(k) - 1)``.
 
     Parameters
     ----------
     rate : float
-        Share of the value traded that is lost when the trade is as large as a day's volume.
-    """
-
-    rate: float
-    needs_market = True
-
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * sum_i v_i sqrt(p_i)``."""
-        xp = array_namespace(trades)
-        root = xp.sqrt(xp.clip(participation(trades, wealth, market), TINY))
-        return self.rate * xp.sum(xp.abs(trades) * root, axis=-1)
-
-
-@dataclass(frozen=True)
-class ExponentialSlippage:
-    """Slippage that is small in small trades and soars in large ones.
-
-    Parameters
-    ----------
-    rate : float
-        Share of the value traded that is lost when the trade is as large as a day's volume.
     steepness : float
-        ``k`` below, positive; towards zero the cost becomes linear in participation.
+        ``k``, positive; towards zero the cost becomes linear in participation.
     """
 
-    rate: float
     steepness: float
-    needs_market = True
+
+    def growth(self, participation: Any) -> Any:
+        """``exp(k p) - 1``; ``share`` divides by the same at one."""
+        xp = array_namespace(participation)
+        return xp.expm1(xp.clip(self.steepness * participation, None, LARGEST_EXPONENT))
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``rate * sum_i v_i (exp(k p_i) - 1) / (exp(k) - 1)``."""
         xp = array_namespace(trades)
-        size = xp.abs(trades)
-        exponent = xp.clip(self.steepness * participation(trades, wealth, market), None, LARGEST_EXPONENT)
-        whole = xp.expm1(xp.asarray(self.steepness, dtype=size.dtype))
-        return self.rate * xp.sum(size * xp.expm1(exponent), axis=-1) / whole
+        return super().share(trades, wealth, market) / xp.expm1(xp.asarray(self.steepness, dtype=trades.dtype))
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class SquareRootImpact:
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``coefficient * sum_i v_i s_i sqrt(p_i)``."""
         xp = array_namespace(trades)
-        root = xp.sqrt(xp.clip(participation(trades, wealth, market), TINY))
+        root = _root(participation(trades, wealth, market))
         return self.coefficient * xp.sum(xp.abs(trades) * _known(market).volatility * root, axis=-1)
 
 
@@ -254,6 +252,12 @@ def participation(trades: Any, wealth: Any, market: MarketState | None) -> Any:
     """Trades as shares of a day's trading in their assets, (..., assets), not negative."""
     xp = array_namespace(trades)
     return xp.abs(trades) * wealth[..., None] / xp.clip(_known(market).volume, TINY)
+
+
+def _root(values: Any) -> Any:
+    """Square root, with a finite slope at zero."""
+    xp = array_namespace(values)
+    return xp.sqrt(xp.clip(values, TINY))
 
 
 def _known(market: MarketState | None) -> MarketState:
