@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -184,96 +183,6 @@ def test_fills_at_the_open_are_refused_where_they_are_impossible(prices: Prices,
 
 
 # What it is worth -----------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1), lag=st.sampled_from([0, 1, 2]))
-def test_the_unit_of_a_price_changes_nothing(prices: Prices, process_of: MakeProcess, seed: int, lag: int) -> None:
-    close = prices(bars=30, seed=seed)
-    units = np.exp(np.random.default_rng(seed).normal(0.0, 5.0, size=close.shape[1]))
-    one, other = (process_of(table, execution_lag=lag) for table in (close, close * units))
-    targets = random_targets(one, 20, 3, seed)
-    left, right = (play(process, targets, 5) for process in (one, other))
-    # each price ratio is rounded anew, 20 times
-    np.testing.assert_allclose(right.wealth, left.wealth, rtol=1e-13)
-    np.testing.assert_allclose(right.weights, left.weights, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(right.objective, left.objective, rtol=0, atol=1e-13)
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1), lag=st.sampled_from([0, 1, 2]))
-def test_the_order_of_assets_changes_nothing(prices: Prices, process_of: MakeProcess, seed: int, lag: int) -> None:
-    close = prices(bars=30, seed=seed)
-    order = np.random.default_rng(seed).permutation(close.shape[1])
-    one, other = (process_of(table, execution_lag=lag) for table in (close, close[:, order]))
-    targets = random_targets(one, 20, 3, seed)
-    columns = np.append(order, close.shape[1])
-    left, right = play(one, targets, 5), play(other, targets[:, :, columns], 5)
-    np.testing.assert_allclose(right.wealth, left.wealth, rtol=1e-13)
-    np.testing.assert_allclose(right.weights, left.weights[:, columns], rtol=0, atol=1e-13)
-
-
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1), lag=st.sampled_from([0, 1, 2]))
-def test_a_batch_fares_as_each_account_alone(prices: Prices, process_of: MakeProcess, seed: int, lag: int) -> None:
-    process = process_of(prices(bars=40, seed=seed), execution_lag=lag)
-    targets = random_targets(process, 20, 4, seed)
-    together = play(process, targets, 5)
-    for i in range(4):
-        alone = play(process, targets[:, i : i + 1], 5)
-        np.testing.assert_allclose(alone.wealth[0], together.wealth[i], rtol=1e-13)
-        np.testing.assert_allclose(alone.objective[0], together.objective[i], rtol=0, atol=1e-14)
-
-
-@LAGS
-def test_torch_steps_as_numpy_does(prices: Prices, process_of: MakeProcess, lag: int) -> None:
-    process = process_of(
-        prices(),
-        execution_lag=lag,
-        max_weight=0.6,
-        max_turnover=0.7,
-        no_trade_band=0.01,
-        objectives={"lambda_dd": 1.0, "lambda_cvar": 5.0},
-    )
-    state = process.start(np.array([5, 9]))
-    other = PortfolioState(
-        state.bar, *(torch.from_numpy(np.array(value)) for name, value in vars(state).items() if name != "bar")
-    )
-    for target in random_targets(process, 20, 2):
-        left, right = process.step(state, target), process.step(other, torch.from_numpy(target))
-        for name in ("reward", "components", "filled", "simple_return", "cost", "turnover"):
-            ours, theirs = getattr(left, name), getattr(right, name).numpy()
-            np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-10)
-        observed = process.observed_portfolio(right.state).numpy()
-        np.testing.assert_allclose(observed, process.observed_portfolio(left.state), rtol=0, atol=1e-10)
-        state, other = left.state, right.state
-
-
-def test_a_reward_can_be_differentiated_by_the_decision(prices: Prices, process_of: MakeProcess) -> None:
-    process = process_of(prices())
-    state = process.start(np.array([5]), np.array([[0.2, 0.2, 0.2, 0.2, 0.2]]))
-    tensors = PortfolioState(
-        state.bar, *(torch.from_numpy(np.array(value)) for name, value in vars(state).items() if name != "bar")
-    )
-    target = torch.tensor([[0.5, 0.1, 0.2, 0.05, 0.15]], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(
-        lambda action: process.step(tensors, action / action.sum()).components[0, :3], (target,)
-    )
-
-
-@pytest.mark.parametrize("growth", [0.01, 10.0])
-def test_a_day_of_minus_99_or_plus_900_percent_is_survived(
-    prices: Prices, process_of: MakeProcess, growth: float
-) -> None:
-    close = prices()
-    close[11:] *= growth
-    process = process_of(close)
-    state = process.start(np.array([10, 10]))
-    outcome = process.step(state, np.array([[0.25, 0.25, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]]))
-    assert outcome.simple_return[0] == pytest.approx(growth - 1.0, rel=0.1)
-    assert outcome.simple_return[1] == 0.0
-    assert np.isfinite(outcome.reward).all()
-    assert not outcome.terminated.any()
 
 
 def test_only_ruin_terminates(prices: Prices, process_of: MakeProcess) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from finflow.ledger.accounting import Settlement, drift, pay_out, settle
-from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
+from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.costs import BASIS_POINT, Proportional, Summed
 
 FloatArray = NDArray[np.float64]
@@ -86,26 +83,6 @@ def test_golden_ledger_buy_rebalance_sell_all() -> None:
 
 
 @given(seed=seeds, assets=sizes)
-def test_wealth_is_conserved_to_the_cent(seed: int, assets: int) -> None:
-    """Shares and cash before are shares and cash after plus the cost; cash pays for every purchase and every cost."""
-    rng = np.random.default_rng(seed)
-    before, target = portfolios(rng, 4, assets), portfolios(rng, 4, assets)
-    prices = np.exp(rng.normal(3.0, 2.0, size=(4, assets)))
-    wealth = np.exp(rng.uniform(0.0, 18.0, size=4))  # 1 to 65 million
-    done = settle(before, target, COSTS, wealth)
-
-    shares_before = wealth[:, None] * before[:, :-1] / prices
-    shares_after = (wealth * done.wealth_factor)[:, None] * done.weights[:, :-1] / prices
-    traded = (shares_after - shares_before) * prices
-    charged = RATE * np.abs(traded).sum(axis=1)
-    cash_after = wealth * before[:, -1] - traded.sum(axis=1) - charged
-    np.testing.assert_allclose(charged, wealth * done.cost, rtol=0, atol=CENT)
-    np.testing.assert_allclose(cash_after, wealth * done.wealth_factor * done.weights[:, -1], rtol=0, atol=CENT)
-    total_after = (shares_after * prices).sum(axis=1) + cash_after
-    np.testing.assert_allclose(total_after + charged, wealth, rtol=0, atol=CENT)
-
-
-@given(seed=seeds, assets=sizes)
 def test_the_wealth_factor_solves_its_equation_and_costs_are_never_negative(seed: int, assets: int) -> None:
     rng = np.random.default_rng(seed)
     before, target = portfolios(rng, 4, assets), portfolios(rng, 4, assets)
@@ -124,44 +101,6 @@ def test_the_dearest_costs_that_the_configuration_allows_are_solved_too(rate: fl
     """1000 bp of commission and 1000 bp of slippage: a change from A to B costs 0.2 (1 + mu)."""
     done = settle(one([1.0, 0.0, 0.0]), one([0.0, 1.0, 0.0]), Proportional(rate), np.ones(1))
     assert done.wealth_factor[0] == pytest.approx((1.0 - rate) / (1.0 + rate), abs=1e-15)
-
-
-@given(seed=seeds, assets=sizes)
-def test_no_trade_costs_nothing_exactly(seed: int, assets: int) -> None:
-    rng = np.random.default_rng(seed)
-    held = drift(portfolios(rng, 4, assets), growths(rng, 4, assets))
-    done = settle(held, held, COSTS, np.full(4, 1e6))
-    assert (done.cost == 0.0).all()
-    assert (done.turnover == 0.0).all()
-    assert (done.wealth_factor == 1.0).all()
-    np.testing.assert_array_equal(done.weights[:, :-1], held[:, :-1])
-
-
-@given(seed=seeds, assets=sizes)
-def test_permuting_assets_permutes_the_results(seed: int, assets: int) -> None:
-    rng = np.random.default_rng(seed)
-    before, target, growth = portfolios(rng, 4, assets), portfolios(rng, 4, assets), growths(rng, 4, assets)
-    order = np.append(rng.permutation(assets), assets)
-    done, moved = (
-        settle(before, target, COSTS, np.ones(4)),
-        settle(before[:, order], target[:, order], COSTS, np.ones(4)),
-    )
-    # only the order of summation differs
-    np.testing.assert_allclose(moved.wealth_factor, done.wealth_factor, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(moved.weights, done.weights[:, order], rtol=0, atol=1e-14)
-    np.testing.assert_allclose(moved.turnover, done.turnover, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(drift(before[:, order], growth[:, order]), drift(before, growth)[:, order], atol=1e-14)
-
-
-@given(seed=seeds, assets=sizes)
-def test_an_account_in_a_batch_fares_as_it_would_alone(seed: int, assets: int) -> None:
-    rng = np.random.default_rng(seed)
-    before, target = portfolios(rng, 5, assets), portfolios(rng, 5, assets)
-    together = settle(before, target, COSTS, np.ones(5))
-    for i in range(5):
-        alone = settle(before[i : i + 1], target[i : i + 1], COSTS, np.ones(1))
-        # the batch iterates until its slowest account has converged
-        np.testing.assert_allclose(alone.wealth_factor[0], together.wealth_factor[i], rtol=0, atol=1e-14)
 
 
 @given(seed=seeds, assets=sizes)
@@ -186,48 +125,6 @@ def test_a_position_that_ended_is_paid_out_in_full_and_for_nothing() -> None:
     listed = np.array([[False, True], [True, True]])
     np.testing.assert_array_equal(pay_out(weights, listed), [[0.0, 0.25, 0.75], [0.5, 0.25, 0.25]])
     assert pay_out(weights, np.ones((2, 2), dtype=bool)) is weights
-
-
-def everything(before: Any, target: Any, growth: Any, listed: Any, wealth: Any) -> tuple[Any, Settlement]:
-    """One decision by every function of the ledger."""
-    limits = Limits(max_weight=0.4, max_turnover=0.5, no_trade_band=0.05)
-    held = drift(before, growth)
-    paid = pay_out(held, listed)
-    wanted = apply_limits(paid, keep_listed(drift(as_portfolio(target), growth), listed, held), limits)
-    return wanted, settle(paid, wanted, COSTS, wealth)
-
-
-@given(seed=seeds, assets=sizes, off=st.booleans())
-def test_numpy_and_torch_agree(seed: int, assets: int, off: bool) -> None:
-    rng = np.random.default_rng(seed)
-    before, target, growth = portfolios(rng, 4, assets), portfolios(rng, 4, assets), growths(rng, 4, assets)
-    if off:
-        target = rng.normal(size=target.shape)
-    listed = rng.random((4, assets)) < 0.8
-    wealth = np.exp(rng.uniform(0.0, 18.0, size=4))
-    arrays = (before, target, growth, listed, wealth)
-    wanted, done = everything(*arrays)
-    torch_wanted, torch_done = everything(*(torch.from_numpy(array) for array in arrays))
-    np.testing.assert_allclose(torch_wanted.numpy(), wanted, rtol=0, atol=1e-10)
-    for ours, theirs in zip(done[:3], torch_done[:3], strict=True):
-        np.testing.assert_allclose(theirs.numpy(), ours, rtol=0, atol=1e-10)
-
-
-def test_gradients_flow_through_a_whole_decision() -> None:
-    """Against finite differences, away from the kinks where a trade changes its direction or a limit begins to bind."""
-    rng = np.random.default_rng(0)
-    before = torch.from_numpy(rng.dirichlet(np.ones(5), size=3)).requires_grad_()
-    target = torch.from_numpy(rng.dirichlet(np.ones(5), size=3)).requires_grad_()
-    growth = torch.from_numpy(np.exp(0.05 * rng.standard_normal((3, 5)))).requires_grad_()
-    wealth = torch.ones(3, dtype=torch.float64)
-
-    def wealth_after(before: Any, target: Any, growth: Any) -> Any:
-        held = drift(before / before.sum(-1, keepdim=True), growth)
-        wanted = apply_limits(held, target / target.sum(-1, keepdim=True), Limits(0.4, 0.3, 0.01))
-        done = settle(held, wanted, COSTS, wealth)
-        return torch.log(done.wealth_factor * (done.weights * growth).sum(-1)), done.turnover, done.weights
-
-    assert torch.autograd.gradcheck(wealth_after, (before, target, growth))
 
 
 def test_the_gradient_of_a_cost_is_that_of_its_closed_form() -> None:

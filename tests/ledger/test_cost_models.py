@@ -44,8 +44,9 @@ MODELS: dict[str, CostModel] = {
     "impact": SquareRootImpact(1.0),
 }
 MODELS["all"] = Summed([Proportional(0.0005), *MODELS.values()])
+MODELS["proportional"] = Proportional(0.0015)
 EACH = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-GROWING = [name for name in MODELS if name != "minimum"]
+GROWING = [name for name in MODELS if name not in ("minimum", "proportional")]
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.sampled_from([1, 2, 20, 500])
