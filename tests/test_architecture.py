@@ -32,7 +32,6 @@ UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
 
 #: Circles of imports that are still there, each as the modules that reach one another; there may be fewer, never more.
 KNOWN_CYCLES = {
-    frozenset({"finflow.env.decision_process", "finflow.env.episode_worlds"}),
     frozenset({"finflow.training.audit.audit_subjects", "finflow.training.audit.recorded_strategies"}),
 }
 #: Those of them that are left without the imports for type checkers alone.
