@@ -131,8 +131,8 @@ NAMED: dict[str, Callable[[EvaluationConfig], Strategy]] = {
 
 ONLINE = ("crp", "eg", "pamr", "olmar")
 COMPARED = tuple(name for name in NAMED if name not in ("crp", "eg"))
-"""What every report shows beside the judged strategy: all but crp, which is equal weight again, and eg, which is
-nearly so. The two are run when they are named."""
+"""Strategies that every report compares with: all but crp, which equals equal weight, and eg, which nearly does. The
+two run when they are named."""
 
 
 def named_strategy(name: str, config: EvaluationConfig) -> Strategy:

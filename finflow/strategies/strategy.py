@@ -1,4 +1,4 @@
-"""What a strategy is: a rule from what is known to a portfolio."""
+"""Interface of strategies: rules from what is known to a portfolio."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Strategy(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Name in reports."""
         ...
 
     def decide(self, information: Information) -> FloatArray:

@@ -1,9 +1,10 @@
 """Dynamic programming under costs: the best portfolio when trading costs something.
 
-Up to four assets and cash, a law that is Markov in one number (its belief), lag 1. Before decision t the state is the
-belief after bar t - 1 and the weights w right after the last fill, at that bar's prices. The target a is stated at the
-same prices; both drift through bar t, their difference is traded, and what was filled earns bar t + 1. With b' the
-belief after bar t, w' the weights after drifting a through it, and G(w, b) = E[log growth of w over the next bar | b]:
+Up to four assets and cash, a price process that is Markov in one number (its belief), lag 1. Before decision t the
+state is the belief after bar t - 1 and the weights w right after the last fill, at that bar's prices. The target a is
+stated at the same prices; both drift through bar t, their difference is traded, and what was filled earns bar t + 1.
+With b' the belief after bar t, w' the weights after drifting a through it, and
+G(w, b) = E[log growth of w over the next bar | b]:
 
     V(w, b) + gain = max_a { C(w, a) + E[G(w', b') + V(w', b') | b] }
 
@@ -42,10 +43,10 @@ _TOLERANCE = 1e-8
 _MOST_SWEEPS = 20_000
 _EVALUATIONS = 10
 """Sweeps under one choice of targets between two searches for a better one."""
-_MOST_AT_ONCE = 1_000_000
+_LARGEST_CHUNK = 1_000_000
 """Entries of the transition matrix that are made at a time, to bound memory."""
-_NOTHING = 1e-9
-_ALL_BUT_NOTHING = 1.0 - 1e-9
+_NO_HOLDING = 1e-9
+_LARGEST_LOSS = 1.0 - 1e-9
 
 
 def trading_cost(rate: float, participation_cost: float = 0.0) -> TradingCost:
@@ -83,7 +84,7 @@ def trading_cost(rate: float, participation_cost: float = 0.0) -> TradingCost:
         slope = bought + 2.0 * participation_cost * bend
         loss = bought - sold + participation_cost * traded
         reach = np.maximum(slope**2 - 4.0 * participation_cost * square * loss, 0.0)
-        change: FloatArray = np.maximum(-2.0 * loss / (slope + np.sqrt(reach)), -_ALL_BUT_NOTHING)
+        change: FloatArray = np.maximum(-2.0 * loss / (slope + np.sqrt(reach)), -_LARGEST_LOSS)
         return np.log1p(change)
 
     return cost
@@ -116,7 +117,7 @@ def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int
 
 
 def axes_for(n_assets: int, with_cash: bool, n_beliefs: int, density: float = 1.0) -> Axes:
-    """How many nodes each axis has.
+    """Nodes of each axis of the grid.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def axes_for(n_assets: int, with_cash: bool, n_beliefs: int, density: float = 1.
     with_cash : bool
         False restricts the search to fully invested portfolios.
     n_beliefs : int
-        Nodes of the law's belief.
+        Nodes of the price process's belief.
     density : float
         Nodes for each of the default's.
     """
@@ -166,7 +167,7 @@ class _Grid:
         index, share = interpolation(self.axes[0], left)
         for asset, axis in enumerate(self.axes[1:]):
             held = weights[..., asset]
-            part = np.where(left > _NOTHING, held / np.maximum(left, _NOTHING), 0.5)
+            part = np.where(left > _NO_HOLDING, held / np.maximum(left, _NO_HOLDING), 0.5)
             next_index, next_share = interpolation(axis, part)
             index = (index[..., :, None] * len(axis) + next_index[..., None, :]).reshape(*part.shape, -1)
             share = (share[..., :, None] * next_share[..., None, :]).reshape(*part.shape, -1)
@@ -284,7 +285,7 @@ def _moves(law: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float) 
         next_index, next_share = interpolation(beliefs, after)
         reached: Any = 0.0
         size = len(candidates) * 3 ** len(grid.axes) * next_index.shape[1]
-        for part in np.array_split(np.arange(len(probability)), -(-len(probability) * size // _MOST_AT_ONCE)):
+        for part in np.array_split(np.arange(len(probability)), -(-len(probability) * size // _LARGEST_CHUNK)):
             grown = candidates[:, None, :] * factors[part]
             index, share = grid.between(grown / grown.sum(axis=2, keepdims=True))
             target = index[..., :, None] * n_beliefs + next_index[part][:, None, :]

@@ -1,4 +1,4 @@
-"""The best portfolio of a market whose law is known, under our ledger at lag 1, for expected log growth.
+"""The best portfolio of a market whose price process is known, under our ledger at lag 1, for expected log growth.
 
 Decision t knows bars to t - 1, its target drifts through bar t to the fill, and what was filled earns bar t + 1. So
 what is best is not the textbook's portfolio of the newest signal: the signal is a bar old, and the target has moved.
@@ -9,9 +9,9 @@ Without costs the weights held do not matter, and for each belief b the best tar
 
 with g and g' the gross growth of the bars t and t + 1: exact under the ledger, to the quadrature. The same target is
 best at any cost where it is one and the same asset (or cash) in every belief: then nothing ever trades. Elsewhere
-costs need dynamic programming, `trading_grid`. Slippage that grows with participation is a cost in the square of the
-trade while wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their bounds
-has the closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not follow it, so a
+costs need dynamic programming, `dynamic_programming`. Slippage that grows with participation is a cost in the square
+of the trade while wealth over volume stays what it is; then a mean-reverting market whose weights stay clear of their
+bounds has the closed form of `garleanu_pedersen`. (In the environment wealth grows and volume does not follow it, so a
 configuration with such costs is refused.)
 """
 
@@ -58,7 +58,7 @@ _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the belief at which a policy is shown."""
 
 OPTIMAL = "optimal"
-"""What reports and the command line call the optimal policy."""
+"""Name of the optimal policy in reports and on the command line."""
 CLOSED_FORM = "Garleanu and Pedersen's closed form: costs in the square of the trade, no bound binds"
 ON_A_GRID = "dynamic programming on a grid, with costs"
 
@@ -107,7 +107,7 @@ class OptimalPolicy:
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """What is best in a market, and how good it is.
+    """The optimal policy of a market and its expected utility.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ def optimum(
         density *= _CLOSER
     axes = axes_for(law.n_assets, with_cash, len(beliefs), density)
     cost = trading_cost(cost_rate, participation_cost)
-    rule, utility = solve_with_costs(law, cost, cash, axes, _worth_a_look(portfolios))
+    rule, utility = solve_with_costs(law, cost, cash, axes, _further_targets(portfolios))
     return Optimum(OptimalPolicy(law, rule, name), utility, ON_A_GRID)
 
 
@@ -246,7 +246,7 @@ def _ahead(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
 
 
 def plug_in(kind: str, close: FloatArray, cost_rate: float, cash: float = 0.0) -> Optimum:
-    """The optimum of the law estimated from prices, as if the estimate were the truth.
+    """The optimum of the price process estimated from prices, as if the estimate were the truth.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def _without_costs(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArr
     return np.stack(portfolios), np.array(growth)
 
 
-def _worth_a_look(portfolios: FloatArray) -> FloatArray:
+def _further_targets(portfolios: FloatArray) -> FloatArray:
     """Targets to consider beside the nodes: what is best without costs, and equal weight; each once."""
     equal = np.append(np.full(portfolios.shape[1] - 1, 1.0 / (portfolios.shape[1] - 1)), 0.0)
     found: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
