@@ -1,4 +1,4 @@
-"""What cash earns: one annual rate, or a series of them from a file."""
+"""Return of cash, from one annual rate or from a file of rates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CashRates:
     sha256: str
 
     def facts(self) -> dict[str, Any]:
-        """For the provenance of a panel."""
+        """Return facts for the provenance of a panel."""
         return {
             "cash_rate": f"series of {self.path.name}, in force from each date on, the last one {self.dates[-1]}",
             "cash_sha256": self.sha256,
@@ -80,11 +80,11 @@ def read_rates(path: Path) -> CashRates:
 
 
 def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
-    """Simple return of cash over each bar: (1 + rate) ** (1 / 252) - 1, and 0 for the first bar.
+    """Compute the simple return of cash over each bar: (1 + rate) ** (1 / 252) - 1, and 0 for the first bar.
 
     The rate is an effective annual one, spread evenly over 252 bars; weekends and holidays earn nothing extra. Of a
-    series, the bar that ends at t earns the rate that was in force at the bar before, when it was agreed: the last one
-    dated on or before t - 1. Nothing is interpolated or filled backwards.
+    series, the bar that ends at t earns the rate in force at the bar before, the last one dated on or before t - 1.
+    Nothing is interpolated or filled backwards.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
         annual = rate.rates[np.searchsorted(rate.dates, dates[:-1], side="right") - 1]
     else:
         annual = np.full(max(len(dates) - 1, 0), rate)
-    # One by one: a vectorised power may round differently from place to place.
+    # One by one: a vectorised power may round differently by position.
     found, places = np.unique(annual, return_inverse=True)
     returns = np.zeros(len(dates))
     returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / BARS_PER_YEAR) - 1.0 for one in found])[places]

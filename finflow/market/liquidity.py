@@ -1,4 +1,4 @@
-"""How much is traded in each asset and how much its price moves: what costs that grow with size are made from."""
+"""Volume and volatility of each asset, from which costs that grow with trade size are computed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FloatArray = NDArray[np.float64]
 
 
 def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
-    """Volume and volatility over trailing bars, row t from bars <= t alone.
+    """Measure volume and volatility over trailing bars, row t from bars <= t.
 
     Volume in money is the mean over ``window`` bars of shares traded times the close; volatility the standard
-    deviation (ddof 1) of log returns over the same bars. A younger asset has the bars there are. Where nothing was
-    traded, or nothing is known yet, the thinnest volume and the highest volatility of that day's other assets stand
-    in: what cannot be measured is taken to be dear. Prices adjusted for dividends understate the money of long ago.
+    deviation (ddof 1) of log returns over the same bars. A younger asset has fewer bars. Where nothing was traded, or
+    nothing is known yet, the smallest volume and the highest volatility of that day's other assets are used, a
+    conservative estimate. Prices adjusted for dividends understate the money traded in the distant past.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
     -------
     MarketState
         ``volume`` in money and ``volatility`` a day, both (bars, assets). The first ``window`` rows are zero in both:
-        nothing can be traded on them.
+        no trade happens on them.
 
     Raises
     ------
@@ -47,13 +47,13 @@ def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
         )
     money = pd.DataFrame(panel.close * panel.volume).rolling(window, min_periods=1).mean()
     returns = pd.DataFrame(np.log(panel.close)).diff().rolling(window, min_periods=2).std()
-    volume = _stand_in(np.asarray(money.where(money > 0.0), dtype=np.float64), np.fmin)
-    volatility = _stand_in(np.asarray(returns, dtype=np.float64), np.fmax)
+    volume = _fill_gaps(np.asarray(money.where(money > 0.0), dtype=np.float64), np.fmin)
+    volatility = _fill_gaps(np.asarray(returns, dtype=np.float64), np.fmax)
     volume[:window], volatility[:window] = 0.0, 0.0
     return MarketState(volume, volatility)
 
 
-def _stand_in(values: FloatArray, dearest: np.ufunc) -> FloatArray:
-    """Gaps filled with the dearest value of their row; zero where a row has none."""
-    filled = np.where(np.isnan(values), dearest.reduce(values, axis=1)[:, None], values)
+def _fill_gaps(values: FloatArray, costliest: np.ufunc) -> FloatArray:
+    """Fill gaps with the costliest value of their row; zero where a row has none."""
+    filled = np.where(np.isnan(values), costliest.reduce(values, axis=1)[:, None], values)
     return np.nan_to_num(filled, nan=0.0)

@@ -1,4 +1,4 @@
-"""Which bars are for learning, which for choosing and which for judging."""
+"""Training, validation and test windows of a panel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Split:
     ----------
     train_end, validation_end, test_end : int
         Bars up to the end of each window, so that `panel.close[split.test.start:split.test.stop]` is the test window.
-        The market of a fold has none: there `test_end` is `validation_end`.
+        The market of a fold has no test window: there `test_end` is `validation_end`.
     """
 
     train_end: int
@@ -36,27 +36,27 @@ class Split:
 
     @property
     def train(self) -> range:
-        """Bars to learn from."""
+        """Bars of the training window."""
         return range(0, self.train_end)
 
     @property
     def validation(self) -> range:
-        """Bars to choose a checkpoint or a setting by."""
+        """Bars for the choice of checkpoints and settings."""
         return range(self.train_end, self.validation_end)
 
     @property
     def test(self) -> range:
-        """Bars for the final evaluation alone."""
+        """Bars for the final evaluation only."""
         return range(self.validation_end, self.test_end)
 
 
 _SLACK = dt.timedelta(days=31)
-"""A date after the last bar by no more than this is the end of a week, a month or a holiday."""
+"""Largest distance of `market.test_end` after the last bar: a weekend, a month's end or holidays."""
 _TO = "set it to that day or before, or leave it out for the last bar"
 
 
 def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
-    """Turn the configured dates into bar counts.
+    """Convert the configured dates to bar counts.
 
     A window ends with the last bar on or before its date, which may lie a month after the last of all. Without
     `market.test_end` the test window ends with the panel.
@@ -89,5 +89,5 @@ def split_panel(panel: MarketPanel, config: MarketConfig) -> Split:
 
 
 def visible(panel: MarketPanel, split: Split) -> MarketPanel:
-    """The panel cut at the end of validation: all that training ever receives."""
+    """Cut the panel at the end of validation, the data that training receives."""
     return panel.until(split.validation_end)

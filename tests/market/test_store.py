@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 
 from finflow.errors import OutputError
-from finflow.market.sources.price_store import Store
+from finflow.market.sources.price_store import PriceStore
 
 REQUEST = {"source": "test", "tickers": ["A"], "start": None}
 FRAME = pd.DataFrame({"close/A": [1.0, 2.0]}, index=pd.DatetimeIndex(["2020-01-01", "2020-01-02"], name="Date"))
 
 
 def test_what_was_put_in_comes_out(tmp_path: Path) -> None:
-    store = Store(tmp_path / "new" / "folder")
+    store = PriceStore(tmp_path / "new" / "folder")
     assert store.get(REQUEST) is None
     put = store.put(REQUEST, FRAME, {"adjusted": True})
     got = store.get(dict(reversed(REQUEST.items())))
@@ -30,7 +30,7 @@ def test_what_was_put_in_comes_out(tmp_path: Path) -> None:
 
 
 def test_files_are_named_by_their_content(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = PriceStore(tmp_path)
     first = store.put(REQUEST, FRAME, {})
     second = store.put({**REQUEST, "start": "2019-01-01"}, FRAME, {})
     assert first.sha256 == second.sha256
@@ -43,7 +43,7 @@ def test_files_are_named_by_their_content(tmp_path: Path) -> None:
     ["flip", "cut", "gone", "manifest", "manifest list", "manifest bytes", "manifest facts", "manifest swapped"],
 )
 def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    store = Store(tmp_path)
+    store = PriceStore(tmp_path)
     store.put(REQUEST, FRAME, {"adjusted": "yes"})
     data, manifest = next(tmp_path.glob("*.parquet")), next(tmp_path.glob("*.json"))
     content = data.read_bytes()
@@ -76,14 +76,14 @@ def test_damage_is_noticed_and_never_returned(tmp_path: Path, damage: str, caplo
 
 
 def test_a_store_that_only_writes_answers_nothing(tmp_path: Path) -> None:
-    Store(tmp_path).put(REQUEST, FRAME, {})
-    assert Store(tmp_path, read=False).get(REQUEST) is None
+    PriceStore(tmp_path).put(REQUEST, FRAME, {})
+    assert PriceStore(tmp_path, read=False).get(REQUEST) is None
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match=r"market\.cache_dir"):
-        Store(tmp_path / "file").put(REQUEST, FRAME, {})
+        PriceStore(tmp_path / "file").put(REQUEST, FRAME, {})
 
 
 @pytest.mark.parametrize("step", range(5))
@@ -91,7 +91,7 @@ def test_a_stop_at_any_step_leaves_the_old_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """Each write is a temporary file, a flush, and a rename: the process is stopped before the n-th of those."""
-    store = Store(tmp_path)
+    store = PriceStore(tmp_path)
     store.put(REQUEST, FRAME, {})
     left = [step]
 
@@ -122,9 +122,9 @@ _WRITER = """
 import sys
 from pathlib import Path
 import pandas as pd
-from finflow.market.sources.price_store import Store
+from finflow.market.sources.price_store import PriceStore
 
-store, which = Store(Path(sys.argv[1])), float(sys.argv[2])
+store, which = PriceStore(Path(sys.argv[1])), float(sys.argv[2])
 frame = pd.DataFrame({"close/A": [which] * 500}, index=pd.bdate_range("2020-01-01", periods=500, name="Date"))
 seen = set()
 for _ in range(40):

@@ -213,7 +213,7 @@ def _standardised(view: PanelView, known: NDArray[np.bool_], center: FloatArray,
 
 
 class TwoStates(NamedTuple):
-    """A market of two states, the calm one first: the other has the larger variance.
+    """Parameters of a market of two states; the second has the larger variance.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from finflow.files import read_text_input
 from finflow.market.cash import CashRates, cash_returns, read_rates
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.price_files import PriceTables, read_prices
-from finflow.market.sources.price_store import Store
+from finflow.market.sources.price_store import PriceStore
 from finflow.market.sources.yahoo import Download, download_prices
 from finflow.market.synthetic.synthetic_market import synthetic_tables
 
@@ -61,7 +61,9 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         tables, facts = (_embedded(), _embedded_facts()) if embedded else synthetic_tables(config.synthetic)
         return _assemble(tables, facts, config)
     if config.source == "yfinance":
-        tables, facts = download_prices(config, names or (), Store(config.cache_dir, read=config.use_cache), download)
+        tables, facts = download_prices(
+            config, names or (), PriceStore(config.cache_dir, read=config.use_cache), download
+        )
         return _assemble(tables, facts, config)
     if config.path is None:
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")

@@ -1,4 +1,4 @@
-"""Downloaded prices on disk, under the hash of their content."""
+"""Cache of downloaded prices on disk, by the hash of their content."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import pandas as pd
 from finflow.errors import OutputError
 from finflow.files import write_atomically
 
-__all__ = ["Store", "Stored"]
+__all__ = ["PriceStore", "StoredPrices"]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What the store gives back.
+class StoredPrices:
+    """Prices from the store.
 
     Attributes
     ----------
     frame : DataFrame
-        As it was put in.
+        Equal to the one stored.
     facts : dict
-        What was said about it when it was stored.
+        Facts stored with it.
     sha256 : str
         Hash of the Parquet file.
     """
@@ -40,7 +40,7 @@ class Stored:
     sha256: str
 
 
-class Store:
+class PriceStore:
     """A folder of Parquet files named by their SHA-256, and one JSON manifest a request that points to one of them.
 
     The Parquet file is in place before the manifest that names it, and both appear by an atomic rename: a process
@@ -50,19 +50,19 @@ class Store:
     Parameters
     ----------
     folder : Path
-        Made when something is stored.
+        Created at the first write.
     read : bool
-        Whether to return what is stored; False only ever writes (`--no-cache`).
+        Whether to return stored prices; if False the store only writes (`--no-cache`).
     """
 
     def __init__(self, folder: Path, read: bool = True) -> None:
         self.folder = folder
         self.read = read
         self.damaged = False
-        """Whether the last `get` found stored data that could not be trusted."""
+        """Whether the last `get` found damaged data."""
 
-    def get(self, request: Mapping[str, Any]) -> Stored | None:
-        """What was stored for a request, or None where there is nothing, or nothing sound (with a warning)."""
+    def get(self, request: Mapping[str, Any]) -> StoredPrices | None:
+        """Return the prices stored for a request, or None if there are none, or damaged ones (with a warning)."""
         self.damaged = False
         manifest_path = self._manifest(request)
         if not self.read or not manifest_path.exists():
@@ -77,14 +77,14 @@ class Store:
             content = (self.folder / f"{digest}.parquet").read_bytes()
             if hashlib.sha256(content).hexdigest() != digest:
                 raise ValueError(f"the SHA-256 of {digest[:12]}.parquet has changed")
-            return Stored(pd.read_parquet(io.BytesIO(content)), facts, digest)
+            return StoredPrices(pd.read_parquet(io.BytesIO(content)), facts, digest)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self.damaged = True
             logger.warning("stored prices in %s are damaged (%s); fetching them again", self.folder, error)
             return None
 
-    def put(self, request: Mapping[str, Any], frame: pd.DataFrame, facts: Mapping[str, Any]) -> Stored:
-        """Store a frame for a request, replacing what was there.
+    def put(self, request: Mapping[str, Any], frame: pd.DataFrame, facts: Mapping[str, Any]) -> StoredPrices:
+        """Store a frame for a request, in place of an earlier one.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Store:
             write_atomically(self._manifest(request), json.dumps(manifest, indent=1, sort_keys=True))
         except OutputError as error:
             raise OutputError(f"downloaded prices cannot be stored (market.cache_dir): {error}") from None
-        return Stored(frame, dict(facts), digest)
+        return StoredPrices(frame, dict(facts), digest)
 
     def _manifest(self, request: Mapping[str, Any]) -> Path:
         return self.folder / f"{_hash(request)[:32]}.json"

@@ -19,7 +19,7 @@ from finflow.config import MarketConfig
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
 from finflow.market.sources.price_files import PriceTables
-from finflow.market.sources.price_store import Store
+from finflow.market.sources.price_store import PriceStore
 
 __all__ = ["Download", "download_prices", "tables_from_frame"]
 
@@ -46,7 +46,7 @@ _LIMITED = re.compile(r"too many requests|rate ?limit|429", re.IGNORECASE)
 
 
 def download_prices(
-    config: MarketConfig, assets: Sequence[str], store: Store, download: Download | None = None
+    config: MarketConfig, assets: Sequence[str], store: PriceStore, download: Download | None = None
 ) -> tuple[PriceTables, dict[str, Any]]:
     """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
 
@@ -56,7 +56,7 @@ def download_prices(
         Its benchmark, start, test_end and auto_adjust are part of the request.
     assets : sequence of str
         Tickers in upper case, two or more.
-    store : Store
+    store : PriceStore
         Cache of downloaded prices by request.
     download : callable, optional
         `yfinance.download` when left out.

@@ -77,7 +77,7 @@ class PriceProcess(Protocol):
         ...
 
     def belief(self, log_prices: FloatArray) -> float:
-        """The belief after the last bar."""
+        """Filter the belief after the last bar."""
         ...
 
     def scenarios(self, belief: float) -> Scenarios:
