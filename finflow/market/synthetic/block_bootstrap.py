@@ -12,6 +12,8 @@ Politis and Romano (1994), The Stationary Bootstrap, Journal of the American Sta
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -105,9 +107,8 @@ def resampled_panel(panel: MarketPanel, source: NDArray[np.int64]) -> MarketPane
         benchmark = np.asarray(np.cumprod(moves), dtype=np.float64)
     cash = panel.cash_returns[source].copy()
     cash[0] = 0.0
-    return MarketPanel(
-        dates=panel.dates,
-        assets=panel.assets,
+    return replace(
+        panel,
         close=close,
         cash_returns=cash,
         open=along(panel.open, scale),
@@ -115,6 +116,5 @@ def resampled_panel(panel: MarketPanel, source: NDArray[np.int64]) -> MarketPane
         low=along(panel.low, scale),
         volume=along(panel.volume, 1.0 / scale),
         benchmark=benchmark,
-        benchmark_name=panel.benchmark_name,
         provenance={**panel.provenance, "resampled": True},
     )
