@@ -1,5 +1,5 @@
 """Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `guard`, `thrift` or `tune`.
+`online`, `guard`, `precision` or `tune`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
@@ -217,7 +217,7 @@ def benchmark_features(rounds: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["env", "features", "offline", "online", "guard", "thrift", "tune"])
+    parser.add_argument("what", choices=["env", "features", "offline", "online", "guard", "precision", "tune"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline and online")
     parser.add_argument("--sb3-python", help="an interpreter that has sb3-contrib, for online")
@@ -238,10 +238,10 @@ def main(arguments: Sequence[str]) -> None:
         from benchmark_tune import benchmark_tune
 
         benchmark_tune(given.rounds)
-    elif given.what == "thrift":
-        from benchmark_thrift import benchmark_thrift
+    elif given.what == "precision":
+        from benchmark_precision import benchmark_precision
 
-        benchmark_thrift(given.rounds)
+        benchmark_precision(given.rounds)
     else:
         {"env": benchmark_environments, "features": benchmark_features}[given.what](given.rounds)
 

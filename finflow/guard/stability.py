@@ -180,8 +180,8 @@ class StabilityMonitor:
         figures = {name: metrics.get(KEYS.get(name, name)) for name in WATCHED}
         largest = figures["q"] if figures["q"] is not None else metrics.get("q")
         figures["q"] = None if largest is None else abs(largest)
-        found = ((name, value) for name, value in figures.items() if value is not None)
-        return [event for name, value in found for event in self._compare(name, value, self.history.limit(name))]
+        known = ((name, value) for name, value in figures.items() if value is not None)
+        return [event for name, value in known for event in self._compare(name, value, self.history.limit(name))]
 
     def check_skip(self, what: str) -> list[Event]:
         """Count an update that was skipped because of non-finite numbers; an alarm after several in a row."""

@@ -50,8 +50,8 @@ def capture(owner: Any) -> tuple[dict[str, Tensor], dict[str, Json]]:
     tensors: dict[str, Tensor] = {}
     state: dict[str, Json] = {}
     for field in fields(owner):
-        found, rest = _capture_value(getattr(owner, field.name), field.name)
-        tensors.update({f"{field.name}{SEPARATOR}{name}" if name else field.name: t for name, t in found.items()})
+        own, rest = _capture_value(getattr(owner, field.name), field.name)
+        tensors.update({f"{field.name}{SEPARATOR}{name}" if name else field.name: t for name, t in own.items()})
         state[field.name] = rest
     return tensors, state
 
@@ -110,8 +110,8 @@ def _capture_value(value: Any, name: str) -> tuple[dict[str, Tensor], Json]:
     tensors: dict[str, Tensor] = {}
     state: dict[str, Json] = {}
     for key, part in parts.items():
-        found, rest = _capture_value(part, f"{name}.{key}")
-        tensors.update({f"{key}{SEPARATOR}{inner}" if inner else key: t for inner, t in found.items()})
+        own, rest = _capture_value(part, f"{name}.{key}")
+        tensors.update({f"{key}{SEPARATOR}{inner}" if inner else key: t for inner, t in own.items()})
         state[key] = rest
     return tensors, state
 
@@ -154,7 +154,7 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def check_like(found: Tensor, expected: Tensor) -> None:
+def check_like(given: Tensor, expected: Tensor) -> None:
     """Check that a tensor can replace another.
 
     Raises
@@ -162,10 +162,10 @@ def check_like(found: Tensor, expected: Tensor) -> None:
     ValueError
         If shape or type differ.
     """
-    if found.shape != expected.shape:
-        raise ValueError(f"its shape is {tuple(found.shape)}, not {tuple(expected.shape)}")
-    if found.dtype != expected.dtype:
-        raise ValueError(f"it is of the type {found.dtype}, not {expected.dtype}")
+    if given.shape != expected.shape:
+        raise ValueError(f"its shape is {tuple(given.shape)}, not {tuple(expected.shape)}")
+    if given.dtype != expected.dtype:
+        raise ValueError(f"it is of the type {given.dtype}, not {expected.dtype}")
 
 
 def _alike(value: Json, state: Json) -> bool:

@@ -173,9 +173,9 @@ def sac_losses(
     def of_policy() -> tuple[Tensor, Metrics]:
         value = minimum_value(agent.critic, encoding.detach(), states, actions[:, :1], config)
         loss = actor_loss(log_density[:, 0], value, alpha, free_dimensions)
-        regulariser, found = policy_regulariser(policy, decision, batch, agent.prior, point.update, config)
+        regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config)
         entropy = -log_density[:, 0].mean().detach()
-        return loss + regulariser, {"actor_loss": loss.detach(), "entropy": entropy, **found}
+        return loss + regulariser, {"actor_loss": loss.detach(), "entropy": entropy, **penalties}
 
     return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics, alpha)
 

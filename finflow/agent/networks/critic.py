@@ -123,7 +123,7 @@ class CriticEnsemble(nn.Module):
 class ValueNetwork(nn.Module):
     """IQL's V of a state, holding its portfolio, and the behaviour's own value V_mu.
 
-    V_mu reads V's encoding without teaching it, so that V is what it would be alone.
+    V_mu reads V's encoding without gradients for it, so that V does not depend on V_mu.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class ValueNetwork(nn.Module):
 
 
 class _StateHead(nn.Module):
-    """The value of holding what is held, in an encoded market."""
+    """Value of the current portfolio in an encoded market."""
 
     def __init__(self, hidden: int, generator: Generator) -> None:
         super().__init__()

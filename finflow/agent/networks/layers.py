@@ -242,25 +242,25 @@ class PortfolioHead(nn.Module):
         seen_portfolios = torch.cat([states.weights.unsqueeze(1), portfolios], dim=1)
         risky = seen_portfolios[..., :-1].reshape(groups, -1, portfolios.shape[-1] - 1)
         all_exposures = torch.matmul(risky, encoding.assets).view(ensemble, batch, 1 + count, -1)
-        held, exposures = torch.tensor_split(all_exposures, [1], dim=2)
+        current, exposures = torch.tensor_split(all_exposures, [1], dim=2)
         facts = portfolio_facts(states, portfolios).expand(ensemble, -1, -1, -1)
         seen = torch.cat([exposures, facts], dim=-1).flatten(1, 2)
         first = self.from_portfolio(seen).view(ensemble, batch, count, -1)
-        first = (first + self._from_state(encoding, states, held.squeeze(2)).unsqueeze(2)).flatten(1, 2)
+        first = (first + self._from_state(encoding, states, current.squeeze(2)).unsqueeze(2)).flatten(1, 2)
         first = dropout(normalised(first).relu_(), self.dropout_rate, noise)
         second: Tensor = self.second(first)
         return second.relu_().view(ensemble, batch, count, -1)
 
-    def _from_state(self, encoding: Encoding, states: States, held: Tensor) -> Tensor:
-        """The part of the first layer that all portfolios share, (E, batch, d); ``held`` are current exposures."""
+    def _from_state(self, encoding: Encoding, states: States, current: Tensor) -> Tensor:
+        """The part of the first layer that all portfolios share, (E, batch, d); ``current`` are exposures."""
         weights = states.weights
         concentration = weights[:, :-1].square().sum(-1, keepdim=True)
         facts = torch.cat([weights[:, -1:], concentration, states.reward_state], dim=-1)
-        facts = facts.expand(held.shape[0], -1, -1)
+        facts = facts.expand(current.shape[0], -1, -1)
         from_state: Tensor = self.from_state(encoding.state)
         if states.group_size > 1:
             from_state = from_state.repeat_interleave(states.group_size, dim=1)
-        from_held: Tensor = self.from_held(torch.cat([held, facts], dim=-1))
+        from_held: Tensor = self.from_held(torch.cat([current, facts], dim=-1))
         return from_state + from_held
 
 

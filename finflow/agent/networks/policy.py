@@ -79,18 +79,18 @@ class Decision(NamedTuple):
         """Figures of a batch of decisions for the log."""
         return {"trade_rate": self.trade_rate.mean().detach()}
 
-    def expert_distribution(self, expert: Tensor, held: Tensor) -> LogisticNormal:
+    def expert_distribution(self, expert: Tensor, weights: Tensor) -> LogisticNormal:
         """Distribution of a family's actions: part of the way to its expert's portfolio, with the common scale.
 
         Parameters
         ----------
         expert : Tensor, (batch,)
             Index of the expert.
-        held : Tensor, (batch, K)
-            Weights before the trade.
+        weights : Tensor, (batch, K)
+            Before the trade.
         """
         aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
-        location = log_ratios((1.0 - FAMILY_RATE) * held + FAMILY_RATE * aim)
+        location = log_ratios((1.0 - FAMILY_RATE) * weights + FAMILY_RATE * aim)
         return LogisticNormal(location, self.log_scale.detach().expand_as(location))
 
 

@@ -178,17 +178,17 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             run.stop_if_asked()
             continue
         episode = (counters.vector_step - warmup) * train.n_envs / config.env.episode_length
-        rewound = False
+        rolled_back = False
         for _ in range(train.updates_per_vector_step):
             done = counters.phase_update
             if done == train.critic_only_updates:
                 run.guard.settle()
             batch = mixed_batch(run, offline, world.replay, market, units, done / total)
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
-            found: dict[str, Tensor] = {}
+            latest: dict[str, Tensor] = {}
             if run.guard.accepts(batch):
                 bcell.set_learning_rates(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
-                found = bcell.update_sac(
+                latest = bcell.update_sac(
                     batch,
                     coverage,
                     run.state.noise,
@@ -200,11 +200,11 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
                 bcell.update_average((done + 1) / total)
             run.state.entropy_schedule.step()
             run.state.target_entropy_schedule.step()
-            metrics = found or metrics
-            rewound = run.count_update(found, {"episode": episode})
-            if rewound:
+            metrics = latest or metrics
+            rolled_back = run.count_update(latest, {"episode": episode})
+            if rolled_back:
                 break
-        if rewound:
+        if rolled_back:
             run.stop_if_asked()
             continue
         result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
@@ -221,8 +221,8 @@ def _between_updates(
     step = train.updates_per_vector_step
     result: dict[str, float] = {}
     if last or _crossed(updates, step, train.validation_updates):
-        found = run.validate(bcell.deployed, {"episode": episode})
-        result = {**{name: float(value) for name, value in metrics.items()}, **found}
+        validated = run.validate(bcell.deployed, {"episode": episode})
+        result = {**{name: float(value) for name, value in metrics.items()}, **validated}
     per_step = train.n_envs / run.config.env.episode_length
     due = math.floor(episode / train.checkpoint_interval) > math.floor((episode - per_step) / train.checkpoint_interval)
     if last or due or _crossed(updates, step, train.checkpoint_updates):

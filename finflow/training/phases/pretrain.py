@@ -123,9 +123,9 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             refresh_returns(state.behaviour_returns, learner, store, market, units, dataset, config)
         rows = store.rows(epochs.rows(done, state.watch.manager.rollback_count).to(run.device))
         batch = make_batch(rows, market, units, state.noise, train.observation_noise, epochs.group_size)
-        found = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
-        metrics |= found
-        if run.count_update(found, {"epoch": float(done // epochs.updates)}):
+        latest = learner.update(batch, done / epochs.total, state.noise) if run.guard.accepts(batch) else {}
+        metrics |= latest
+        if run.count_update(latest, {"epoch": float(done // epochs.updates)}):
             metrics = {}
             run.stop_if_asked()
             continue
@@ -174,7 +174,7 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
-    """Recorded states, evenly apart in the data, on which the guard measures the policy."""
+    """Recorded states, evenly spaced in the data, on which the guard measures the policy."""
     count = min(run.config.guard.stability.probe_states, len(store))
     places = torch.linspace(0, len(store) - 1, count).round().long().to(run.device)
     rows = store.rows(places)
@@ -199,7 +199,7 @@ def refresh_returns(
         drawn = None if universe is None else universe[rows]
         states = market.states(store.columns["bar"][rows] + 1, store.columns["next_portfolio"][rows], universe=drawn)
         values[rows] = learner.value.of_behaviour(states).cpu().numpy()
-    found = lambda_returns(
+    recomputed = lambda_returns(
         units.scaled(store.columns["reward"].double(), store.columns["bar"], universe).cpu().numpy(),
         values,
         dataset.terminated,
@@ -207,7 +207,7 @@ def refresh_returns(
         config.bcell.gamma,
         config.offline.td_lambda,
     )
-    returns.copy_(torch.from_numpy(found))
+    returns.copy_(torch.from_numpy(recomputed))
 
 
 def fitted_q_value(

@@ -1,4 +1,4 @@
-"""What bfloat16 and computing twice do to an online update: `python scripts/benchmark.py thrift`.
+"""Cost of an update with bfloat16 products and recomputed layers: `python scripts/benchmark.py precision`.
 
 The default networks, 20 assets, batches of 256, 30 proposals, one thread; each option in turn, in rounds. Time is the
 processor's. Memory is what the critics keep for their backward pass, the encoding and the proposals included.
@@ -66,7 +66,7 @@ def kept_memory(agent: BCell, batch: Batch, proposals: torch.Tensor) -> int:
     return sum(kept.values())
 
 
-def benchmark_thrift(rounds: int) -> None:
+def benchmark_precision(rounds: int) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     share_cores()  # one thread for all
