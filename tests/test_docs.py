@@ -101,3 +101,34 @@ def test_a_broken_link_and_a_wrong_name_are_found(tmp_path: Path) -> None:
         "finflow.market.no_such",
         "finflow.load_no_config",
     ]
+
+
+def unknown_definitions(text: str) -> Iterator[str]:
+    """Names in the table rows of a page, a file in the second column and names in the third, that the file lacks."""
+    for path, names in re.findall(r"^\| \d+ \| `(finflow/[\w/]+\.py)` \| ([^|]+) \|", text, re.MULTILINE):
+        code = (ROOT / path).read_text("utf-8") if (ROOT / path).exists() else ""
+        for name in re.findall(r"`(\w+)`", names):
+            if not re.search(rf"^\s*(?:def|class) {name}\b", code, re.MULTILINE):
+                yield f"{path}: {name}"
+
+
+def test_the_walks_through_the_code_name_what_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    assert not list(unknown_definitions(text))
+    row = "| 1 | `finflow/errors.py` | `FinflowError`, `NoSuchError` | happens |"
+    assert list(unknown_definitions(row)) == ["finflow/errors.py: NoSuchError"]
+
+
+def test_the_architecture_names_every_folder_of_the_package() -> None:
+    rooms = re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE)
+    written = {room for room, _ in rooms} | {
+        f"{room}/{part}" for room, all_ in rooms for part in re.findall(r"`(\w+)`", all_)
+    }
+    package = ROOT / "finflow"
+    there = {str(path.parent.relative_to(package)) for path in package.rglob("__init__.py")} - {"."}
+    assert written == there
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8")))
+    assert listed == {str(page.relative_to(ROOT / "docs")) for page in PAGES if ROOT / "docs" in page.parents}
