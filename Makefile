@@ -1,6 +1,7 @@
 # make train    the whole pipeline on the embedded prices      make test      the tests
 # make demo     the same, reduced to about a minute            make lint      ruff and mypy
-# make evidence the long measurements (resumable)              make clean     remove caches
+# make evidence the long measurements (resumable)              make docs      the documentation as a site
+#                                                              make clean     remove caches
 #
 # Each makes .venv when it is missing and reuses it when it is current. More options: make train ARGS="--seed 1".
 # Another Python: make PYTHON=python3.12 train
@@ -11,11 +12,12 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+SITE_BUILDER := $(VENV)/.installed-docs
 CURRENT := import sys; sys.exit(sys.version_info < (3, 11))
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train demo test lint evidence clean
+.PHONY: help train demo test lint evidence docs clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -38,8 +40,11 @@ lint: $(INSTALLED)
 evidence: $(INSTALLED)
 	$(PY) -m scripts.evidence $(ARGS)
 
+docs: $(SITE_BUILDER)
+	$(PY) -m mkdocs build --strict $(ARGS)
+
 clean:
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -49,4 +54,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 				"name one with make PYTHON=/path/to/python3" >&2; exit 1; }; \
 		echo "making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv --clear $(VENV); }
 	$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(SITE_BUILDER): $(INSTALLED)
+	$(PY) -m pip install --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
