@@ -425,3 +425,13 @@ def test_planted_global_randomness_is_caught(source: str) -> None:
 )
 def test_generators_that_are_passed_along_are_allowed(source: str) -> None:
     assert global_randomness(source) == []
+
+
+@pytest.mark.parametrize("room", ["experiments"])
+def test_no_public_name_is_that_of_another_file_in_a_sibling_room(room: str) -> None:
+    places: dict[str, list[str]] = {}
+    for path in (PACKAGE / room).rglob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.name)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -163,7 +163,7 @@ def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
 
 
 def _evaluation_folder(run: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:
-    """Where the report goes; None for the run's own folder, whose report no other evaluation may replace."""
+    """Folder of the report; None for the run's own, whose report no other evaluation may replace."""
     folder = None if elsewhere is None else Path(str(elsewhere)) / run.name
     part = _part(overrides)
     return folder if part is None else (folder or run) / part

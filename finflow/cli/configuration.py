@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -86,7 +85,7 @@ def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
 
 
 def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str, object]:
-    """What an evaluation changes of the configuration in a checkpoint.
+    """Keys that an evaluation changes of the configuration in a checkpoint.
 
     What a file or the environment says about learning is left aside, since that is over; on the command line it is a
     mistake, which the evaluation refuses.
@@ -148,7 +147,7 @@ def _found(path: Path | None) -> Path | None:
 
 def _below(base: Config, path: Path | None) -> dict[str, object]:
     """The checkpoint's values, but for the keys that file or environment name: those levels lie above it."""
-    from finflow.config import ENVIRONMENT_PREFIX
+    from finflow.config import ENVIRONMENT_PREFIX, leaves
     from finflow.config.yaml_text import parse_file
     from finflow.training.checkpoints.checkpoint_reader import flatten
 
@@ -157,11 +156,7 @@ def _below(base: Config, path: Path | None) -> dict[str, object]:
         if name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
             named |= set(flatten({key: _read(text)}))
-    return {  # text goes in quotes, so that it is read back as the text it is
-        key: json.dumps(value) if isinstance(value, str) else value
-        for key, value in _leaves(base).items()
-        if key not in named
-    }
+    return {key: value for key, value in leaves(base).items() if key not in named}
 
 
 def _read(text: str) -> object:

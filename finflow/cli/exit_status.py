@@ -85,7 +85,7 @@ def _noting_ctrl_c() -> Iterator[list[int]]:
 
 
 def _lack(error: Exception) -> str | None:
-    """What this machine lacks, in words; None for a fault in finflow."""
+    """Describe what this machine lacks; None for a fault in finflow."""
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
         return f"the package {error.name} is not installed for {sys.executable}; the README has the lines to install"
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__ or _NO_MEMORY.search(str(error)):

@@ -1,4 +1,4 @@
-"""What the command line shows: the summary of an outcome, and every configuration key."""
+"""Output of the command line: the summary of an outcome, and every configuration key."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def verdict_lines(metrics: Path) -> list[str]:
 
 
 def seeds_lines(metrics: Path) -> list[str]:
-    """What agents of several seeds are worth alone; nothing where one was judged."""
+    """Figures of the agents of several seeds alone; none where one was judged."""
     try:
         found = json.loads(metrics.read_text("utf-8"))["seeds"]
         spread, ahead = found["of_agents"]["sharpe"], found["improvement"]["probability"]

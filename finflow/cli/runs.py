@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from finflow.config import Config
     from finflow.experiments.jobs.folds import Protocol
-    from finflow.experiments.jobs.seed_job import Job, Judged
+    from finflow.experiments.jobs.seed_job import Job, TrainingJob
     from finflow.experiments.tasks.task_runner import ComputeResources
     from finflow.training.judging.held_out import Outcome
 
@@ -148,7 +148,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     from finflow.experiments.jobs import protocols
 
     if given.universe is not None:
-        plans: Sequence[Judged] = _in_universes(
+        plans: Sequence[TrainingJob] = _in_universes(
             given, lambda name, config: protocols.plan_of(config, protocol, parent, name), base
         )
     else:
@@ -215,7 +215,7 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 
 
 @contextmanager
-def _ready(given: argparse.Namespace, jobs: Sequence[Judged], dry_run: bool) -> Iterator[ComputeResources | None]:
+def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.seed_job import estimate_all
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
@@ -232,7 +232,9 @@ def _ready(given: argparse.Namespace, jobs: Sequence[Judged], dry_run: bool) -> 
             yield resources
 
 
-def _show(jobs: Sequence[Judged], outcomes: Sequence[Outcome], folder: Path, window: str = "the test window") -> None:
+def _show(
+    jobs: Sequence[TrainingJob], outcomes: Sequence[Outcome], folder: Path, window: str = "the test window"
+) -> None:
     """Show the outcome of a job; of jobs in several universes, the report of all together."""
     if not jobs[0].market:
         show_outcome(outcomes[0], where=window)

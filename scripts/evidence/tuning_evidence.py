@@ -20,7 +20,7 @@ from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning.search_space import DEFAULT_SPACE, configured
-from finflow.experiments.tuning.study_folder import ATTRIBUTES, begin, best_of, stored_study
+from finflow.experiments.tuning.study_folder import ATTRIBUTES, begin, best_trial, stored_study
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
@@ -125,7 +125,7 @@ def search_and_retrain(config: Config) -> dict[str, Any]:
     outcome = tune(config, None, ComputeResources(), lambda line: None)
     seconds = time.monotonic() - began
     trials = begin(stored_study(outcome.folder), outcome.folder).store.trials
-    best = best_of(trials)
+    best = best_trial(trials)
     if best is None:
         raise ValueError("a search without a result has none to be measured")
     found = retrain(configured(config, best.params))

@@ -190,7 +190,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
     assert 0 < len(done) < SEEDS
     kept = agents(done)
     with pytest.raises(
-        CheckpointError, match=rf"has {len(done)} of 3 agents; make the others with --mode train --resume"
+        CheckpointError, match=rf"has {len(done)} of {SEEDS} agents; make the others with --mode train --resume"
     ):
         resolve_run(job.folder).find_agents()
     told = estimate_all([job], ComputeResources(workers=2))
@@ -306,8 +306,6 @@ def test_two_universes_are_trained_side_by_side_and_reported_together(
     (tmp_path / "c.yaml").write_text(dump_config(config))
     (tmp_path / "u.yaml").write_text("banks: JPM, BAC, KO\nothers:\n- AAPL\n- MSFT\n")
     command = ["--mode", "train", "--config", "c.yaml", "--universe", "u.yaml", "--set", "market.source=embedded"]
-    assert main([*command, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("2 trainings; about ")
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "others, seed 0 (2 of 2)" in said

@@ -18,7 +18,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.report.section import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.jobs.independent_trainings import best_of, train
+from finflow.experiments.jobs.independent_trainings import best_checkpoint, train
 from finflow.experiments.jobs.protocols import Plan, plan_of
 from finflow.experiments.jobs.seed_job import estimate_all
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
@@ -90,7 +90,7 @@ def train_fold(plan: Plan, fold: Fold, seed: int) -> Path:
     """Make a training in this process; its best checkpoint."""
     training, panels = plan.training(fold, seed), {plan.market: plan.panel}
     train(panels, training)
-    return best_of(training, plan.panel)
+    return best_checkpoint(training, plan.panel)
 
 
 def trained(config: Config) -> Checkpoint:

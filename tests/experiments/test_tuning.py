@@ -27,8 +27,7 @@ from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning import trial_training as trials
-from finflow.experiments.tuning import trial_worker as doing_trials
-from finflow.experiments.tuning import tuning
+from finflow.experiments.tuning import trial_worker, tuning
 from finflow.experiments.tuning.study_folder import ATTRIBUTES, BEST, begin, decode_returns, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.trial_store import TrialStore
@@ -336,7 +335,7 @@ def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path: Path) -> None:
 def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(tmp_path: Path) -> None:
     """One worker is killed in the middle of a trial, then everything is, and then the study goes on."""
     config = made(
-        tmp_path, tune__n_trials=5, train__online_episodes=24, tune__space={"bcell.tau": {"low": 0.1, "high": 0.2}}
+        tmp_path, tune__n_trials=4, train__online_episodes=16, tune__space={"bcell.tau": {"low": 0.1, "high": 0.2}}
     )
     (tmp_path / "tune.yaml").write_text(dump_config(config))
     root = Path(__file__).parents[2]
@@ -363,11 +362,11 @@ def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(t
         time.sleep(0.1)
     take_trials(tuning_again, lambda line: None)
     counts = tuning_again.store.counts
-    assert (counts.complete, counts.all) == (5, 5)
+    assert (counts.complete, counts.all) == (4, 4)
     after = {trial.number: trial.values for trial in tuning_again.store.trials}
     assert {number: after[number] for number in before} == before
     slots = [trial.system_attrs.get("retry_history", [trial.number])[0] for trial in tuning_again.store.trials]
-    assert sorted(slots) == list(range(5))
+    assert sorted(slots) == list(range(4))
 
 
 def _wait_for(
@@ -444,7 +443,7 @@ def test_a_storage_that_other_machines_do_not_see_is_refused(tmp_path: Path, mon
     names = ["here", "there", "there", "gone"]
     nodes = [{"NodeManagerHostname": name, "Alive": name != "gone"} for name in names]
     joined = nullcontext(SimpleNamespace(nodes=lambda: nodes))
-    monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda where: joined)
+    monkeypatch.setattr(tuning, "connected", lambda resources: joined)
     for storage in (None, f"sqlite:///{tmp_path / 'trials.db'}"):
         with pytest.raises(ConfigError, match="the cluster has 2 machines, and SQLite keeps trials on one"):
             tune(made(tmp_path, tune__storage=storage), None, ComputeResources(cluster="auto"))
@@ -479,7 +478,7 @@ class Failing:
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=4, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     errors = (TrainingError("the guard gave up"), RuntimeError("a fault\nof torch"), FloatingPointError("nan"))
-    monkeypatch.setattr(doing_trials, "run_trial", Failing(*errors))
+    monkeypatch.setattr(trial_worker, "run_trial", Failing(*errors))
     outcome = tune(config, None, HERE, lambda line: None)
     assert outcome.lines[0] == "4 trials: 1 to their end, 0 stopped early, 3 failed"
     found = begin(stored_study(outcome.folder), outcome.folder).store.trials
@@ -489,7 +488,7 @@ def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, mo
 
 def test_a_disk_at_fault_fails_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=1)
-    monkeypatch.setattr(doing_trials, "run_trial", Failing(OutputError("cannot write: no space")))
+    monkeypatch.setattr(trial_worker, "run_trial", Failing(OutputError("cannot write: no space")))
     with pytest.raises(OutputError, match="no space"):
         tune(config, None, HERE, lambda line: None)
     (folder,) = (tmp_path / "logs" / "studies").iterdir()
@@ -643,7 +642,7 @@ def test_a_dry_run_counts_what_is_left_and_who_does_it(
 ) -> None:
     monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
     joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
-    monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda where: joined)
+    monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda resources: joined)
     _, outcome, _ = found
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
     over = begin(stored_study(outcome.folder), outcome.folder).store.counts.finished

@@ -1,4 +1,4 @@
-"""How a protocol cuts the bars: what each fold may see, what it learns from, and what it is judged on.
+"""Folds of a protocol: the bars that each may see, learns from and is judged on.
 
 The cuts are skfolio's (`WalkForward`, `CombinatorialPurgedCV`), of the bars before the test window. A fold's training
 has only the pieces of the market that lie outside its judged windows and the embargo after them. Beside a judged

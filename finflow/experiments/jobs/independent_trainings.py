@@ -1,7 +1,7 @@
-"""Trainings that need none of the others: each in a folder of its own, made here, in other processes, or on a cluster.
+"""Independent trainings, each in a folder of its own: run here, in other processes, or on a cluster.
 
-Beside the run of a training lies a note that says by which configuration, code and prices it was made. One that was
-finished is not made again; one that was stopped or killed goes on from its last checkpoint, to the same bits.
+Beside the run of a training lies a note with its configuration, code and prices. A finished training is not repeated;
+one that was stopped or killed resumes from its last checkpoint, to the same bits.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from finflow.training.data.training_data import TrainingData, prepare_from, prep
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["Cut", "Training", "best_of", "is_finished", "own_settings", "train", "train_all"]
+__all__ = ["Cut", "Training", "best_checkpoint", "is_finished", "own_settings", "train", "train_all"]
 
 KEPT_AT_HOME = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and the best are enough
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What of its panel a training may see: pieces of bars, the last ``validation`` of them to choose by."""
+    """Part of its panel that a training may see: pieces of bars, the last ``validation`` of them for validation."""
 
     pieces: tuple[range, ...]
     validation: int
@@ -42,18 +42,18 @@ class Cut:
 
 @dataclass(frozen=True)
 class Training:
-    """One of them.
+    """One independent training.
 
     Attributes
     ----------
     name : str
-        What it is called among the others.
+        Unique among the trainings.
     place : Path
         Folder of its run and its note.
     config : Config
         From `own_settings`.
     market : str
-        Which of several panels it learns in.
+        Name of its panel among several.
     cut : Cut, optional
         All of the panel, split by date, when left out.
     """
@@ -75,7 +75,7 @@ class Training:
             raise MarketError(f"{self.name} cannot be trained: {error}") from error
 
     def stamp(self, panel: MarketPanel) -> dict[str, Any]:
-        """What decides its result."""
+        """Hashes and cuts that decide its result."""
         pieces = [] if self.cut is None else [[piece.start, piece.stop] for piece in self.cut.pieces]
         return {
             "configuration": config_hash(self.config),
@@ -86,7 +86,7 @@ class Training:
         }
 
     def note(self, panel: MarketPanel) -> dict[str, Any]:
-        """What was noted of it; empty where that was another training, or none."""
+        """Note in its folder; empty where that is of another training, or missing."""
         try:
             found = json.loads((self.place / NOTE).read_text("utf-8"))
         except (OSError, ValueError):
@@ -113,7 +113,7 @@ def train_all(
     resources: ComputeResources | None = None,
     tell: Callable[[str], None] = print,
 ) -> list[Path]:
-    """Make what is not there yet.
+    """Run the trainings that are not finished yet.
 
     Parameters
     ----------
@@ -138,34 +138,37 @@ def train_all(
         tasks = [Task(one.name, train, {"training": one}) for one in missing]
         run_tasks(tasks, resources, shared={"panels": dict(panels)}, kind="trainings")
     else:
-        _train_all_away(missing, panels, resources)
-    return [best_of(one, panels[one.market]) for one in trainings]
+        _train_on_cluster(missing, panels, resources)
+    return [best_checkpoint(one, panels[one.market]) for one in trainings]
 
 
-def _train_all_away(
+def _train_on_cluster(
     trainings: Sequence[Training], panels: Mapping[str, MarketPanel], resources: ComputeResources
 ) -> None:
-    """Make trainings on a cluster; here, their folders are in use meanwhile."""
+    """Run trainings on a cluster; here, their folders are locked meanwhile."""
     by_name = {one.name: one for one in trainings}
     with ExitStack() as places:
         for one in trainings:
             places.enter_context(in_use(one.place))
-        tasks = [Task(one.name, train_away, {"training": one, "files": _begun(one, panels)}) for one in trainings]
+        tasks = [
+            Task(one.name, train_remotely, {"training": one, "files": _files_to_resume(one, panels)})
+            for one in trainings
+        ]
         run_tasks(
             tasks,
             resources,
-            lambda task, result: _bring_home(by_name[task.name], result["files"]),
+            lambda task, result: _store_files(by_name[task.name], result["files"]),
             shared={"panels": dict(panels)},
             kind="trainings",
         )
 
 
 def is_finished(training: Training, panel: MarketPanel) -> bool:
-    """Whether it was made, by this configuration and code."""
+    """True where the training was finished, by this configuration and code."""
     return _finished(training, panel) is not None
 
 
-def best_of(training: Training, panel: MarketPanel) -> Path:
+def best_checkpoint(training: Training, panel: MarketPanel) -> Path:
     """The best checkpoint of a finished training.
 
     Raises
@@ -186,7 +189,7 @@ def _finished(training: Training, panel: MarketPanel) -> Path | None:
 
 
 def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
-    """Make a training in its place, or go on with it there.
+    """Run a training in its folder, or resume it there.
 
     Raises
     ------
@@ -222,8 +225,8 @@ def _train_alone(panel: MarketPanel, training: Training) -> Result:
 
 
 def _remove_unused(run: Path) -> None:
-    """Remove what was killed before it could be gone on with: a run without its latest checkpoint, and any beside it
-    that was not even noted, which has no checkpoint at all."""
+    """Remove runs that were killed before they could be resumed: the noted one if it has no latest checkpoint, and any
+    other beside it that has no checkpoint at all."""
     if run.is_dir() and not CheckpointFolder(run / MODELS).path(LATEST).is_file():
         shutil.rmtree(run)
     for other in run.parent.glob("*/"):
@@ -232,8 +235,8 @@ def _remove_unused(run: Path) -> None:
             shutil.rmtree(other)
 
 
-def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
-    """Make a training, or go on with it, where the files of this machine may not be seen: they come, and go back."""
+def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
+    """Run or resume a training on a node that need not see the files of this machine: they travel with the task."""
     with task_folder("training") as folder:
         place = folder / "place"
         write_together({place / name: content for name, content in files.items()})
@@ -242,28 +245,28 @@ def train_away(panels: Mapping[str, MarketPanel], training: Training, files: Map
         )
         config = training.config.model_copy(update={"output": output})
         found = train(panels, replace(training, place=place, config=config))
-        return {**found, "files": _packed(place)}
+        return {**found, "files": _read_files(place)}
 
 
-def _begun(training: Training, panels: Mapping[str, MarketPanel]) -> dict[str, bytes]:
-    """What there is of a training that was stopped; nothing where it cannot go on from that."""
+def _files_to_resume(training: Training, panels: Mapping[str, MarketPanel]) -> dict[str, bytes]:
+    """Files from which a stopped training can resume; none where it cannot."""
     note = training.note(panels[training.market])
     run = training.place / str(note.get("run", "none"))
     if not CheckpointFolder(run / MODELS).path(LATEST).is_file():
         _remove_unused(run)
         return {}
-    return _packed(training.place, str(note["run"]))
+    return _read_files(training.place, str(note["run"]))
 
 
-def _packed(place: Path, run: str = "*") -> dict[str, bytes]:
+def _read_files(place: Path, run: str = "*") -> dict[str, bytes]:
     """The note and the files of a run, without numbered checkpoints."""
     paths = [place / NOTE, *(path for path in sorted(place.glob(f"{run}/**/*")) if path.is_file())]
     kept = [path for path in paths if not path.match(KEPT_AT_HOME) and not path.name.startswith(".")]
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in kept}
 
 
-def _bring_home(training: Training, files: Mapping[str, bytes]) -> None:
-    """Put what a node made where it belongs, the note last; its configuration says where that is."""
+def _store_files(training: Training, files: Mapping[str, bytes]) -> None:
+    """Write the files of a node into the training's own folder, the note last."""
     own = {name: content for name, content in files.items() if name != NOTE}
     for name in own:
         if Path(name).name == CONFIG:

@@ -51,7 +51,7 @@ NOBODYS_PATH = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What a protocol is going to do.
+    """Trainings of a protocol, and the judgement of their agents.
 
     Attributes
     ----------
@@ -243,7 +243,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 
 def _limits(plan: Plan, paths: int) -> tuple[str, ...]:
-    """What the protocol cannot show."""
+    """Limits of the protocol, for the report."""
     survivorship = plan.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []
     notes.append(

@@ -1,4 +1,4 @@
-"""Runs that are over, side by side: read from their folders, checked to be comparable, and shown on one page."""
+"""Comparison of finished runs: read from their folders, checked to be comparable, and shown on one page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOT_COMPARED = (
 
 
 class Comparison(NamedTuple):
-    """What a comparison leaves behind: its page, and lines for a terminal."""
+    """Outcome of a comparison: its page, and lines for a terminal."""
 
     page: Path
     lines: list[str]
@@ -82,7 +82,7 @@ class _Run:
 
 
 def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Comparison:
-    """Set runs side by side.
+    """Compare runs.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def _compared(label: str, run: _Run) -> Compared:
 
 
 def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
-    """What choosing the best of the runs, by what their reports show, is worth."""
+    """Section on the choice of the best run by the figures of the reports."""
     days = "the judged windows" if any("protocol" in run.metrics for run in runs) else "the test window"
     old = next((label for label, run in zip(labels, runs, strict=True) if CASH not in run.table), None)
     if old is not None:
@@ -246,7 +246,7 @@ def _seed_groups(labels: Sequence[str], runs: Sequence[_Run]) -> list[Seeds]:
 
 
 def _seeds(name: str, groups: Mapping[str, Mapping[str, tuple[str, _Run]]]) -> Seeds:
-    """What the seeds of one group say together; a figure that a run lacks has no estimate."""
+    """Statistics over the seeds of one group; a figure that a run lacks has no estimate."""
     members = groups[name]
     scores = {metric: _scores(members, metric) for metric in (*METRICS, DIFFERENCE)}
     known = {metric: values for metric, values in scores.items() if None not in values}

@@ -28,10 +28,10 @@ from finflow.training.judging.ensemble import judge_ensemble
 from finflow.training.judging.held_out import REPORTS, Outcome, evaluate_agent
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["Job", "Judged", "estimate_all", "job_of", "report_universes", "run_all", "write_universes"]
+__all__ = ["Job", "TrainingJob", "estimate_all", "job_of", "report_universes", "run_all", "write_universes"]
 
 
-class Judged(Protocol):
+class TrainingJob(Protocol):
     """Trainings in one market and the judgement of their agents: those of seeds, or of the folds of a protocol."""
 
     @property
@@ -131,7 +131,7 @@ def job_of(config: Config, folder: Path, market: str = "") -> Job:
 
 
 def run_all(
-    jobs: Sequence[Judged], resources: ComputeResources | None = None, tell: Callable[[str], None] = print
+    jobs: Sequence[TrainingJob], resources: ComputeResources | None = None, tell: Callable[[str], None] = print
 ) -> list[Outcome]:
     """Run the trainings that are missing, of all jobs side by side, and judge each job.
 
@@ -156,7 +156,7 @@ def run_all(
     return outcomes
 
 
-def estimate_all(jobs: Sequence[Judged], resources: ComputeResources | None = None) -> Estimate:
+def estimate_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> Estimate:
     """Estimate the duration of the missing trainings of all jobs."""
     trainings = [training for job in jobs for training in job.trainings]
     return estimate(trainings, {job.market: job.panel for job in jobs}, resources)

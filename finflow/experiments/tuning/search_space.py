@@ -1,4 +1,4 @@
-"""What a study searches: keys of the configuration, and the values of each that it may try."""
+"""Search space of a study: keys of the configuration, and the values that each may take."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_SPACE: dict[str, SearchedConfig] = {
     "objectives.lambda_cvar": SearchedConfig(low=0.0, high=10.0),
     "objectives.lambda_dd": SearchedConfig(low=0.0, high=2.0),
 }
-"""What is searched where ``tune.space`` says nothing."""
+"""Search space where ``tune.space`` is not given."""
 
 
 def space_of(config: Config) -> dict[str, BaseDistribution]:
@@ -99,7 +99,7 @@ def of_configuration(config: Config, space: Space) -> dict[str, Value]:
 
 
 def described(distribution: BaseDistribution) -> str:
-    """A distribution in words."""
+    """Describe a distribution in words."""
     if isinstance(distribution, CategoricalDistribution):
         return "one of " + ", ".join(str(choice) for choice in distribution.choices)
     if not isinstance(distribution, FloatDistribution | IntDistribution):

@@ -40,7 +40,7 @@ __all__ = [
     "TRIES",
     "Tuning",
     "begin",
-    "best_of",
+    "best_trial",
     "count_tried",
     "decode_returns",
     "describe_outcome",
@@ -83,7 +83,7 @@ class Tuning:
 
     @property
     def counts(self) -> Counts:
-        """How far it is.
+        """Number of trials in each state.
 
         Raises
         ------
@@ -158,7 +158,7 @@ def open_study(config: Config, folder: Path, context: TrialContext, create: bool
 
 
 def _identity(config: Config, context: TrialContext) -> dict[str, str]:
-    """What makes a study what it is: what may not change while its trials are compared with each other."""
+    """Settings that may not change while the trials are compared with each other, in words."""
     tune = config.tune
     learning = config.model_copy(update={"evaluation": EvaluationConfig(protocol=config.evaluation.protocol)})
     return {
@@ -197,7 +197,7 @@ def decode_returns(text: str) -> NDArray[np.float64]:
 
 
 def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:
-    """What came of a trial, in a few words."""
+    """Describe the outcome of a trial in a few words."""
     if trial.state == TrialState.COMPLETE:
         return ", ".join(f"{name} {value:.4g}" for name, value in zip(objective, trial.values, strict=True))
     if trial.state == TrialState.PRUNED:
@@ -218,7 +218,7 @@ def front(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [trial for trial, out in zip(found, beaten, strict=True) if not out]
 
 
-def best_of(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
     """The best trial; of several objectives the one of the front that ranks best over them on average."""
     best = front(trials)
     if not best:
@@ -238,7 +238,7 @@ def write_best(folder: Path, config: Config, trials: Sequence[FrozenTrial]) -> F
 
     It says how many configurations it was chosen among, which the deflated Sharpe ratio of its report takes account of.
     """
-    best = best_of(trials)
+    best = best_trial(trials)
     if best is None:
         return None
     _write(folder / BEST, folder, config, best, trials)

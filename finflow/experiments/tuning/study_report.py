@@ -21,7 +21,7 @@ from finflow.evaluation.multi_run.study_figures import Searched, Tried
 from finflow.evaluation.multi_run.study_page import PAGE, StudyData, study_files
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
 from finflow.experiments.tuning.search_space import described, space_of
-from finflow.experiments.tuning.study_folder import ATTRIBUTES, best_of, count_tried, decode_returns, front
+from finflow.experiments.tuning.study_folder import ATTRIBUTES, best_trial, count_tried, decode_returns, front
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.experiments.tuning.trial_training import TrialContext
 from finflow.files import write_together
@@ -46,7 +46,7 @@ def report_study(config: Config, context: TrialContext, folder: Path, name: str,
     space = space_of(config)
     returns = returns_of(trials)
     found, without = _overfitting(returns)
-    best = best_of(trials)
+    best = best_trial(trials)
     objective, counted = config.tune.objective, len(trials)
     first, last = context.folds[0].tests[0], context.folds[-1].tests[-1]
     data = StudyData(

@@ -55,7 +55,7 @@ class Undefined(FinflowError):
 
 @dataclass(frozen=True)
 class TrialContext:
-    """What every trial of a study is trained in and judged on.
+    """Market, folds and seeds that every trial of a study is trained and judged on.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What came of a trial.
+    """Result of a trial.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ def run_trial(
 
 
 class TrialProgress:
-    """How far a trial has come, and what it is worth so far.
+    """Progress of a trial, and its objectives so far.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class TrialProgress:
         return self.context.config.tune
 
     def begin(self, timer: StepTimer, training_data: TrainingData) -> None:
-        """Another training begins."""
+        """Begin another training."""
         self._meter, self._current, self._before = timer, None, self.updates
         self._baseline = None
         if "dsr" in self.tune.objective:
@@ -221,7 +221,7 @@ class TrialProgress:
             (self._baseline,) = run_backtests(training_data.process, training_data.split.validation, [equal_weight])
 
     def on_validation(self, told: Validation) -> None:
-        """Report what the training's best policy so far is worth, where that is a number."""
+        """Report the objectives of the training's best policy so far, where they are numbers."""
         self.updates = self._before + told.update
         if told.best or self._current is None:
             self._current = self._measured(told.backtest, self._baseline)
@@ -234,7 +234,7 @@ class TrialProgress:
             self.report(level, values, self.updates)
 
     def finish(self, fold: Fold, seed: int, judged: Backtest, baseline: Backtest | None = None) -> None:
-        """A training was judged, with equal weight beside it where that counts."""
+        """Add the objectives of a training that was judged, with equal weight where the objective needs it."""
         found = self._measured(judged, baseline)
         for name, value in zip(self.tune.objective, found, strict=True):
             if not np.isfinite(value):

@@ -39,7 +39,7 @@ __all__ = ["StudyOutcome", "describe_plan", "tune"]
 
 
 class StudyOutcome(NamedTuple):
-    """What a search leaves behind.
+    """Outcome of a search.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class StudyOutcome(NamedTuple):
     best : Path or None
         The configuration to train with; None where no trial was finished.
     lines : list of str
-        What to tell.
+        Lines to print.
     """
 
     folder: Path
@@ -69,7 +69,7 @@ def tune(
     resume : Path, optional
         Folder of a study to go on with.
     resources : ComputeResources
-        Who does the trials.
+        Processes that run the trials.
     tell : callable
         Takes lines.
 
@@ -124,7 +124,7 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
 
 
 def _work(tuning: Tuning, resources: ComputeResources, tell: Callable[[str], None]) -> None:
-    """Have the trials done here, or by workers."""
+    """Run the trials here, or by workers."""
     context, counts = tuning.context, tuning.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
@@ -139,7 +139,7 @@ def _work(tuning: Tuning, resources: ComputeResources, tell: Callable[[str], Non
 
 
 def conclude(tuning: Tuning) -> StudyOutcome:
-    """Write the best configuration and the report, and say what came of it.
+    """Write the best configuration and the report, and describe the outcome.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def conclude(tuning: Tuning) -> StudyOutcome:
 
 
 def describe_plan(config: Config, resources: ComputeResources, folder: Path | None = None) -> list[str]:
-    """How many trainings a search makes, and about how long that takes: what a dry run tells.
+    """Describe the number of trainings of a search and their estimated duration, for a dry run.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def describe_plan(config: Config, resources: ComputeResources, folder: Path | No
 
 
 def _counted(config: Config, context: TrialContext, folder: Path | None) -> tuple[int, int]:
-    """How many trials there will be, and how many of them are over."""
+    """Number of trials in all, and of those that are over."""
     if folder is None:
         return config.tune.n_trials, 0
     store, _ = open_study(config, folder, context, create=False)
