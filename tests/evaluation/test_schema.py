@@ -15,8 +15,7 @@ from finflow.config import EvaluationConfig, TaxConfig
 from finflow.evaluation.analysis import attribution, factors, ranking, stress, sweeps, taxes
 from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.multi_run import fold_paths
-from finflow.evaluation.multi_run.fold_paths import Judged, Paths
+from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, protocol_section
 from finflow.evaluation.report.json_schemas import json_schema
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.evaluation.report.section import Section
@@ -39,7 +38,7 @@ def protocol(backtest: Callable[..., Backtest]) -> Section:
     )
     others = tuple((run("equal-weight", 7, window), run("momentum", 8, window)) for window in (0, 1))
     settings = {**EvaluationConfig().protocol.model_dump(), "purge": 252}
-    return fold_paths.section(Paths("walk-forward", judged, others, settings), 0.95, 0)
+    return protocol_section(Paths("walk-forward", judged, others, settings), 0.95, 0)
 
 
 def choice() -> Section:

@@ -21,8 +21,7 @@ from finflow.config import Config, EvaluationConfig, config_hash
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.analysis.comparison_context import Make, sharing_fits
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
-from finflow.evaluation.multi_run import fold_paths
-from finflow.evaluation.multi_run.fold_paths import Judged, Paths
+from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
 from finflow.evaluation.report.report import write_report
 from finflow.evaluation.report.results import BASELINE, ReportData
 from finflow.evaluation.statistics.metrics import summarise
@@ -207,10 +206,10 @@ def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
         training=pd.DataFrame(),
         facts=_facts(plan),
         notes=_limits(plan, len(found.agents)),
-        sections=(fold_paths.section(found, config.evaluation.confidence, config.train.seed),),
+        sections=(protocol_section(found, config.evaluation.confidence, config.train.seed),),
         files={PATHS: _paths_table(found)},
         tries=Tries(config.evaluation.configurations_tried),
-        patient=fold_paths.joined([seldom[window] for window in range(len(windows))]),
+        patient=joined([seldom[window] for window in range(len(windows))]),
         unjudged=NOBODYS_PATH if plan.protocol == "cpcv" else "",
     )
     report = write_report(plan.folder / REPORTS, data)

@@ -24,7 +24,7 @@ from finflow.evaluation.analysis import generalisation_section as generalisation
 from finflow.evaluation.analysis.comparison_context import Field, Make, sharing_fits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
-from finflow.evaluation.multi_run import ensemble_members as agents_together
+from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import BASELINE, ReportData
 from finflow.evaluation.report.section import Section
@@ -268,7 +268,7 @@ def _together(
         shown = (field.runs[0].name, baseline.name, *(run.name for run in agents))
         scores = {name: found[name].score for name in shown if name in found}
     settings = config.evaluation
-    return [agents_together.section(field.runs[0], agents, baseline, settings.confidence, config.train.seed, scores)]
+    return [ensemble_section(field.runs[0], agents, baseline, settings.confidence, config.train.seed, scores)]
 
 
 def _reasons(field: Field, training_data: TrainingData, policy: ExpertPolicy | None) -> list[Section]:

@@ -1,22 +1,24 @@
-"""Section on a protocol of many trainings: windows, the paths that they make, and the spread of both.
+"""Sections on trainings repeated: agents of several seeds, and the windows and paths of a protocol.
 
-Nothing here knows how the judged agents were trained. A window is judged by one training or by several; windows that
-follow one another make a path, one for each way through the trainings.
+Nothing here knows how the judged agents were trained. A window of a protocol is judged by one training or by several;
+windows that follow one another make a path, one for each way through the trainings.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.multi_run.ensemble_members import improvement_numbers, improvement_table
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.report.section import Cell, Row, Section, Table
+from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.report_statistics import cscv_of
 from finflow.evaluation.statistics.run_statistics import (
@@ -24,6 +26,8 @@ from finflow.evaluation.statistics.run_statistics import (
     cells_of,
     distribution,
     figures_of,
+    improvement_estimate,
+    probability_of_improvement,
     sharpe_of,
     spread_table,
 )
@@ -31,15 +35,23 @@ from finflow.evaluation.statistics.run_statistics import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Judged", "Paths", "joined", "section"]
+__all__ = ["Judged", "Paths", "ensemble_section", "joined", "protocol_section"]
 
-KEY = "protocol"
-ALONE = "One path, from one seed, has no spread: --seeds 3 gives it one."
-SPREAD = (
+IMPROVEMENT = ("probability", "interval_low", "interval_high")
+ONE_AGENT = "One agent has no spread: --seeds 3 gives it one."
+ONE_PATH = "One path, from one seed, has no spread: --seeds 3 gives it one."
+AGENT_SPREAD = (
+    "From and to: bootstrap interval of the interquartile mean over agents, all of which lived the same days."
+)
+PATH_SPREAD = (
     "From and to: bootstrap interval of the interquartile mean over windows or paths. Paths share days, and windows "
     "trainings, so both are less certain than the interval takes them to be."
 )
-IMPROVEMENT_CAPTION = (
+AGENT_IMPROVEMENT = (
+    "By Sharpe ratio over this window, of an agent drawn at random; from and to are a bootstrap interval over the "
+    "seeds, which says nothing of other periods."
+)
+TRAINING_IMPROVEMENT = (
     "The probability that a training's Sharpe ratio is above that of equal weight in a window drawn at random. A half "
     "is no better than a coin."
 )
@@ -127,7 +139,62 @@ def joined(runs: Sequence[Backtest]) -> Backtest:
     )
 
 
-def section(found: Paths, confidence: float, seed: int) -> Section:
+def ensemble_section(
+    ensemble: Backtest,
+    agents: Sequence[Backtest],
+    baseline: Backtest,
+    confidence: float,
+    seed: int,
+    scores: Mapping[str, float] | None = None,
+) -> Section:
+    """Each agent alone, their spread, and the ensemble and equal weight beside them.
+
+    Parameters
+    ----------
+    ensemble, agents, baseline : Backtest
+        Over the same days; each agent has a name of its own.
+    confidence, seed
+        Of the bootstrap intervals.
+    scores : mapping, optional
+        In a made-up market, nearness to the optimum by agent.
+    """
+    words = [
+        f"{len(agents)} agents, of the same configuration but for the seed, played the window each alone; "
+        f"{ensemble.name}, which the rest of this page is about, decides by the mean of their portfolios. None of them "
+        "was chosen: the seeds are no tries.",
+    ]
+    rows = {run.name: figures_of(run, baseline) for run in agents}
+    own = sharpe_of(ensemble)
+    behind = [float(sharpe_of(run) < own) for run in agents]
+    numbers: dict[str, object] = {
+        "agents": rows,
+        "ensemble": figures_of(ensemble, baseline) | {"agents_behind": float(np.mean(behind))},
+        "baseline": figures_of(baseline, baseline),
+        "of_agents": distribution(rows, seed, confidence, "the agents", words, ONE_AGENT),
+        "improvement": _improvement_numbers(
+            [sharpe_of(run) for run in agents], [sharpe_of(baseline)] * len(agents), seed, confidence, words
+        ),
+    }
+    if scores is not None:
+        numbers["optimality"] = plain(scores)
+    names = (("ensemble", ensemble.name), ("baseline", baseline.name))
+    heads = ("", *HEADS, *(("Of the optimum",) if scores is not None else ()))
+
+    def extra(name: str) -> tuple[Cell | str, ...]:
+        return () if scores is None else (Cell(("optimality", name), decimals=3),) if name in scores else ("",)
+
+    lines = [Row(name, (*cells_of(key), *extra(name)), marked=key == "ensemble") for key, name in names]
+    lines += [Row(name, (*cells_of("agents", name), *extra(name))) for name in rows]
+    behind_row = Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", ""))
+    tables = (
+        Table("Agents", heads, tuple(lines)),
+        spread_table(numbers, ("of_agents",), AGENT_SPREAD),
+        _improvement_table("", "an agent is ahead of equal weight", AGENT_IMPROVEMENT, (behind_row,)),
+    )
+    return Section("seeds", "Agents of several seeds", numbers, tables, words=tuple(words))
+
+
+def protocol_section(found: Paths, confidence: float, seed: int) -> Section:
     """Windows, paths, their distribution and the fan of the paths.
 
     Parameters
@@ -157,19 +224,19 @@ def section(found: Paths, confidence: float, seed: int) -> Section:
         "windows": windows,
         "paths": paths,
         "shown_path": found.middle + 1,
-        "of_windows": distribution(windows, seed, confidence, "the windows", words, ALONE),
-        "of_paths": distribution(paths, seed, confidence, "the paths", words, ALONE),
+        "of_windows": distribution(windows, seed, confidence, "the windows", words, ONE_PATH),
+        "of_paths": distribution(paths, seed, confidence, "the paths", words, ONE_PATH),
         "improvement": _improvement(found, seed, confidence, words),
     }
     pbo = [float(str(one["pbo"])) for one in paths.values() if one["pbo"] is not None]
     numbers["pbo"] = {"median": float(np.median(pbo)) if pbo else None, "strategies": 1 + len(found.compared)}
     tables = (
-        spread_table(numbers, ("of_windows", "of_paths"), SPREAD),
+        spread_table(numbers, ("of_windows", "of_paths"), PATH_SPREAD),
         _table("Paths", "paths", paths, pbo=True),
         _table("Windows", "windows", windows),
-        improvement_table("Sharpe ratio of a training", "over equal weight", IMPROVEMENT_CAPTION),
+        _improvement_table("Sharpe ratio of a training", "over equal weight", TRAINING_IMPROVEMENT),
     )
-    return Section(KEY, f"Trained anew: {found.name}", numbers, tables, (fan(found),), tuple(words))
+    return Section("protocol", f"Trained anew: {found.name}", numbers, tables, (fan(found),), tuple(words))
 
 
 def fan(found: Paths) -> Rendered:
@@ -219,7 +286,7 @@ def _improvement(found: Paths, seed: int, confidence: float, words: list[str]) -
             "it one."
         )
     numbers: dict[str, object] = {"windows": len(windows), "trainings_of_a_window": runs}
-    return numbers | improvement_numbers(agents, equal, seed, confidence, words)
+    return numbers | _improvement_numbers(agents, equal, seed, confidence, words)
 
 
 def _pbo(runs: Sequence[Backtest]) -> float | None:
@@ -239,3 +306,35 @@ def _table(title: str, key: str, rows: Mapping[str, object], pbo: bool = False) 
     ]
     caption = "PBO is that of a choice among the path and the strategies, by Sharpe ratio." if pbo else ""
     return Table(title, heads, tuple(listed), caption)
+
+
+def _improvement_numbers(
+    agents: ArrayLike, baseline: ArrayLike, seed: int, confidence: float, words: list[str]
+) -> dict[str, object]:
+    """Probability that an agent is ahead of equal weight by Sharpe ratio, with its bootstrap interval.
+
+    Parameters
+    ----------
+    agents, baseline : float64 (agents,) or (agents, windows)
+        Sharpe ratios; a single agent has no interval.
+    seed, confidence
+        Of the bootstrap.
+    words
+        Gets the reason where there is no probability.
+    """
+    value = low = high = math.nan
+    try:
+        if len(np.asarray(agents)) == 1 and np.ndim(agents) == 2:
+            value = probability_of_improvement(agents, baseline)
+        else:
+            found = improvement_estimate(agents, baseline, seed, confidence)
+            value, low, high = found.value, found.interval.low, found.interval.high
+    except EvidenceError as error:
+        words.append(f"There is no probability of improvement: {error}.")
+    return plain(dict(zip(IMPROVEMENT, (value, low, high), strict=True)))
+
+
+def _improvement_table(head: str, name: str, caption: str, more: tuple[Row, ...] = ()) -> Table:
+    """Table of `_improvement_numbers` at the key ``improvement``; ``name`` heads its row, and further rows follow."""
+    row = Row(name, tuple(Cell(("improvement", key), "%", 1) for key in IMPROVEMENT))
+    return Table("Probability of improvement", (head, "value", "from", "to"), (row, *more), caption)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.multi_run.fold_paths import Judged, Paths, joined, section
+from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
 from finflow.evaluation.statistics import metrics
 
 DAYS = 120
@@ -72,14 +72,14 @@ def test_the_path_that_is_shown_has_the_median_sharpe_ratio() -> None:
 
 @pytest.mark.parametrize(("drift", "expected"), [(0.02, 1.0), (-0.02, 0.0)])
 def test_the_probability_of_improvement_is_over_equal_weight_in_the_same_window(drift: float, expected: float) -> None:
-    numbers = section(found_in(seeds=3, drift=drift), 0.95, 0).numbers
+    numbers = protocol_section(found_in(seeds=3, drift=drift), 0.95, 0).numbers
     told = cast("dict[str, float]", numbers["improvement"])
     assert (told["probability"], told["interval_low"], told["interval_high"]) == (expected, expected, expected)
 
 
 def test_the_spread_over_paths_is_that_of_their_sharpe_ratios() -> None:
     found = found_in(seeds=5)
-    spread = cast("dict[str, dict[str, float]]", section(found, 0.95, 0).numbers["of_paths"])["sharpe"]
+    spread = cast("dict[str, dict[str, float]]", protocol_section(found, 0.95, 0).numbers["of_paths"])["sharpe"]
     sharpes = np.sort([metrics.sharpe(run.returns) for run in found.agents])
     assert (spread["low"], spread["median"], spread["high"]) == (sharpes[0], sharpes[2], sharpes[4])
     assert spread["interquartile_mean"] == pytest.approx(sharpes[1:4].mean())
@@ -87,7 +87,7 @@ def test_the_spread_over_paths_is_that_of_their_sharpe_ratios() -> None:
 
 
 def test_one_path_says_what_it_cannot_show() -> None:
-    made = section(found_in(seeds=1), 0.95, 0)
+    made = protocol_section(found_in(seeds=1), 0.95, 0)
     assert made.numbers["of_paths"] == {}
     assert made.numbers["of_windows"] != {}
     told = cast("dict[str, float | None]", made.numbers["improvement"])
@@ -101,7 +101,7 @@ def test_an_agent_that_only_holds_cash_has_no_sharpe_ratio_to_spread() -> None:
     found = found_in()
     idle = replace(found.judged[0].run, returns=np.zeros(DAYS))
     still = replace(found, judged=(replace(found.judged[0], run=idle), *found.judged[1:]))
-    made = section(still, 0.95, 0)
+    made = protocol_section(still, 0.95, 0)
     assert "sharpe" not in cast("dict[str, object]", made.numbers["of_windows"])
     assert "annual_return" in cast("dict[str, object]", made.numbers["of_windows"])
     assert "missing or undefined" in " ".join(made.words)
@@ -110,7 +110,7 @@ def test_an_agent_that_only_holds_cash_has_no_sharpe_ratio_to_spread() -> None:
 def test_choosing_among_paths_without_skill_is_overfitted_about_half_the_time() -> None:
     judged = tuple(Judged(w + 1, seed, w, 0, run_of(seed, w)) for seed in range(6) for w in range(6))
     others = tuple(tuple(run_of(90 + number, window, name=f"s{number}") for number in range(8)) for window in range(6))
-    numbers = section(Paths("walk-forward", judged, others, {}), 0.95, 0).numbers
+    numbers = protocol_section(Paths("walk-forward", judged, others, {}), 0.95, 0).numbers
     pbo = cast("dict[str, float]", numbers["pbo"])
     assert 0.2 < pbo["median"] < 0.95
     assert pbo["strategies"] == 9
