@@ -20,6 +20,7 @@ from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import VERSION, read_file, read_tensors, write_tensors
 from finflow.training import trainer
 from finflow.training.checkpoints import runtime as code
+from finflow.training.checkpoints import starting_point
 from finflow.training.checkpoints.checkpoint_reader import configuration_of, policy_of, read_checkpoint
 from finflow.training.data.training_data import prepare
 from finflow.training.phases.training_state import TrainingState, start_offline, start_online
@@ -85,7 +86,7 @@ def test_a_field_that_is_added_to_the_state_is_saved_and_resumed(tiny: Make, mon
     def start(*arguments: Any) -> Extended:
         return Extended(**vars(start_offline(*arguments)))
 
-    monkeypatch.setattr(trainer, "start_offline", start)
+    monkeypatch.setattr(starting_point, "start_offline", start)
     first = FinFlowTrainer(tiny(train__offline_training_epochs=1))
     state = first._begin().state
     assert isinstance(state, Extended)
@@ -97,7 +98,7 @@ def test_a_field_that_is_added_to_the_state_is_saved_and_resumed(tiny: Make, mon
     assert isinstance(found, Extended)
     assert found.added == {"healthy": 7}
     assert found.window.tolist() == [1.5] * 3
-    monkeypatch.setattr(trainer, "start_offline", start_offline)
+    monkeypatch.setattr(starting_point, "start_offline", start_offline)
     with pytest.raises(CheckpointError, match="'added' has no place here"):
         FinFlowTrainer(tiny(train__offline_training_epochs=1), resume=first.run_folder)._begin()
 

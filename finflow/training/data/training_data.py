@@ -21,6 +21,8 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
 from finflow.training.data.training_worlds import Learning, learning_of, met_in
 
+GAPS_SHOWN = 5  # assets with gaps that are named
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -84,6 +86,19 @@ class TrainingData:
         if self.config.bcell.one_head:
             return (tuple(range(len(self.features.asset_names))),)
         return tuple(self.features.lenses.values())
+
+    def gap_warning(self) -> str | None:
+        """A warning that names assets that list late or end early in what is learned from; None where none does."""
+        unlisted = self.unlisted()
+        if not unlisted:
+            return None
+        shown = ", ".join(unlisted[:GAPS_SHOWN]) + (", ..." if len(unlisted) > GAPS_SHOWN else "")
+        count = "1 asset is" if len(unlisted) == 1 else f"{len(unlisted)} assets are"
+        return (
+            f"warning: {count} not listed throughout the training window ({shown}), and learning on a market with gaps "
+            "is not ready (docs/limits.md): set market.start so that all assets are listed throughout, or leave assets "
+            "out"
+        )
 
     def unlisted(self) -> tuple[str, ...]:
         """Assets that are not listed at every bar that is learned from."""

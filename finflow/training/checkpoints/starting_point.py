@@ -1,0 +1,212 @@
+"""Where a training starts: afresh, or from a checkpoint that it resumes, branches from, or takes networks of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+
+from finflow.config import Config
+from finflow.errors import CheckpointError
+from finflow.files import write_atomically
+from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, SUFFIX, CheckpointFolder, numbered
+from finflow.guard.state_capture import restore
+from finflow.training.checkpoints.checkpoint_reader import (
+    Checkpoint,
+    carry_over,
+    check_same_configuration,
+    check_same_features,
+    read_checkpoint,
+    shape_of,
+)
+from finflow.training.checkpoints.runtime import changed, runtime
+from finflow.training.data.training_data import TrainingData
+from finflow.training.logs.run_log import METRICS, RunLog
+from finflow.training.phases.training_state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
+
+
+class Start(StrEnum):
+    """Ways to start."""
+
+    AFRESH = "afresh"
+    RESUME = "resume"  # in the run's own folder, exactly where it stopped
+    BRANCH = "branch"  # in a new folder, from an earlier checkpoint of a run
+    PRETRAINED = "pretrained"  # the online phase, from the offline phase's end
+    OTHER_MARKET = "other market"  # the online phase, with the networks that were trained on other prices
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """A way to start, and what it needs.
+
+    Attributes
+    ----------
+    start : Start
+    checkpoint : Checkpoint or None
+        None where it starts afresh.
+    training_data : TrainingData
+    device : torch.device
+    """
+
+    start: Start
+    checkpoint: Checkpoint | None
+    training_data: TrainingData
+    device: torch.device
+
+    @property
+    def existing_folder(self) -> Path | None:
+        """The run folder that is gone on in; None where a new one is made."""
+        return self.checkpoint.run_folder if self.checkpoint is not None and self.start is Start.RESUME else None
+
+    def remarks(self) -> list[str]:
+        """Lines for the user: damage of the checkpoint, another market, another runtime."""
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return []
+        moved = None
+        if self.start is Start.OTHER_MARKET:
+            moved = (
+                f"{checkpoint.path} was trained on other prices: its networks go on learning online in this market; "
+                "optimisers, replay and counters begin afresh"
+            )
+        remarks = (checkpoint.warning, moved, changed(checkpoint.facts["runtime"], runtime(self.device)))
+        return [remark for remark in remarks if remark is not None]
+
+    def make_state(self, transitions: int) -> TrainingState:
+        """The state that the training begins with.
+
+        Parameters
+        ----------
+        transitions : int
+            Of the behaviour data.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint does not fit the configuration.
+        """
+        state = start_offline(self.training_data.config, self.training_data, self.device, transitions)
+        if self.checkpoint is None:
+            return state
+        if self.start is Start.OTHER_MARKET or self.checkpoint.counters["phase"] == ONLINE:
+            state.bcell, state.world = start_online(self.training_data.config, self.training_data, self.device)
+            state.learner = state.behaviour_returns = None
+        if self.start is Start.OTHER_MARKET:
+            self._carry_over(state, self.checkpoint)
+        else:
+            self._restore(state, self.checkpoint)
+        return state
+
+    def open_log(self, folder: Path) -> RunLog:
+        """The run's log, cut off at the checkpoint where a run goes on or branches."""
+        checkpoint = self.checkpoint
+        if checkpoint is not None and self.start is Start.RESUME:
+            return RunLog(folder, resume_at=checkpoint.facts["log"])
+        if checkpoint is not None and self.start is Start.BRANCH and (checkpoint.run_folder / METRICS).is_file():
+            return RunLog(folder, resume_at=checkpoint.facts["log"], branch_from=checkpoint.run_folder)
+        return RunLog(folder)
+
+    def bring_best(self, state: TrainingState, folder: Path) -> str | None:
+        """See that the best checkpoint so far is in the run's folder; where it is gone, the best is sought afresh.
+
+        Returns
+        -------
+        str or None
+            A line for the user, where the best of a resumed run is gone.
+        """
+        update = state.counters.best_update
+        if self.checkpoint is None or update is None:
+            return None
+        source, target = CheckpointFolder(self.checkpoint.run_folder / MODELS), CheckpointFolder(folder / MODELS)
+        in_place = source.folder.resolve() == target.folder.resolve()
+        problem = f"{source.path(BEST)} is not there"
+        for path in (source.path(BEST), source.path(numbered(update))):
+            if not path.is_file():
+                continue
+            try:
+                found = read_checkpoint(path).counters["update"]
+            except CheckpointError as error:
+                problem = str(error)
+                continue
+            if in_place and path == source.path(BEST) and found >= update:
+                return None  # one found after the checkpoint will be found again
+            if found == update:
+                write_atomically(target.path(BEST), path.read_bytes())
+                return None
+        state.counters.best_score = state.counters.best_update = None
+        return f"{problem}; the best checkpoint is sought afresh from here" if in_place else None
+
+    def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint's state into the one just made."""
+        try:
+            if shape_of(checkpoint.facts) != self.training_data.shape:
+                raise CheckpointError("its networks have other sizes")
+            restore(state, checkpoint.tensors, checkpoint.facts["training"])
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{checkpoint.path} is of another configuration or another version of finflow: {error}; start a new "
+                "run, or use the configuration and the finflow that it was written with"
+            ) from error
+
+    def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
+        """Put another market's networks into the state just made; all else begins afresh."""
+        if shape_of(checkpoint.facts) != self.training_data.shape:
+            raise CheckpointError(
+                f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
+            )
+        if state.bcell is not None:
+            carry_over(checkpoint, state.bcell)
+        state.counters.phase = ONLINE
+
+
+def read_start(config: Config, resume: Path | None, pretrained: Path | None) -> Checkpoint | None:
+    """Read the checkpoint to start from, if there is one; a resumed run keeps its configuration.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be read, or is to be resumed by another configuration.
+    """
+    path = resume or pretrained
+    if path is None:
+        return None
+    checkpoint = read_checkpoint(path)
+    if pretrained is None:
+        check_same_configuration(checkpoint, config)
+    return checkpoint
+
+
+def starting_point(
+    checkpoint: Checkpoint | None, resume: Path | None, training_data: TrainingData, device: torch.device
+) -> StartingPoint:
+    """Choose how to start, once the market is known.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint or None
+        That `read_start` found.
+    resume : Path or None
+        The path of a run to go on with, as the user gave it; None where only the networks are wanted.
+    training_data : TrainingData
+    device : torch.device
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint is of another market and may not be, of other features, or of no phase to start from.
+    """
+    if checkpoint is None:
+        return StartingPoint(Start.AFRESH, None, training_data, device)
+    start = Start.BRANCH if resume is not None else Start.PRETRAINED
+    if checkpoint.facts["market"] != training_data.process.panel.sha256:
+        if resume is not None:
+            raise CheckpointError(f"{checkpoint.path} was trained on other prices than the configured market has now")
+        start = Start.OTHER_MARKET
+    elif resume is None and checkpoint.counters["phase"] != OFFLINE:
+        raise CheckpointError(f"{checkpoint.path} is from the online phase; give one of the offline phase's end")
+    elif resume is not None and (resume.is_dir() or checkpoint.path.name == f"{LATEST}{SUFFIX}"):
+        start = Start.RESUME
+    check_same_features(checkpoint, training_data.features)
+    return StartingPoint(start, checkpoint, training_data, device)
