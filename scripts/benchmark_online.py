@@ -21,7 +21,7 @@ from finflow.config import load_config
 from finflow.cores import share_cores
 from finflow.offline.collection import collect
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.finetune import CoveragePool
 from finflow.training.phases.training_state import seeded

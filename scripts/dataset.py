@@ -50,11 +50,13 @@ def main(arguments: Sequence[str]) -> None:
     from finflow.training.data import offline_data as datasets
 
     if given.task == "show":
-        lines = datasets.show(given.file)
+        lines = datasets.describe_dataset(given.file)
     elif given.task == "export":
-        lines = datasets.export(config, given.file, given.minari, given.folder, given.observations != "portfolio")
+        lines = datasets.export_dataset(
+            config, given.file, given.minari, given.folder, given.observations != "portfolio"
+        )
     else:
-        lines = datasets.take_in(given.file, given.minari, given.folder)
+        lines = datasets.import_dataset(given.file, given.minari, given.folder)
     print("\n".join(lines))
 
 

@@ -92,7 +92,7 @@ def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str,
     """
     base = checkpoint_configuration(path)
     changes = _changes(base, resolve(arguments, base))
-    from finflow.training.checkpoints.loaded_agent import FREE_SECTIONS
+    from finflow.training.checkpoints.checkpoint_reader import FREE_SECTIONS
 
     allowed = (*FREE_SECTIONS, *explicit(arguments))
     return {key: value for key, value in changes.items() if key.startswith(allowed)}

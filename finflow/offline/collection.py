@@ -24,21 +24,21 @@ from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
 from finflow.offline.dataset import OfflineDataset, bundle_size, made_by
 from finflow.offline.imported_decisions import Decisions, price_decisions, read_decisions
-from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, joined
+from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, join_plays
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
 COVERAGE_SHARE = 0.15
 INTERVALS = (1, 1, 1, 5, 21)  # decisions between two that trade
 TRADE_RATES = (0.03, 0.5)  # share of the way to the aim; drawn log-uniformly
 # A rule that has reached its aim hardly trades, and likelihood learns from it a policy that never trades. So now and
-# then a decision of the coverage mixture throws a portfolio elsewhere, from where its rule has to come back.
-THROW_RATE = 1 / 21
+# then a draw of the coverage mixture takes the place of a decision, and the rule has to come back from there.
+JUMP_RATE = 1 / 21
 AIM_SMOOTHING = 0.1  # no rule leaves an asset out altogether: a hundredfold change of a weight says little in money
 NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
 
 
 @dataclass(frozen=True)
-class Habits:
+class BehaviourSettings:
     """How each of N episodes behaves.
 
     Attributes
@@ -55,13 +55,13 @@ class Habits:
     noise_scale: NDArray[np.float64]
 
 
-def draw_habits(rng: np.random.Generator, size: int, n_variants: int) -> Habits:
-    """Draw the habits of N episodes; the sources come in fixed shares, in random order."""
+def draw_settings(rng: np.random.Generator, size: int, n_variants: int) -> BehaviourSettings:
+    """Draw the settings of N episodes; the sources come in fixed shares, in random order."""
     n_coverage = round(COVERAGE_SHARE * size)
     sources = np.concatenate([np.full(n_coverage, COVERAGE), np.arange(size - n_coverage) % len(FAMILIES)])
     interval = rng.choice(INTERVALS, size=size)
     low, high = np.log(TRADE_RATES)
-    return Habits(
+    return BehaviourSettings(
         source=rng.permutation(sources),
         variant=rng.integers(n_variants, size=size),
         interval=interval,
@@ -88,7 +88,7 @@ class Behaviour:
         self.members = process.members
         tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
         self.tables: NDArray[np.float64] = np.stack(tables)
-        self.habits = draw_habits(rng, size, n_variants=self.tables.shape[1])
+        self.settings = draw_settings(rng, size, n_variants=self.tables.shape[1])
 
     def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Part of the way to an aim where a decision is due, the same portfolio elsewhere.
@@ -99,33 +99,33 @@ class Behaviour:
         source : int array, (N,)
             Who decided: the episode's own source, or the coverage mixture.
         """
-        habits = self.habits
+        settings = self.settings
         inside = self._inside(state)
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
         if inside is not None:
             weights = gather_assets(weights, inside)
         aim = smooth(self._aims(state, inside), AIM_SMOOTHING)
-        wanted = weights + habits.trade_rate[:, None] * (aim - weights)
-        noise = habits.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
+        wanted = weights + settings.trade_rate[:, None] * (aim - weights)
+        noise = settings.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
         wanted = wanted * np.exp(noise)
         wanted /= wanted.sum(axis=1, keepdims=True)
-        due = (step + habits.phase) % habits.interval == 0
+        due = (step + settings.phase) % settings.interval == 0
         targets = np.where(due[:, None], wanted, weights)
-        thrown = self.rng.random(len(weights)) < THROW_RATE
+        jumps = self.rng.random(len(weights)) < JUMP_RATE
         elsewhere, _ = draw_coverage(self.rng, *weights.shape)
-        chosen = np.where(thrown[:, None], elsewhere, targets)
+        chosen = np.where(jumps[:, None], elsewhere, targets)
         if inside is not None:
             chosen = scatter_assets(chosen, inside, self.process.n_weights)
-        return chosen, np.where(thrown, COVERAGE, habits.source)
+        return chosen, np.where(jumps, COVERAGE, settings.source)
 
     def _aims(self, state: PortfolioState, inside: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """The portfolio each episode's source names now, (N, K), or of its sub-universe, (N, n + 1)."""
-        source = self.habits.source
+        source = self.settings.source
         covering = source == COVERAGE
         count = self.process.n_weights if inside is None else inside.shape[1] + 1
         aims, _ = draw_coverage(self.rng, len(source), count)
         family = np.minimum(source, COVERAGE - 1)
-        named: NDArray[np.float64] = self.tables[family, self.habits.variant, state.bar - self.process.lag]
+        named: NDArray[np.float64] = self.tables[family, self.settings.variant, state.bar - self.process.lag]
         return np.where(covering[:, None], aims, named if inside is None else restrict_to_assets(named, inside))
 
     def _inside(self, state: PortfolioState) -> NDArray[np.int64] | None:
@@ -156,19 +156,19 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     FinflowError
         If prices do not move, or a file of decisions cannot be used.
     """
-    parts, told = [play_behaviour(config, process, window)], []
+    parts, accounts = [play_behaviour(config, process, window)], []
     real = real_window(process, window)
     if real is not None:
         for path in config.offline.decisions:
             decisions = read_decisions(path, process.panel, real.stop)
             parts.append(price_decisions(process, real, decisions, config.env.episode_length, DECISIONS))
-            told.append(account_of(decisions, parts[-1]))
+            accounts.append(summarise_decisions(decisions, parts[-1]))
     elif config.offline.decisions:
         raise ConfigError(
             "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
             "day know its prices; leave offline.decisions out"
         )
-    rows = joined(parts)
+    rows = join_plays(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
     if not reward_scale > 0.0:
@@ -177,7 +177,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
         "reward_scale": reward_scale,
         "made_by": made_by(config, process, window),
         "sources": list(SOURCES),
-        "card": data_card(rows, process.panel, told, process.of_panels(lambda panel: panel.dates)),
+        "card": data_card(rows, process.panel, accounts, process.of_panels(lambda panel: panel.dates)),
     }
     return OfflineDataset(**columns, meta=meta)
 
@@ -248,7 +248,7 @@ def real_window(process: DecisionProcess, window: range | Sequence[range]) -> ra
     return real[0] if len(process.panels) > 1 and len(real) == 1 else None
 
 
-def account_of(decisions: Decisions, rows: Rows) -> dict[str, Any]:
+def summarise_decisions(decisions: Decisions, rows: Rows) -> dict[str, Any]:
     """What became of a user's file, for the data card."""
     return {
         "file": decisions.file,

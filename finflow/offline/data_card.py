@@ -39,7 +39,7 @@ def data_card(
     """Describe what was collected.
 
     Counts, coverage and trades of a family are those of the transitions it decided. Returns are of whole episodes,
-    which belong to the family that plays them: throws of the coverage mixture cost it money, and are in its figures.
+    which belong to the family that plays them: what its jumps to coverage draws cost is in its figures.
 
     Parameters
     ----------

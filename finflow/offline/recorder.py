@@ -1,4 +1,4 @@
-"""Decisions as they are recorded while they are played, and what came of them in money."""
+"""Recorded transitions: decisions as they are played, what came of them in money, and lambda-returns along them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.strategies.behaviour import FAMILIES
 
+FloatArray = NDArray[np.float64]
 SOURCES = (*FAMILIES, "coverage", "decisions")
 """Who decided: one of the five families, the coverage mixture, or a user in a file of theirs."""
 COVERAGE, DECISIONS = SOURCES.index("coverage"), SOURCES.index("decisions")
@@ -68,7 +69,7 @@ class Recorder:
         return {name: column.reshape(-1, *column.shape[2:]) for name, column in stacked.items()}
 
 
-def joined(parts: list[Rows]) -> Rows:
+def join_plays(parts: list[Rows]) -> Rows:
     """Rows of several plays, one after the other; episodes are numbered on."""
     first = 0
     numbered = []
@@ -76,3 +77,48 @@ def joined(parts: list[Rows]) -> Rows:
         numbered.append({**part, "episode": part["episode"] + first})
         first = int(numbered[-1]["episode"].max()) + 1
     return {name: np.concatenate([part[name] for part in numbered]) for name in parts[0]}
+
+
+def lambda_returns(
+    rewards: FloatArray,
+    next_values: FloatArray,
+    terminated: NDArray[np.bool_],
+    last: NDArray[np.bool_],
+    gamma: float,
+    trace: float,
+) -> FloatArray:
+    """``G_t = r_t + gamma (1 - d_t) ((1 - lambda) V(s_{t+1}) + lambda G_{t+1})``, within each episode.
+
+    Parameters
+    ----------
+    rewards, next_values : array, (n,)
+        ``next_values`` are V of the state after each transition.
+    terminated : bool array, (n,)
+        d: nothing follows.
+    last : bool array, (n,)
+        Where an episode's rows end without termination: there G bootstraps from V alone.
+    gamma, trace : float
+        Discount and lambda.
+
+    Returns
+    -------
+    array, (n,)
+
+    References
+    ----------
+    Sutton and Barto (2018), Reinforcement Learning, equation 12.2 in its recursive form.
+    """
+    returns = np.empty(len(rewards))
+    following = 0.0
+    for t in range(len(rewards) - 1, -1, -1):
+        ahead = next_values[t] if last[t] else (1.0 - trace) * next_values[t] + trace * following
+        following = rewards[t] + (0.0 if terminated[t] else gamma * ahead)
+        returns[t] = following
+    return returns
+
+
+def episode_ends(episode: NDArray[np.int32], terminated: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows after which another episode begins, (n,)."""
+    ends = np.ones(len(episode), dtype=np.bool_)
+    ends[:-1] = episode[1:] != episode[:-1]
+    return ends | terminated

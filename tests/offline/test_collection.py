@@ -27,7 +27,7 @@ from finflow.offline.collection import (
     TRADE_RATES,
     Behaviour,
     collect,
-    draw_habits,
+    draw_settings,
 )
 from finflow.offline.dataset import OfflineDataset
 from finflow.strategies.behaviour import SETTINGS
@@ -186,8 +186,8 @@ def test_a_behaviour_knows_only_its_information_set(small_of: Callable[..., Any]
     np.testing.assert_array_equal(worlds[0], worlds[1])
 
 
-def test_habits_cover_every_source_interval_and_variant() -> None:
-    habits = draw_habits(np.random.default_rng(0), 400, n_variants=6)
+def test_settings_cover_every_source_interval_and_variant() -> None:
+    habits = draw_settings(np.random.default_rng(0), 400, n_variants=6)
     n_coverage = round(400 * COVERAGE_SHARE)
     assert np.bincount(habits.source).tolist() == [(400 - n_coverage) // 5] * 5 + [n_coverage]
     assert set(habits.interval) == set(INTERVALS)
@@ -203,7 +203,7 @@ def test_between_two_decisions_a_behaviour_holds_bit_for_bit(small: Any) -> None
     weights = np.random.default_rng(1).dirichlet(np.ones(K), size=30)
     state = process.start(np.full(30, 400), weights)
     targets, source = behaviour.decide(state, 0)
-    due = behaviour.habits.phase % behaviour.habits.interval == 0
+    due = behaviour.settings.phase % behaviour.settings.interval == 0
     holds = ~due & (source != COVERAGE)
     assert 3 < holds.sum() < 27
     np.testing.assert_array_equal(targets[holds], weights[holds])
@@ -265,9 +265,9 @@ def test_starts_and_first_portfolios_are_spread(dataset: OfflineDataset) -> None
     assert len(np.unique(first, axis=0)) == EPISODES
 
 
-def test_every_family_draws_all_of_its_habits() -> None:
+def test_every_family_draws_all_of_its_settings() -> None:
     """Horizon and concentration by the variant, frequency, trade rate and noise: of each family, and independently."""
-    habits = draw_habits(np.random.default_rng(1), 2000, n_variants=6)
+    habits = draw_settings(np.random.default_rng(1), 2000, n_variants=6)
     for family, settings in enumerate(SETTINGS.values()):
         own = habits.source == family
         drawn = [settings[variant] for variant in habits.variant[own]]
@@ -283,5 +283,5 @@ def test_every_family_draws_all_of_its_habits() -> None:
 
 
 def test_experts_know_how_far_their_families_go() -> None:
-    habits = draw_habits(np.random.default_rng(0), size=100_000, n_variants=6)
+    habits = draw_settings(np.random.default_rng(0), size=100_000, n_variants=6)
     assert (habits.trade_rate / habits.interval).mean() == pytest.approx(FAMILY_RATE, abs=0.003)

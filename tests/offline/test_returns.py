@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.offline.lambda_returns import episode_ends, lambda_returns
+from finflow.offline.recorder import episode_ends, lambda_returns
 
 GAMMA = 0.9
 

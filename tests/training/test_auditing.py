@@ -387,8 +387,8 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def late(self: Behaviour, state: Any, inside: Any) -> Any:
         aims = real(self, state, inside)
-        rule = self.habits.source < 5
-        aims[rule] = self.tables[self.habits.source[rule], self.habits.variant[rule], state.bar[rule]]
+        rule = self.settings.source < 5
+        aims[rule] = self.tables[self.settings.source[rule], self.settings.variant[rule], state.bar[rule]]
         return aims
 
     monkeypatch.setattr(Behaviour, "_aims", late)

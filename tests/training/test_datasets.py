@@ -15,7 +15,7 @@ from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data import offline_data as datasets
-from finflow.training.data.offline_data import export, offline_data, show, take_in
+from finflow.training.data.offline_data import describe_dataset, export_dataset, import_dataset, offline_data
 from finflow.training.data.training_data import prepare
 
 Make = Callable[..., Config]
@@ -133,13 +133,13 @@ def test_a_dataset_travels_to_minari_and_back(tiny: Make, tmp_path: Path, capsys
     assert back.with_suffix(".json").read_bytes() == path.with_suffix(".json").read_bytes()
     assert called("dataset.py", "show", str(back)) == 0
     assert "all of the card: " in capsys.readouterr().out
-    small, large = export(config, path, "small-v0", tmp_path / "minari", full=False), show(path)
+    small, large = export_dataset(config, path, "small-v0", tmp_path / "minari", full=False), describe_dataset(path)
     assert small[0].startswith("exported")
     assert large[0].startswith(str(path))
     mine, without = (tmp_path / "minari" / name / "data" / "main_data.hdf5" for name in ("mine-v0", "small-v0"))
     assert without.stat().st_size < mine.stat().st_size
     with pytest.raises(FinflowError, match="is there already"):
-        take_in(back, "mine-v0", tmp_path / "minari")
+        import_dataset(back, "mine-v0", tmp_path / "minari")
 
 
 def test_full_observations_need_the_market_that_the_data_came_from(tiny: Make, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_full_observations_need_the_market_that_the_data_came_from(tiny: Make, t
     offline_data(config, prepare(config), path)
     other = tiny(market__train_end="2011-05-31")
     with pytest.raises(FinflowError, match="training window"):
-        export(other, path, "mine-v0", tmp_path / "minari", full=True)
+        export_dataset(other, path, "mine-v0", tmp_path / "minari", full=True)
     assert not (tmp_path / "minari").exists()
 
 

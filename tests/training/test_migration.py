@@ -19,7 +19,7 @@ from finflow.errors import CheckpointError
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import VERSION, read_file, read_tensors, write_tensors
 from finflow.training import trainer
-from finflow.training.checkpoints import runtime as code
+from finflow.training.checkpoints import manifest as code
 from finflow.training.checkpoints import starting_point
 from finflow.training.checkpoints.checkpoint_reader import configuration_of, policy_of, read_checkpoint
 from finflow.training.data.training_data import prepare

@@ -12,8 +12,7 @@ import torch
 
 from finflow.config import Config
 from finflow.training.data.replay import make_batch
-from finflow.training.data.reward_normalization import RewardNormalizer
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardNormalizer, RewardUnits
 from finflow.training.phases.pretrain import fill_window
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun

@@ -10,8 +10,7 @@ import pytest
 
 from finflow.config import Config
 from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.reward_normalization import RewardNormalizer
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardNormalizer, RewardUnits
 from finflow.training.phases.pretrain import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
 

@@ -11,7 +11,7 @@ import torch
 from finflow.config import Config
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.classical import EqualWeight
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from finflow.training.checkpoints.migration import with_prior
 from finflow.training.data import training_worlds
 from finflow.training.data.offline_data import offline_data
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.finetune import calibrate, mixed_batch
 from finflow.training.phases.pretrain import Epochs, reward_units

@@ -13,7 +13,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.evaluation.audit.look_ahead import Answer, Rows
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardUnits
 
 __all__ = ["episode", "fills", "replayed"]
 

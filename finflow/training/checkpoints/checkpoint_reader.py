@@ -1,4 +1,4 @@
-"""Reading checkpoints back: as a configuration, as a policy, as a training to go on with."""
+"""Reading checkpoints back: as a configuration, as a policy, as an agent with the market to evaluate it on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import SPACE, BCellConfig, Config, config_hash, describe_schema, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
+from finflow.guard.checkpoint_folder import BEST
 from finflow.guard.state_capture import SEPARATOR
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
 from finflow.training.checkpoints.migration import checked_facts, with_prior
 from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
+from finflow.training.data.training_data import TrainingData, choose_device, prepare
 
 ONLINE = "online"
 AVERAGE = SEPARATOR.join(("bcell", "average", ""))
@@ -32,6 +34,8 @@ BEFORE: dict[str, object] = {
     "bcell.anchor.to": "pretrained",
 }
 """What stood in the place of keys whose default changes what is learned, before there were such keys."""
+FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
+"""Keys that an evaluation may change."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 
 
@@ -292,3 +296,50 @@ def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
                 "bcell.n_quantiles and bcell.hidden_dim as they were"
             ) from error
     bcell.begin()
+
+
+class LoadedAgent(NamedTuple):
+    """A checkpoint, the training data of its configuration, and the device that it runs on."""
+
+    checkpoint: Checkpoint
+    training_data: TrainingData
+    device: torch.device
+
+
+def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
+    """Read a checkpoint and prepare its market.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint file, or a run folder (its best by validation, or its latest without one).
+    overrides : mapping
+        Keys on top of the checkpoint's own configuration; only those of the market, the environment, the evaluation
+        and the output may differ.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, MarketError
+    """
+    check_free(overrides)
+    saved = resolve_run(path)
+    best = saved.checkpoints.path(BEST)
+    given = saved.kind is Kind.CHECKPOINT or not best.is_file()
+    checkpoint = read_checkpoint(path if given else best)
+    config = stored_config(checkpoint, overrides)
+    torch.set_num_threads(config.train.threads)
+    training_data = prepare(config)
+    check_same_features(checkpoint, training_data.features)
+    return LoadedAgent(checkpoint, training_data, choose_device(config.train.device))
+
+
+def check_free(overrides: Mapping[str, object]) -> None:
+    """Refuse what an evaluation cannot change.
+
+    Raises
+    ------
+    ConfigError
+    """
+    taught = [key for key in overrides if not key.startswith(FREE_SECTIONS)]
+    if taught:
+        raise ConfigError(f"{taught[0]} belongs to training and cannot change for an evaluation; leave it out")

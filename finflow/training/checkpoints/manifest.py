@@ -1,4 +1,4 @@
-"""What made a folder: versions, data, configuration, seed, machine."""
+"""Provenance of a run: a manifest of versions, data, configuration and machine, and the runtime of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from finflow.config import config_hash, dump_run
 from finflow.files import write_together
+from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_resolver import CONFIG
 from finflow.training.data.training_data import TrainingData
 
@@ -52,4 +53,31 @@ def write_manifest(folder: Path, training_data: TrainingData, device: torch.devi
             folder / CONFIG: dump_run(training_data.config),
             folder / MANIFEST: manifest_text(training_data, device, **facts),
         }
+    )
+
+
+def runtime(device: torch.device) -> dict[str, str]:
+    """What a result depends on beside configuration, seed and data, for checkpoints to record."""
+    return {
+        "finflow": version("finflow"),
+        "code": code_hash(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+        "device": device.type,
+        "threads": str(torch.get_num_threads()),
+        "compile": "eager",  # updates are not compiled; the ledger is, and gives the same bits either way
+    }
+
+
+def changed(before: dict[str, str], now: dict[str, str]) -> str | None:
+    """One line that says what differs between two runtimes; None where nothing does."""
+    differences = [
+        f"{name} was {before[name]}, is {now[name]}" for name in now if name in before and before[name] != now[name]
+    ]
+    if not differences:
+        return None
+    return (
+        f"this run was written elsewhere or by other code ({'; '.join(differences)}): it goes on, but what follows may "
+        "differ in the last bits, or in more, from a run that never stopped"
     )

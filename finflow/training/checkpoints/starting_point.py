@@ -21,7 +21,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_checkpoint,
     shape_of,
 )
-from finflow.training.checkpoints.runtime import changed, runtime
+from finflow.training.checkpoints.manifest import changed, runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
 from finflow.training.phases.training_state import OFFLINE, ONLINE, TrainingState, start_offline, start_online

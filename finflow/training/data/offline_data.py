@@ -85,7 +85,7 @@ def offline_data(
     return OfflineData(dataset, path, reused=False)
 
 
-def show(path: Path) -> list[str]:
+def describe_dataset(path: Path) -> list[str]:
     """The table of a saved dataset's card, whatever made it."""
     card = load_dataset(path).meta["card"]
     made = f"filled {card['first_fill']} to {card['last_fill']}"
@@ -96,7 +96,7 @@ def _size(card: Mapping[str, Any]) -> str:
     return f"{card['transitions']:,} decisions in {card['episodes']:,} episodes"
 
 
-def export(config: Config, path: Path, name: str, root: Path | None, full: bool) -> list[str]:
+def export_dataset(config: Config, path: Path, name: str, root: Path | None, full: bool) -> list[str]:
     """Write a saved dataset as a Minari dataset; ``full`` observations need the market that it was made from.
 
     Returns
@@ -117,11 +117,11 @@ def export(config: Config, path: Path, name: str, root: Path | None, full: bool)
     return [f"exported {len(dataset):,} decisions to {folder} ({size:,.0f} MB)"]
 
 
-def take_in(path: Path, name: str, root: Path | None) -> list[str]:
+def import_dataset(path: Path, name: str, root: Path | None) -> list[str]:
     """Save a Minari dataset of ours as npz, with its data card; a file that is there is not written over."""
     if path.exists():
         raise FinflowError(f"{path} is there already; use another name, or delete it")
     folder = minari_folder(name, root)
     dataset = import_minari(folder)
     save_dataset(path, dataset)
-    return [f"imported {len(dataset):,} decisions from {folder}", *show(path)]
+    return [f"imported {len(dataset):,} decisions from {folder}", *describe_dataset(path)]

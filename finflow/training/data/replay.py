@@ -19,7 +19,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.offline.dataset import SOURCES, OfflineDataset
 from finflow.strategies.behaviour import FAMILIES, family_tables
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardUnits
 
 ONLINE = len(SOURCES)  # the family of the agent's own transitions
 SMALLEST_TOTAL = 1e-12  # of what is scaled to a whole
@@ -323,6 +323,6 @@ def make_batch(
     )
 
 
-def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def join_rows(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Rows of several stores, one after the other."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

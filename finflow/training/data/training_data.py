@@ -19,7 +19,7 @@ from finflow.market.features.feature_set import Features, apply_features, comput
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
-from finflow.training.data.training_worlds import Learning, learning_of, met_in
+from finflow.training.data.training_worlds import LearningMarket, make_learning_market, uses_worlds
 
 GAPS_SHOWN = 5  # assets with gaps that are named
 
@@ -59,14 +59,14 @@ class TrainingData:
         return self.segments or self.split.train
 
     @cached_property
-    def learning(self) -> Learning:
+    def learning(self) -> LearningMarket:
         """The market that is learned in; `process` itself where no histories are resampled."""
         windows = self.segments or (self.split.train,)
-        return learning_of(self.config, self.process, self.features, self.moments, windows)
+        return make_learning_market(self.config, self.process, self.features, self.moments, windows)
 
     def windows(self, phase: str) -> range | tuple[range, ...]:
         """Bars of `learning` that the episodes of a phase stay within, as `train` has them."""
-        resampled = self.learning.resampled if met_in(self.config, phase) else ()
+        resampled = self.learning.resampled if uses_worlds(self.config, phase) else ()
         if not resampled:
             return self.train
         return (*(self.segments or (self.split.train,)), *resampled)

@@ -17,7 +17,7 @@ from finflow.market.features.feature_set import Features, apply_features
 from finflow.market.synthetic.block_bootstrap import draw_days, resampled_panel
 
 
-class Learning(NamedTuple):
+class LearningMarket(NamedTuple):
     """Where episodes are played to learn from.
 
     Attributes
@@ -32,13 +32,13 @@ class Learning(NamedTuple):
     resampled: tuple[range, ...]
 
 
-def learning_of(
+def make_learning_market(
     config: Config,
     process: DecisionProcess,
     features: Features,
     moments: Moments,
     windows: Sequence[range],
-) -> Learning:
+) -> LearningMarket:
     """Lay resampled histories beside the training window, if the configuration asks for any.
 
     Nothing after the training window is in the result: neither its days, nor what was fitted, comes from later bars.
@@ -60,7 +60,7 @@ def learning_of(
         If an episode does not fit into a resampled history.
     """
     if not config.worlds.bootstraps:
-        return Learning(process.with_universes(members_of(config, process)), ())
+        return LearningMarket(process.with_universes(draw_universes(config, process)), ())
     stop = max(window.stop for window in windows)
     panel = process.panel.until(stop)
     own = Features(
@@ -95,10 +95,10 @@ def learning_of(
             f"env.episode_length ({episode}); use more data or shorter episodes"
         )
     stacked = real.beside(others)
-    return Learning(stacked.with_universes(members_of(config, process)), tuple(ranges))
+    return LearningMarket(stacked.with_universes(draw_universes(config, process)), tuple(ranges))
 
 
-def members_of(config: Config, process: DecisionProcess) -> NDArray[np.int64] | None:
+def draw_universes(config: Config, process: DecisionProcess) -> NDArray[np.int64] | None:
     """The pool of sub-universes of a configuration; None where episodes have all assets."""
     worlds = EpisodeWorlds.of(config.worlds, process.n_weights - 1, config.train.seed)
     return None if worlds is None else worlds.members
@@ -106,9 +106,9 @@ def members_of(config: Config, process: DecisionProcess) -> NDArray[np.int64] | 
 
 def episode_worlds(config: Config, process: DecisionProcess, phase: str) -> EpisodeWorlds | None:
     """What the episodes of a phase draw from; None where all are alike."""
-    return EpisodeWorlds.of(config.worlds, process.n_weights - 1, config.train.seed, met_in(config, phase))
+    return EpisodeWorlds.of(config.worlds, process.n_weights - 1, config.train.seed, uses_worlds(config, phase))
 
 
-def met_in(config: Config, phase: str) -> bool:
+def uses_worlds(config: Config, phase: str) -> bool:
     """Whether a phase meets resampled histories and other costs."""
     return config.worlds.phases in ("both", phase)

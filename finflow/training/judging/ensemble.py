@@ -14,12 +14,12 @@ from finflow.errors import CheckpointError
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.checkpoints.checkpoint_reader import (
     Checkpoint,
+    check_free,
     check_same_features,
     policy_of,
     read_checkpoint,
     stored_config,
 )
-from finflow.training.checkpoints.loaded_agent import check_free
 from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy

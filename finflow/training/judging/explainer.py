@@ -26,8 +26,7 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.market.features.feature_set import Features
 from finflow.strategies.classical import named_strategy
-from finflow.training.checkpoints.checkpoint_reader import policy_of
-from finflow.training.checkpoints.loaded_agent import load_agent
+from finflow.training.checkpoints.checkpoint_reader import load_agent, policy_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.reading_count import count_reading, ledger_of, policy_identity
 

@@ -36,8 +36,7 @@ from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of
-from finflow.training.checkpoints.loaded_agent import load_agent
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, load_agent, policy_of
 from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, prepare

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, supported_activities
 from torch.utils.tensorboard import SummaryWriter
 
 from finflow.errors import CheckpointError, OutputError
@@ -29,6 +31,7 @@ from finflow.guard.signals import LEVELS
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 CONSOLE = "console.log"
+PROFILED = (20, 25)  # updates of a phase, after the caches are warm
 
 Value = float | int | str | bool | None
 
@@ -228,6 +231,42 @@ def _hide_failed_event_writes() -> None:
 
     show.hides_event_writes = True  # type: ignore[attr-defined]
     threading.excepthook = show
+
+
+class UpdateProfiler:
+    """A torch profiler trace of a few updates of each phase.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``trace_offline.json`` and ``trace_online.json`` go, for Perfetto or chrome://tracing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: profile | None = None
+
+    def after_update(self, phase: str, count: int) -> None:
+        """Start, stop or go on, ``count`` updates into a phase.
+
+        Raises
+        ------
+        OutputError
+            If the trace cannot be written.
+        """
+        if count == PROFILED[0]:
+            wanted = {ProfilerActivity.CPU, ProfilerActivity.CUDA} & set(supported_activities())  # type: ignore[no-untyped-call]
+            both = _ExperimentalConfig(profile_all_threads=True)  # or what is done on a second core were left out
+            self._running = profile(activities=wanted, experimental_config=both)
+            self._running.start()
+        elif count == PROFILED[1] and self._running is not None:
+            self._running.stop()
+            path = self.folder / f"trace_{phase}.json"
+            try:
+                self._running.export_chrome_trace(str(path))
+            except (OSError, RuntimeError) as error:
+                raise OutputError(f"cannot write {path}: {error}") from error
+            self._running = None
 
 
 @contextmanager

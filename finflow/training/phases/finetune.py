@@ -15,9 +15,9 @@ from finflow.config import Config, TrainConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.offline.dataset import OfflineDataset
-from finflow.offline.lambda_returns import episode_ends, lambda_returns
-from finflow.training.data.replay import MarketTensors, Transitions, joined, make_batch
-from finflow.training.data.reward_units import RewardUnits
+from finflow.offline.recorder import episode_ends, lambda_returns
+from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
 from finflow.training.phases.schedules import between
@@ -136,7 +136,7 @@ def mixed_batch(
     n_offline = round(share * train.online_batch_size) if len(online) else train.online_batch_size
     parts = [(offline, n_offline), (online, train.online_batch_size - n_offline)]
     rows: list[dict[str, Tensor]] = [store.draw(count, noise) for store, count in parts if count > 0]
-    return make_batch(joined(rows), market, units, noise, train.observation_noise)
+    return make_batch(join_rows(rows), market, units, noise, train.observation_noise)
 
 
 def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:

@@ -15,11 +15,10 @@ from finflow.agent.losses.losses import bellman_target, mean_loss
 from finflow.agent.losses.risk import needs_quantiles
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
-from finflow.offline.lambda_returns import episode_ends, lambda_returns
+from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.reward_normalization import RewardNormalizer
-from finflow.training.data.reward_units import RewardUnits
+from finflow.training.data.rewards import RewardNormalizer, RewardUnits
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded

@@ -24,13 +24,12 @@ from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, Chec
 from finflow.guard.signals import Event, advice_on, stop_report
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
-from finflow.training.checkpoints.runtime import runtime
+from finflow.training.checkpoints.manifest import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
-from finflow.training.logs.profiling import UpdateProfiler
 from finflow.training.logs.progress_display import ProgressDisplay
-from finflow.training.logs.run_log import EVENTS, METRICS, RunLog
+from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState

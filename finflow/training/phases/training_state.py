@@ -21,7 +21,7 @@ from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, check_like, restore
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
-from finflow.training.data.reward_normalization import RewardNormalizer
+from finflow.training.data.rewards import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.phases.schedules import EntropySchedule

@@ -1,4 +1,10 @@
-"""Rewards in units of their own recent past: opt-in, `train.reward_normalization`.
+"""Units that learners see rewards in: in excess of a reference, over one fixed scale; normalised if asked for.
+
+Portfolios of one bar meet the same market, and most of what they earn in it is no merit of theirs. The reference is
+what equal weight earned over the same bar: no action changes it, so that taking it away changes no comparison between
+actions and no best policy, and takes most of the noise out of what critics learn from.
+
+`train.reward_normalization` puts rewards in units of their own recent past.
 
 Welford's recurrence gives mean and deviation of a stream in one pass, but a window must also forget, and a downdate in
 floating point is a subtraction whose error stays for good: after a million of them, at an offset of 1e8, nothing of a
@@ -8,6 +14,8 @@ an error, each reward costs the same, and mean and deviation depend on what is i
 
 References
 ----------
+Dietterich, Trimponias and Chen (2018), Discovering and Removing Exogenous State Variables and Rewards for
+Reinforcement Learning, theorem 1.
 Welford (1962), Note on a method for calculating corrected sums of squares and products.
 """
 
@@ -16,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +32,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.config import RewardNormalizationConfig
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_log_returns
 
 EPSILON = 1e-8
 LARGEST = 1e150  # rewards beyond it, whose squares are no double, are passed over
@@ -139,3 +149,90 @@ class RewardNormalizer:
 def _value(units: int, divisor: int = 1) -> float:
     """The double that is nearest to so many units over a divisor."""
     return units / (divisor << _UNIT)
+
+
+class RewardUnits(NamedTuple):
+    """What turns raw rewards into those that learners see.
+
+    Attributes
+    ----------
+    scale : float
+        The deviation of the behaviour's rewards, stored with the dataset.
+    reference : Tensor, (bars,)
+        Taken from the reward of a decision at each bar; zeros where there is no reference.
+    normalizer : RewardNormalizer or None
+        With ``train.reward_normalization``.
+    growth : Tensor or None, (bars, assets)
+        Where episodes have some of the assets alone, and the reference is of these: what each asset grows over the bar
+        after a decision, and not a number where it is not listed at its end.
+    members : Tensor or None, (pool, n)
+        Assets of each sub-universe.
+    whole_spread : bool
+        Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
+    """
+
+    scale: float
+    reference: Tensor
+    normalizer: RewardNormalizer | None = None
+    growth: Tensor | None = None
+    members: Tensor | None = None
+    whole_spread: bool = False
+
+    @classmethod
+    def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
+        """The units of a process, for ``train.reward_reference``.
+
+        Ruin ends the rewards of a portfolio, but not those of the reference: that a ruined one should also fall behind
+        for ever is left out of account. It has lost nearly everything in one step as it is.
+        """
+        fill = process.env.fill
+        earned = np.zeros(len(process.growth))
+        if reference != "equal-weight":
+            return cls(scale, torch.from_numpy(earned).float().to(device))
+        earned[:-1] = process.of_panels(lambda panel: equal_weight_log_returns(panel, fill))[1:]
+        units = cls(scale, torch.from_numpy(earned).float().to(device))
+        if process.members is None:
+            return units
+        growth = np.full(process.listed.shape, np.nan)
+        listed = process.of_panels(lambda panel: panel.listed)
+        growth[:-1] = np.where(listed[1:], process.growth[1:, :-1], np.nan)
+        members = torch.from_numpy(process.members).to(device)
+        return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members)
+
+    def earned(self, bars: Tensor, universe: Tensor | None = None) -> Tensor:
+        """What the reference earned over decisions at ``bars``, (batch,): of the episode's own assets."""
+        if universe is None or self.growth is None or self.members is None:
+            return self.reference[bars]
+        inside = self.growth[bars.unsqueeze(1), self.members[universe]]
+        known = inside.isfinite()
+        count = known.sum(dim=1)
+        mean = inside.nan_to_num(nan=0.0).sum(dim=1) / count.clamp(min=1)
+        return torch.where(count > 0, mean, torch.ones_like(mean)).log()
+
+    def scaled(self, rewards: Tensor, bars: Tensor, universe: Tensor | None = None) -> Tensor:
+        """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
+        found = (rewards - self.earned(bars, universe)) / self.scale
+        return found if self.normalizer is None else self.normalizer.normalize(found)
+
+    def unscaled(self, reward: float) -> float:
+        """A reward in these units, in excess of the reference, as a daily log return; clipping cannot be undone."""
+        return self.scale * (reward if self.normalizer is None else self.normalizer.denormalize(reward))
+
+    def references(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
+        """What is taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
+        return self.earned(bars, universe) / self.scale if self.whole_spread else None
+
+    def remember(
+        self,
+        rewards: NDArray[np.float64],
+        bars: NDArray[np.integer[Any]],
+        universe: NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        """Have the normaliser see raw rewards of decisions at ``bars``, each (n,)."""
+        if self.normalizer is not None:
+            places = torch.as_tensor(bars, dtype=torch.int64, device=self.reference.device)
+            drawn = None
+            if universe is not None:
+                drawn = torch.as_tensor(universe, dtype=torch.int64, device=self.reference.device)
+            earned = self.earned(places, drawn)
+            self.normalizer.update((rewards - earned.double().cpu().numpy()) / self.scale)
