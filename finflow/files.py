@@ -160,13 +160,13 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 
 def words(error: OSError) -> str:
-    """What went wrong with which files."""
+    """The files of an error and its cause."""
     names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     return f"{names}: {error.strerror}" if names else str(error.strerror or error)
 
 
 def reason(error: OSError, key: str = "") -> str:
-    """Why something cannot be written, and what to do about it."""
+    """The cause of a failed write, and a way out."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         why = "a file is in the way"
     else:

@@ -11,7 +11,7 @@ __all__ = ["import_path"]
 
 
 def import_path(path: str) -> Any:
-    """What `package.module:Name` names; the module may lie in the working folder.
+    """Import the object at `package.module:Name`; the module may lie in the working folder.
 
     Raises
     ------

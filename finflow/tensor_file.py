@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_\-]+(\.[A-Za-z0-9_\-]+)*(/[A-Za-z0-9_\-]+(\.[A-Z
 
 
 class TensorFile(NamedTuple):
-    """What a verified file holds.
+    """Contents of a verified file.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""What was done before: behaviour data and its datasets."""
+"""Behaviour data: collection, datasets and imports."""

@@ -39,7 +39,7 @@ NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
 
 @dataclass(frozen=True)
 class BehaviourSettings:
-    """How each of N episodes behaves.
+    """Settings of the behaviour in each of N episodes.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ def real_window(process: DecisionProcess, window: range | Sequence[range]) -> ra
 
 
 def summarise_decisions(decisions: Decisions, rows: Rows) -> dict[str, Any]:
-    """What became of a user's file, for the data card."""
+    """Counts of a user's decisions that were used or left out, for the data card."""
     return {
         "file": decisions.file,
         "rows_used": len(decisions.bar),

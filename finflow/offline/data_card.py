@@ -1,4 +1,4 @@
-"""The data card: how much was decided by whom, where on the simplex, and what it was worth after costs."""
+"""Data card: decisions of each source, their places on the simplex, and their performance after costs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def data_card(
 
 
 def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
-    """How often each region of the simplex was chosen.
+    """Shares of decisions in each region of the simplex.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _slices(starts: NDArray[np.int64], stop: int) -> Iterable[slice]:
 
 
 def _episode_figures(rows: Rows, part: slice) -> dict[str, float]:
-    """What one episode was worth."""
+    """Performance of one episode, annual."""
     returns = rows["net_return"][part]
     return {
         "annual_log_return": float(np.log(np.maximum(1.0 + returns, 1e-12)).mean() * BARS_PER_YEAR),
@@ -211,7 +211,7 @@ _FIGURES = (
 
 
 def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:
-    """How often a decision traded, and how much then."""
+    """Share of decisions that trade, and their turnover."""
     traded = turnover[turnover > TRADED]
     size = {label: float(np.quantile(traded, share)) if traded.size else math.nan for label, share in QUANTILES.items()}
     return {

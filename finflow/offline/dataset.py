@@ -124,7 +124,7 @@ def bundle_size(config: Config, process: DecisionProcess) -> int | None:
 
 
 def _worlds_hash(config: Config, process: DecisionProcess) -> str:
-    """Hash of what worlds there are beside the real one; the resampled features are hashed with the others."""
+    """Hash of the worlds besides the real one; the resampled features are hashed with the others."""
     if is_single_world(config.worlds, process.n_weights - 1):
         return "none"
     inside = b"" if process.inside is None else process.inside.tobytes()

@@ -33,7 +33,7 @@ _CASH = "cash"
 
 @dataclass(frozen=True)
 class Decisions:
-    """What a file says about the bars up to the end of the training window.
+    """Decisions of a file up to the end of the training window.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ def price_decisions(
 
 
 def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar: int) -> NDArray[np.float64]:
-    """What became of a target by the bar before ``bar``, without another trade; (1, K)."""
+    """Weights at the bar before ``bar`` of a target that has drifted since, without another trade; (1, K)."""
     stated_at = fill - min(process.lag, 1)
     worth = target * process.growth[stated_at + 1 : bar].prod(axis=0)
     held: NDArray[np.float64] = (worth / worth.sum())[None]

@@ -35,7 +35,7 @@ _INFOS = ("bar", "family", "episode", "next_action", "universe")
 
 
 def minari_folder(name: str, root: Path | None = None) -> Path:
-    """Where Minari keeps a dataset: under ``root``, ``MINARI_DATASETS_PATH`` or ``~/.minari/datasets``.
+    """Folder in which Minari keeps a dataset: under ``root``, ``MINARI_DATASETS_PATH`` or ``~/.minari/datasets``.
 
     Raises
     ------

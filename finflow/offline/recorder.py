@@ -13,7 +13,7 @@ from finflow.strategies.behaviour import FAMILIES
 
 FloatArray = NDArray[np.float64]
 SOURCES = (*FAMILIES, "coverage", "decisions")
-"""Who decided: one of the five families, the coverage mixture, or a user in a file of theirs."""
+"""Sources of decisions: the five families, the coverage mixture, and the user's own files."""
 COVERAGE, DECISIONS = SOURCES.index("coverage"), SOURCES.index("decisions")
 
 Rows = dict[str, NDArray[Any]]
@@ -33,7 +33,7 @@ COLUMNS = {
     "family": np.int8,
     "universe": np.int16,
 }
-"""What a dataset stores, and in which precision."""
+"""Columns of a dataset and their types."""
 
 
 class Recorder:

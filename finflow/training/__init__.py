@@ -1,1 +1,1 @@
-"""How one agent learns, from data to report."""
+"""Training of one agent, from data to report."""

@@ -62,7 +62,7 @@ class RunFolder:
 
     @property
     def is_unused(self) -> bool:
-        """Whether it was made here and holds no checkpoint: there is nothing in it to go on from."""
+        """True if it was made here and holds no checkpoint: there is nothing in it to go on from."""
         return bool(self._made) and not any((self.path / MODELS).glob("checkpoint_*"))
 
     def discard_if_unused(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +22,7 @@ from finflow.tensor_file import read_tensors
 from finflow.training.judging.held_out import evaluate_checkpoint
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
-from finflow.training.trainer import FinFlowTrainer
+from finflow.training.trainer import FinFlowTrainer, Outcome
 
 Make = Callable[..., Config]
 
@@ -40,9 +42,29 @@ def train_through(config: Config) -> FinFlowTrainer:
     return trainer
 
 
-def test_the_same_seed_gives_identical_checkpoints_and_numbers(tiny: Make) -> None:
-    first, second = FinFlowTrainer(tiny()), FinFlowTrainer(tiny())
-    reports = [trainer.train().report.parent for trainer in (first, second)]
+class Whole(NamedTuple):
+    """A training that was never stopped, and its outcome; tests leave its files alone."""
+
+    trainer: FinFlowTrainer
+    outcome: Outcome
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Make:
+    """Makes tiny configurations of one market for all tests."""
+    return make_tiny(tmp_path_factory.mktemp("market"))
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Make) -> Whole:
+    """Trained once for all tests."""
+    trainer = FinFlowTrainer(tiny())
+    return Whole(trainer, trainer.train())
+
+
+def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, tiny: Make) -> None:
+    first, second = whole.trainer, FinFlowTrainer(tiny())
+    reports = [outcome.report.parent for outcome in (whole.outcome, second.train())]
     assert first.run_folder != second.run_folder
     assert latest(first).read_bytes() == latest(second).read_bytes()
     assert best(first).read_bytes() == best(second).read_bytes()
@@ -50,8 +72,8 @@ def test_the_same_seed_gives_identical_checkpoints_and_numbers(tiny: Make) -> No
     assert (first.run_folder / "metrics.jsonl").read_bytes() == (second.run_folder / "metrics.jsonl").read_bytes()
 
 
-def test_another_seed_gives_another_agent(tiny: Make) -> None:
-    assert latest(train_through(tiny())).read_bytes() != latest(train_through(tiny(train__seed=1))).read_bytes()
+def test_another_seed_gives_another_agent(whole: Whole, tiny: Make) -> None:
+    assert latest(whole.trainer).read_bytes() != latest(train_through(tiny(train__seed=1))).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +87,7 @@ def test_another_seed_gives_another_agent(tiny: Make) -> None:
 def test_a_market_with_gaps_is_announced_before_anything_is_learned_in_it(
     tiny: Make, tmp_path: Path, rows: tuple[slice, slice], words: str | None
 ) -> None:
-    prices = pd.read_csv(tmp_path / "prices.csv", index_col=0)
+    prices = pd.read_csv(tiny().market.path, index_col=0)
     for column, missing in enumerate(rows, start=1):
         prices.iloc[missing, column] = np.nan
     prices.to_csv(tmp_path / "ragged.csv")
@@ -78,9 +100,8 @@ def test_a_market_with_gaps_is_announced_before_anything_is_learned_in_it(
         assert "market.start" in said[0]
 
 
-def test_a_run_writes_what_was_promised(tiny: Make) -> None:
-    trainer = FinFlowTrainer(tiny())
-    outcome = trainer.train()
+def test_a_run_writes_what_was_promised(whole: Whole) -> None:
+    trainer, outcome = whole
     folder = trainer.run_folder
     for name in ("config.yaml", "manifest.json", "dataset.json", "metrics.jsonl", "console.log", "reports/report.html"):
         assert (folder / name).stat().st_size > 0, name
@@ -95,10 +116,10 @@ def test_a_run_writes_what_was_promised(tiny: Make) -> None:
 
 
 def test_prices_after_validation_cannot_change_what_is_learned(
-    tiny: Make, make_prices: Callable[..., Path], tmp_path: Path
+    whole: Whole, tiny: Make, make_prices: Callable[..., Path], tmp_path: Path
 ) -> None:
     crashed = make_prices(tmp_path / "crashed.csv", changed_after="2011-10-31")
-    calm, crash = train_through(tiny()), train_through(tiny(market__path=str(crashed)))
+    calm, crash = whole.trainer, train_through(tiny(market__path=str(crashed)))
     (tensors, _), (others, _) = read_tensors(latest(calm)), read_tensors(latest(crash))
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensors[name], others[name]) for name in tensors)
@@ -123,8 +144,9 @@ STOPS = ["offline", "warmup", "online"]
 
 
 @pytest.mark.parametrize("moment", STOPS)
-def test_stopped_and_resumed_equals_never_stopped(tiny: Make, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train_through(tiny())
+def test_stopped_and_resumed_equals_never_stopped(
+    whole: Whole, tiny: Make, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped = FinFlowTrainer(tiny())
     calls = {"n": 0}
     original = TrainingRun.stop_if_asked
@@ -145,49 +167,53 @@ def test_stopped_and_resumed_equals_never_stopped(tiny: Make, moment: str, monke
     assert resumed.run_folder == stopped.run_folder.resolve()
     resumed.train_iql()
     resumed.finetune()
-    assert latest(resumed).read_bytes() == latest(whole).read_bytes()
-    assert best(resumed).read_bytes() == best(whole).read_bytes()
-    logs = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole)]
+    assert latest(resumed).read_bytes() == latest(whole.trainer).read_bytes()
+    assert best(resumed).read_bytes() == best(whole.trainer).read_bytes()
+    logs = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole.trainer)]
     assert logs[0] == logs[1]
 
 
-def test_an_earlier_checkpoint_branches_into_a_new_run(tiny: Make) -> None:
-    whole = train_through(tiny())
-    earlier = sorted((whole.run_folder / "models").glob("checkpoint_[0-9]*"))[0]
+def test_an_earlier_checkpoint_branches_into_a_new_run(whole: Whole, tiny: Make) -> None:
+    earlier = sorted((whole.trainer.run_folder / "models").glob("checkpoint_[0-9]*"))[0]
     content = earlier.read_bytes()
     branch = FinFlowTrainer(tiny(), resume=earlier)
-    assert branch.run_folder != whole.run_folder
+    assert branch.run_folder != whole.trainer.run_folder
     branch.train_iql()
     branch.finetune()
-    assert latest(branch).read_bytes() == latest(whole).read_bytes()
-    assert best(branch).read_bytes() == best(whole).read_bytes()
+    assert latest(branch).read_bytes() == latest(whole.trainer).read_bytes()
+    assert best(branch).read_bytes() == best(whole.trainer).read_bytes()
     assert earlier.read_bytes() == content
 
 
-def test_a_resumed_run_keeps_its_configuration(tiny: Make) -> None:
-    whole = train_through(tiny())
+def test_a_resumed_run_keeps_its_configuration(whole: Whole, tiny: Make) -> None:
     with pytest.raises(CheckpointError, match="another configuration"):
-        FinFlowTrainer(tiny(bcell__gamma=0.9), resume=whole.run_folder)
+        FinFlowTrainer(tiny(bcell__gamma=0.9), resume=whole.trainer.run_folder)
 
 
-def test_a_damaged_latest_falls_back_to_the_one_before(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = train_through(tiny())
-    content = latest(whole).read_bytes()
-    for path in (latest(whole), whole.run_folder / "models" / f"{numbered(14 + 60)}.safetensors"):
+def test_a_damaged_latest_falls_back_to_the_one_before(
+    whole: Whole, tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(whole.trainer.run_folder, tmp_path / "run")
+    content = latest(whole.trainer).read_bytes()
+    for path in (run / "models" / f"{name}.safetensors" for name in ("checkpoint_latest", numbered(14 + 60))):
         path.unlink()
         path.write_bytes(content[: len(content) // 2])
-    resumed = FinFlowTrainer(tiny(), resume=whole.run_folder)
+    resumed = FinFlowTrainer(tiny(), resume=run)
     assert "went back to the newest whole one" in capsys.readouterr().out
     resumed.train_iql()
     resumed.finetune()
     assert latest(resumed).read_bytes() == content
 
 
-def test_other_prices_cannot_be_resumed_on(tiny: Make, make_prices: Callable[..., Path], tmp_path: Path) -> None:
-    whole = train_through(tiny())
+def test_other_prices_cannot_be_resumed_on(
+    make_tiny: Callable[[Path], Make], make_prices: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = make_tiny(tmp_path)(train__offline_training_epochs=1)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
     make_prices(tmp_path / "prices.csv", seed=4)
     with pytest.raises(CheckpointError, match="other prices"):
-        FinFlowTrainer(tiny(), resume=whole.run_folder)
+        FinFlowTrainer(config, resume=trainer.run_folder)
 
 
 def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
@@ -202,9 +228,8 @@ def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
         FinFlowTrainer(tiny(), pretrained=latest(second))
 
 
-def test_an_agent_is_evaluated_from_its_checkpoint_alone(tiny: Make, tmp_path: Path) -> None:
-    trainer = FinFlowTrainer(tiny())
-    outcome = trainer.train()
+def test_an_agent_is_evaluated_from_its_checkpoint_alone(whole: Whole, tmp_path: Path) -> None:
+    trainer, outcome = whole
     again = evaluate_checkpoint(best(trainer), {}, output=tmp_path / "again")
     assert again.summary == outcome.summary
     assert (again.report.parent / "metrics.json").read_bytes() == (outcome.report.parent / "metrics.json").read_bytes()
@@ -212,9 +237,8 @@ def test_an_agent_is_evaluated_from_its_checkpoint_alone(tiny: Make, tmp_path: P
     assert dear.summary["equal-weight"]["annual_cost"] > outcome.summary["equal-weight"]["annual_cost"]
 
 
-def test_the_agent_saves_and_loads_itself(tiny: Make, tmp_path: Path) -> None:
-    trainer = train_through(tiny())
-    agent, process = trainer.agent, trainer.training_data.process
+def test_the_agent_saves_and_loads_itself(whole: Whole, tmp_path: Path) -> None:
+    agent, process = whole.trainer.agent, whole.trainer.training_data.process
     observation = process.observe(process.start(np.arange(400, 405)))
     path = tmp_path / "agent.safetensors"
     agent.save(path)

@@ -33,7 +33,7 @@ BEFORE: dict[str, object] = {
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
 }
-"""What stood in the place of keys whose default changes what is learned, before there were such keys."""
+"""Values that had the effect of older code, for keys that were added since with another default."""
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
@@ -68,7 +68,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def counters(self) -> dict[str, Any]:
-        """How far the training had come."""
+        """Counters of the training: phase, updates, steps, and the best score so far."""
         return dict(self.facts["training"]["counters"])
 
 

@@ -1,4 +1,4 @@
-"""What the checkpoints of a run hold, and whether each of them is whole."""
+"""Inspection of a run's checkpoints: the contents of each, and any damage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Inspection(NamedTuple):
     parts: dict[str, int]
 
     def lines(self) -> list[str]:
-        """What the file holds, for people."""
+        """Contents of the file in words."""
         if self.complaint is not None:
             return [f"{self.path.name}: {self.complaint}"]
         counters, runtime = self.facts["training"]["counters"], self.facts["runtime"]

@@ -57,7 +57,7 @@ def write_manifest(folder: Path, training_data: TrainingData, device: torch.devi
 
 
 def runtime(device: torch.device) -> dict[str, str]:
-    """What a result depends on beside configuration, seed and data, for checkpoints to record."""
+    """Code, versions and device that a result depends on; checkpoints record them."""
     return {
         "finflow": version("finflow"),
         "code": code_hash(),

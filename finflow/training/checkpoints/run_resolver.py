@@ -61,7 +61,7 @@ class SavedRun:
         return self._first_of(LATEST)
 
     def find_best(self) -> Path:
-        """The checkpoint file to judge: the one given, or the best by validation of a run folder, else its latest.
+        """The checkpoint file to evaluate: the one given, or the best by validation of a run folder, else its latest.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class SavedRun:
         return [str(name) for name in self.note.get("universes", [])] if self.kind is Kind.JOB else []
 
     def find_agents(self) -> list[Path]:
-        """Checkpoints to judge together: the best of each agent of a job, in the order of their seeds; else `path`.
+        """Checkpoints to evaluate together: the best of each agent of a job, in the order of their seeds; else `path`.
 
         Raises
         ------
@@ -158,7 +158,7 @@ def run_folder_of(checkpoint: Path) -> Path:
 
 
 def best_in(run: Path) -> Path | None:
-    """The checkpoint to judge of a run folder, as `SavedRun.find_best`; None where it has none."""
+    """The checkpoint to evaluate of a run folder, as `SavedRun.find_best`; None where it has none."""
     try:
         return resolve_run(run).find_best()
     except CheckpointError:
@@ -166,7 +166,7 @@ def best_in(run: Path) -> Path | None:
 
 
 def _finished_agent(place: Path) -> Path | None:
-    """The checkpoint to judge of one training of a job, by its folder; None where it is not finished."""
+    """The checkpoint to evaluate of one training of a job, by its folder; None where it is not finished."""
     try:
         note = _read_note(place / NOTE)
     except CheckpointError:

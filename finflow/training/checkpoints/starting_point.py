@@ -1,4 +1,4 @@
-"""Where a training starts: afresh, or from a checkpoint that it resumes, branches from, or takes networks of."""
+"""Starting points of a training: afresh, or a checkpoint to resume, to branch from, or to take networks of."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class StartingPoint:
         return RunLog(folder)
 
     def bring_best(self, state: TrainingState, folder: Path) -> str | None:
-        """See that the best checkpoint so far is in the run's folder; where it is gone, the best is sought afresh.
+        """Bring the best checkpoint so far into the run's folder; where it is gone, the best is sought afresh.
 
         Returns
         -------

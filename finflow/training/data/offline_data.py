@@ -22,7 +22,7 @@ from finflow.training.phases.training_state import OFFLINE
 CARD = "dataset.json"
 """The data card's name in a run folder."""
 SHOWN_BY = ("version", "prices", "training window", "features", "worlds", "costs and execution")
-"""What decides the observations of a dataset, of all that made it."""
+"""Entries of ``made_by`` that decide the observations of a dataset."""
 
 
 class OfflineData(NamedTuple):
@@ -41,7 +41,7 @@ class OfflineData(NamedTuple):
     reused: bool
 
     def lines(self) -> list[str]:
-        """What to tell whoever waits for it: where the data come from, and the table of the data card."""
+        """Lines for the user: the source of the data, and the table of the data card."""
         card = self.dataset.meta["card"]
         how = "reused" if self.reused else "collected"
         return [f"behaviour data: {_size(card)}, {how}: {self.path}", *card_lines(card)]

@@ -103,7 +103,7 @@ class MarketTensors(NamedTuple):
         return States(assets, market, portfolio, self.complete)
 
     def families(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
-        """What the families' rules name for decisions at ``bars`` (groups,), as `env.worlds.restricted` narrows it.
+        """Portfolios of the families' rules for decisions at ``bars`` (groups,), restricted to the sub-universes.
 
         Returns
         -------
@@ -201,7 +201,7 @@ class Transitions:
 
     @property
     def device(self) -> torch.device:
-        """Where the columns are."""
+        """Device of the columns."""
         return self.columns["bar"].device
 
     @classmethod

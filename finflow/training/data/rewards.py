@@ -108,7 +108,7 @@ class RewardNormalizer:
         return clipped if isinstance(rewards, np.ndarray) else float(clipped)
 
     def denormalize(self, reward: float) -> float:
-        """What ``normalize`` turns into a reward that it did not clip."""
+        """Inverse of ``normalize`` for a reward that was not clipped."""
         if self._count < max(self.warmup, 1):
             return reward
         mean, std = self._statistics()
@@ -152,7 +152,7 @@ def _value(units: int, divisor: int = 1) -> float:
 
 
 class RewardUnits(NamedTuple):
-    """What turns raw rewards into those that learners see.
+    """Conversion of raw rewards into those that learners see.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class RewardUnits(NamedTuple):
         return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members)
 
     def earned(self, bars: Tensor, universe: Tensor | None = None) -> Tensor:
-        """What the reference earned over decisions at ``bars``, (batch,): of the episode's own assets."""
+        """Log return of the reference over decisions at ``bars``, (batch,): of the episode's own assets."""
         if universe is None or self.growth is None or self.members is None:
             return self.reference[bars]
         inside = self.growth[bars.unsqueeze(1), self.members[universe]]
@@ -219,7 +219,7 @@ class RewardUnits(NamedTuple):
         return self.scale * (reward if self.normalizer is None else self.normalizer.denormalize(reward))
 
     def references(self, bars: Tensor, universe: Tensor | None = None) -> Tensor | None:
-        """What is taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
+        """Amount taken from the rewards of decisions at ``bars``, (batch,), scaled; None where spreads go without."""
         return self.earned(bars, universe) / self.scale if self.whole_spread else None
 
     def remember(
@@ -228,7 +228,7 @@ class RewardUnits(NamedTuple):
         bars: NDArray[np.integer[Any]],
         universe: NDArray[np.integer[Any]] | None = None,
     ) -> None:
-        """Have the normaliser see raw rewards of decisions at ``bars``, each (n,)."""
+        """Update the normaliser with raw rewards of decisions at ``bars``, each (n,)."""
         if self.normalizer is not None:
             places = torch.as_tensor(bars, dtype=torch.int64, device=self.reference.device)
             drawn = None

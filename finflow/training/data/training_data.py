@@ -1,4 +1,4 @@
-"""What a training receives: prices up to the end of validation, features fitted on the training window, a process."""
+"""Data of one training: prices up to the end of validation, features fitted on the training window, a process."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def prepare_pieces(
         Cut before the test window.
     config : Config
     pieces : sequence of range
-        Bars of ``panel`` that may be seen, one after another and apart.
+        Bars of ``panel`` that may be seen, one after another, with gaps between.
     validation : int
         How many of the last bars are for choosing a checkpoint.
     features : Features, optional

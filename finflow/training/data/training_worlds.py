@@ -1,4 +1,4 @@
-"""The market that is learned in: the real training window, and histories resampled from it laid beside."""
+"""Market of the training episodes: the real training window, and histories resampled from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from finflow.market.synthetic.block_bootstrap import draw_days, resampled_panel
 
 
 class LearningMarket(NamedTuple):
-    """Where episodes are played to learn from.
+    """Market that the training episodes are played in.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ def make_learning_market(
     moments: Moments,
     windows: Sequence[range],
 ) -> LearningMarket:
-    """Lay resampled histories beside the training window, if the configuration asks for any.
+    """Join resampled histories to the training window, if the configuration asks for any.
 
     Nothing after the training window is in the result: neither its days, nor what was fitted, comes from later bars.
 
@@ -105,10 +105,10 @@ def draw_universes(config: Config, process: DecisionProcess) -> NDArray[np.int64
 
 
 def episode_worlds(config: Config, process: DecisionProcess, phase: str) -> EpisodeWorlds | None:
-    """What the episodes of a phase draw from; None where all are alike."""
+    """Distribution that the episodes of a phase draw their worlds from; None where all are alike."""
     return EpisodeWorlds.of(config.worlds, process.n_weights - 1, config.train.seed, uses_worlds(config, phase))
 
 
 def uses_worlds(config: Config, phase: str) -> bool:
-    """Whether a phase meets resampled histories and other costs."""
+    """True if a phase has resampled histories and other costs."""
     return config.worlds.phases in ("both", phase)

@@ -1,4 +1,4 @@
-"""How far a run has come, for the person who waits for it.
+"""Progress of a run on the terminal and in plain lines.
 
 On a terminal: one live line with phase, bar, steps/s, time left and the last facts (validation Sharpe). Elsewhere, and
 in console.log: plain lines when a phase starts and ends, and at most one every few seconds between.

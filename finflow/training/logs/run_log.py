@@ -1,4 +1,4 @@
-"""What a run writes while it learns: metrics.jsonl, events.jsonl, TensorBoard event files and console.log.
+"""Log files of a run: metrics.jsonl, events.jsonl, TensorBoard event files and console.log.
 
 `metrics.jsonl`, and `events.jsonl` for what the guard saw and did, hold one JSON object a line with sorted keys and no
 times, so that equal runs write equal bytes. A
