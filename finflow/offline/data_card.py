@@ -20,6 +20,15 @@ Weights = NDArray[np.float64]
 
 QUANTILES = {"5%": 0.05, "median": 0.5, "95%": 0.95}
 TRADED = 1e-6  # turnover under this is rounding: the portfolio was held
+#: Figure of an episode -> its heading in the table, and its format.
+FIGURES = {
+    "annual_log_return": ("return", "{:.1%}"),
+    "annual_volatility": ("volatility", "{:.1%}"),
+    "sharpe": ("Sharpe", "{:.2f}"),
+    "max_drawdown": ("drawdown", "{:.1%}"),
+    "annual_turnover": ("turnover", "{:.1f}"),
+    "annual_cost": ("costs", "{:.2%}"),
+}
 
 #: Edges of the regions of the simplex; the effective number of assets goes on to K.
 REGIONS = {
@@ -135,24 +144,11 @@ def regions(actions: Weights, assets: Sequence[str]) -> dict[str, Any]:
 
 def card_lines(card: Mapping[str, Any]) -> list[str]:
     """A short table of a data card: a line a family, and what became of a user's files."""
-    head = ("", "decisions", "episodes", "return", "volatility", "Sharpe", "drawdown", "turnover", "costs", "cash")
-    table = [head]
+    table = [("", "decisions", "episodes", *(head for head, _ in FIGURES.values()), "cash")]
     for name, family in card["families"].items():
-        middle = {key: values["median"] for key, values in family["returns"].items()}
-        table.append(
-            (
-                name,
-                f"{family['transitions']:,}",
-                f"{family['episodes']:,}",
-                _shown(middle["annual_log_return"], "{:.1%}"),
-                _shown(middle["annual_volatility"], "{:.1%}"),
-                _shown(middle["sharpe"], "{:.2f}"),
-                _shown(middle["max_drawdown"], "{:.1%}"),
-                _shown(middle["annual_turnover"], "{:.1f}"),
-                _shown(middle["annual_cost"], "{:.2%}"),
-                _shown(family["coverage"]["mean_weight"]["cash"], "{:.0%}"),
-            )
-        )
+        counts = (f"{family[count]:,}" for count in ("transitions", "episodes"))
+        medians = (_shown(family["returns"][key]["median"], form) for key, (_, form) in FIGURES.items())
+        table.append((name, *counts, *medians, _shown(family["coverage"]["mean_weight"]["cash"], "{:.0%}")))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(row))
@@ -160,14 +156,10 @@ def card_lines(card: Mapping[str, Any]) -> list[str]:
     ]
     lines.append("median episode of each source, a year, net of costs; the share of cash is that of its decisions")
     for file in card["decision_files"]:
-        ignored = [
-            f"{file[key]} {words}"
-            for key, words in (
-                ("rows_after_the_training_window", "after the training window"),
-                ("rows_before_the_first_bar", "before the first bar"),
-            )
-            if file[key]
-        ]
+        after, before = (file[key] for key in ("rows_after_the_training_window", "rows_before_the_first_bar"))
+        ignored = [f"{after} after the training window"] * bool(after) + [f"{before} before the first bar"] * bool(
+            before
+        )
         left_out = f"; left out: {', '.join(ignored)}" if ignored else ""
         lines.append(f"{file['file']}: {file['rows_used']} rows, {file['transitions']:,} decisions{left_out}")
     return lines
@@ -193,7 +185,7 @@ def _episode_figures(rows: Rows, part: slice) -> dict[str, float]:
 def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Mean and quantiles over episodes of every figure; undefined ones, as of a portfolio all in cash, are left out."""
     table: dict[str, dict[str, float]] = {}
-    for name in _FIGURES:
+    for name in FIGURES:
         values = np.array([episode[name] for episode in episodes])
         values = values[np.isfinite(values)]
         found = dict.fromkeys(("mean", *QUANTILES), math.nan)
@@ -202,12 +194,6 @@ def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, flo
             found = {"mean": float(values.mean()), **spots}
         table[name] = found
     return table
-
-
-_FIGURES = (
-    *("annual_log_return", "annual_volatility", "sharpe", "max_drawdown"),
-    *("annual_turnover", "annual_cost"),
-)
 
 
 def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:

@@ -10,6 +10,9 @@ import pandas as pd
 import pytest
 
 from finflow.config import Config, load_config
+from finflow.training.phases.stopping import request_stop
+from finflow.training.phases.training_run import TrainingRun
+from finflow.training.trainer import FinFlowTrainer
 
 BARS = 700
 
@@ -81,3 +84,26 @@ def tiny_in(folder: Path) -> Callable[..., Config]:
         return load_config(None, {**TINY, "market.path": str(prices), **folders, **given}, environ={})
 
     return make
+
+
+@pytest.fixture
+def stop_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config, int], FinFlowTrainer]:
+    """Trains until a stop is asked for, before so many updates and warm-up steps."""
+
+    def stop(config: Config, when: int) -> FinFlowTrainer:
+        trainer, calls, original = FinFlowTrainer(config), 0, TrainingRun.stop_if_asked
+
+        def count(run: TrainingRun) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == when:
+                request_stop()
+            original(run)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingRun, "stop_if_asked", count)
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train()
+        return trainer
+
+    return stop

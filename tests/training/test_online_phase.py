@@ -17,8 +17,6 @@ from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.finetune import calibrate, ramp_share
 from finflow.training.phases.pretrain import reward_units
-from finflow.training.phases.stopping import request_stop
-from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
@@ -43,25 +41,13 @@ def test_the_policys_rate_rises_from_where_it_may_move() -> None:
 
 
 def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer]
 ) -> None:
     config = tiny(**OPTIONS)
     whole = FinFlowTrainer(config)
     whole.train_iql()
     whole.finetune()
-    stopped, calls, original = FinFlowTrainer(config), {"n": 0}, TrainingRun.stop_if_asked
-
-    def stop_at(run: TrainingRun) -> None:
-        calls["n"] += 1
-        if calls["n"] == 14 + 20 + 33:  # 2 epochs of 7 updates, 20 warm-up steps, 33 of 60 online
-            request_stop()
-        original(run)
-
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop_at)
-    stopped.train_iql()
-    with pytest.raises(KeyboardInterrupt):
-        stopped.finetune()
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+    stopped = stop_training(config, 14 + 20 + 33)  # 2 epochs of 7 updates, 20 warm-up steps, 33 of 60 online
     resumed = FinFlowTrainer(config, resume=stopped.run_folder)
     resumed.finetune()
     latest, again = (run.run_folder / "models" / "checkpoint_latest.safetensors" for run in (whole, resumed))

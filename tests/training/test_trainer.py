@@ -20,11 +20,10 @@ from finflow.errors import CheckpointError, MarketError
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.judging.held_out import evaluate_checkpoint
-from finflow.training.phases.stopping import request_stop
-from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer, Outcome
 
 Make = Callable[..., Config]
+Stop = Callable[[Config, int], FinFlowTrainer]
 
 
 def latest(trainer: FinFlowTrainer) -> Path:
@@ -140,29 +139,9 @@ def test_seeding_loses_nothing(tiny: Make) -> None:
     assert all(torch.equal(tensor, getattr(agent, part).state_dict()[name]) for (part, name), tensor in before.items())
 
 
-STOPS = ["offline", "warmup", "online"]
-
-
-@pytest.mark.parametrize("moment", STOPS)
-def test_stopped_and_resumed_equals_never_stopped(
-    whole: Whole, tiny: Make, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = FinFlowTrainer(tiny())
-    calls = {"n": 0}
-    original = TrainingRun.stop_if_asked
-    # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
-    when = {"offline": 9, "warmup": 14 + 6, "online": 14 + 20 + 33}[moment]
-
-    def stop_at(run: TrainingRun) -> None:
-        calls["n"] += 1
-        if calls["n"] == when:
-            request_stop()
-        original(run)
-
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop_at)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.train()
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+@pytest.mark.parametrize("when", [9, 14 + 6, 14 + 20 + 33])  # 2 epochs of 7 updates, 20 warm-up steps, 60 online steps
+def test_stopped_and_resumed_equals_never_stopped(whole: Whole, tiny: Make, stop_training: Stop, when: int) -> None:
+    stopped = stop_training(tiny(), when)
     resumed = FinFlowTrainer(tiny(), resume=stopped.run_folder)
     assert resumed.run_folder == stopped.run_folder.resolve()
     resumed.train_iql()

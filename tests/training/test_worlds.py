@@ -27,8 +27,6 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.finetune import calibrate, mixed_batch
 from finflow.training.phases.pretrain import Epochs, reward_units
-from finflow.training.phases.stopping import request_stop
-from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
@@ -72,22 +70,23 @@ def train_through(config: Config, **given: Path) -> FinFlowTrainer:
     return trainer
 
 
-@pytest.mark.parametrize("moment", ["offline", "online"])
-def test_with_all_devices_on_a_stop_changes_no_bit(tiny: Make, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train_through(tiny(**ALL))
-    stopped, calls, original = FinFlowTrainer(tiny(**ALL)), {"n": 0}, TrainingRun.stop_if_asked
-    when = {"offline": 5, "online": 14 + 20 + 41}[moment]
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Make:
+    """Makes tiny configurations of one market for all tests."""
+    return make_tiny(tmp_path_factory.mktemp("market"))
 
-    def stop_at(run: TrainingRun) -> None:
-        calls["n"] += 1
-        if calls["n"] == when:
-            request_stop()
-        original(run)
 
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", stop_at)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.train()
-    monkeypatch.setattr(TrainingRun, "stop_if_asked", original)
+@pytest.fixture(scope="module")
+def whole(tiny: Make) -> FinFlowTrainer:
+    """Trained once with all devices on, for tests that change nothing of it."""
+    return train_through(tiny(**ALL))
+
+
+@pytest.mark.parametrize("when", [5, 14 + 20 + 41])
+def test_with_all_devices_on_a_stop_changes_no_bit(
+    whole: FinFlowTrainer, tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer], when: int
+) -> None:
+    stopped = stop_training(tiny(**ALL), when)
     resumed = train_through(tiny(**ALL), resume=stopped.run_folder)
     for name in ("latest", "best"):
         assert model(resumed, name).read_bytes() == model(whole, name).read_bytes()
@@ -95,9 +94,8 @@ def test_with_all_devices_on_a_stop_changes_no_bit(tiny: Make, moment: str, monk
     assert rows[0] == rows[1]
 
 
-def test_learners_see_the_assets_of_an_episode_and_no_others(tiny: Make) -> None:
-    trainer = train_through(tiny(**ALL))
-    run, data = trainer._begin(), trainer.collect_offline_data()
+def test_learners_see_the_assets_of_an_episode_and_no_others(whole: FinFlowTrainer) -> None:
+    run, data = whole._begin(), whole.collect_offline_data()
     process, world = run.training_data.learning.process, run.state.world
     assert world is not None
     assert process.inside is not None
@@ -146,10 +144,9 @@ def test_what_is_named_and_taken_from_rewards_is_of_the_episode_s_own_assets(tin
     np.testing.assert_allclose(raw.numpy(), columns["reward"] / data.reward_scale, rtol=1e-3, atol=1e-4)
 
 
-def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(tiny: Make) -> None:
+def test_raw_returns_to_go_are_those_of_the_episode_s_own_assets(whole: FinFlowTrainer) -> None:
     """Discounted rewards to an episode's end and the fitted value there, in sub-universes."""
-    trainer = train_through(tiny(**ALL))
-    run, data = trainer._begin(), trainer.collect_offline_data()
+    run, data = whole._begin(), whole.collect_offline_data()
     bcell, process = run.state.bcell, run.training_data.learning.process
     assert bcell is not None
     assert process.members is not None
@@ -336,27 +333,25 @@ def test_nothing_changes_where_nothing_is_asked_for(tiny: Make) -> None:
     assert batch.actions.shape[1] == 5
 
 
-def test_the_deployed_policy_is_the_average_within_its_trade_rates(tiny: Make) -> None:
-    trainer = train_through(tiny(**ALL))
-    bcell = trainer._begin().state.bcell
+def test_the_deployed_policy_is_the_average_within_its_trade_rates(whole: FinFlowTrainer) -> None:
+    bcell = whole._begin().state.bcell
     assert bcell is not None
     assert bcell.average is not None
     assert bcell.average.count == 42  # 60 updates, from 0.3 of them on
-    deployed = policy_of(read_checkpoint(model(trainer, "latest")), CPU)
+    deployed = policy_of(read_checkpoint(model(whole, "latest")), CPU)
     assert deployed.trade_range == (0.01, 0.5)
     own = bcell.average.policy.state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
     assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
-    assert trainer.policy is bcell.average.policy
-    checkpoint = read_checkpoint(model(trainer, "latest"))
+    assert whole.policy is bcell.average.policy
+    checkpoint = read_checkpoint(model(whole, "latest"))
     for wrong in ({"trade_rate_floor": "x"}, "x", {"trade_rate_floor": 0.9, "trade_rate_ceiling": 0.1}):
         with pytest.raises(CheckpointError, match="how its agent is configured"):
             policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
 
 
-def test_rows_of_metrics_say_how_the_training_generalises(tiny: Make) -> None:
-    trainer = train_through(tiny(**ALL))
-    lines = (trainer.run_folder / "metrics.jsonl").read_text().splitlines()
+def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer) -> None:
+    lines = (whole.run_folder / "metrics.jsonl").read_text().splitlines()
     rows = [row for row in map(json.loads, lines) if "generalisation_train_value" in row]
     online = [row for row in rows if row["phase"] == "online"]
     assert len(rows) > len(online) > 2

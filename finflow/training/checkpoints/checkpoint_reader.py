@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import yaml
 from torch import Generator, Tensor
+from torch.nn import Module
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import make_policy
@@ -26,7 +27,6 @@ from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resol
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 
 ONLINE = "online"
-AVERAGE = SEPARATOR.join(("bcell", "average", ""))
 BEFORE: dict[str, object] = {
     "bcell.expert_cloning": 0.0,
     "bcell.gate_balance": 0.0,
@@ -254,19 +254,29 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
     policy = make_policy(shape, config, Generator()).to(device)
-    for place in (("bcell", "average", ""), ("bcell", "policy", ""), ("learner", "policy", "")):
-        prefix = SEPARATOR.join(place)
-        own = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
-        if own:
-            try:
-                policy.load_state_dict(own)
-            except (RuntimeError, ValueError, TypeError) as error:
-                reason = " ".join(str(error).split())[:160]
+    for owner, part in (("bcell", "average"), ("bcell", "policy"), ("learner", "policy")):
+        if own := _tensors_of(checkpoint, owner, part):
+            if problem := _load(policy, own):
                 raise CheckpointError(
-                    f"the policy in {checkpoint.path} does not fit this finflow ({reason}); use the one that wrote it"
-                ) from error
+                    f"the policy in {checkpoint.path} does not fit this finflow ({problem}); use the one that wrote it"
+                )
             return policy
     raise CheckpointError(f"{checkpoint.path} holds no policy")
+
+
+def _tensors_of(checkpoint: Checkpoint, owner: str, part: str) -> dict[str, Tensor]:
+    """Tensors of one network, by their names in it."""
+    prefix = SEPARATOR.join((owner, part, ""))
+    return {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+
+
+def _load(network: Module, tensors: dict[str, Tensor]) -> str | None:
+    """Put tensors into a network; the reason, where they do not fit."""
+    try:
+        network.load_state_dict(tensors)
+    except (RuntimeError, ValueError, TypeError) as error:
+        return " ".join(str(error).split())[:160]
+    return None
 
 
 def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
@@ -282,19 +292,14 @@ def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
     learner = "bcell" if checkpoint.counters["phase"] == ONLINE else "learner"
     parts = {name: name for name in ("policy", "critic", "target_critic")}
     parts["behaviour_value"] = "behaviour_value" if learner == "bcell" else "value"
-    if any(name.startswith(AVERAGE) for name in checkpoint.tensors):
+    if _tensors_of(checkpoint, "bcell", "average"):
         parts["policy"] = "average"
     for own, theirs in parts.items():
-        prefix = SEPARATOR.join((learner, theirs, ""))
-        found = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
-        try:
-            getattr(bcell, own).load_state_dict(found)
-        except (RuntimeError, ValueError, TypeError) as error:
-            reason = " ".join(str(error).split())[:160]
+        if problem := _load(getattr(bcell, own), _tensors_of(checkpoint, learner, theirs)):
             raise CheckpointError(
-                f"the {own} in {checkpoint.path} does not fit the configuration ({reason}); leave bcell.n_critics, "
+                f"the {own} in {checkpoint.path} does not fit the configuration ({problem}); leave bcell.n_critics, "
                 "bcell.n_quantiles and bcell.hidden_dim as they were"
-            ) from error
+            )
     bcell.begin()
 
 
@@ -322,10 +327,8 @@ def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
     ConfigError, CheckpointError, MarketError
     """
     check_free(overrides)
-    saved = resolve_run(path)
-    best = saved.checkpoints.path(BEST)
-    given = saved.kind is Kind.CHECKPOINT or not best.is_file()
-    checkpoint = read_checkpoint(path if given else best)
+    best = resolve_run(path).checkpoints.path(BEST)
+    checkpoint = read_checkpoint(best if path.is_dir() and best.is_file() else path)
     config = stored_config(checkpoint, overrides)
     torch.set_num_threads(config.train.threads)
     training_data = prepare(config)
