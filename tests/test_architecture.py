@@ -31,9 +31,7 @@ ROOM_OF = {
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}
 
 #: Circles of imports that are still there, each as the modules that reach one another; there may be fewer, never more.
-KNOWN_CYCLES = {
-    frozenset({"finflow.training.audit.audit_subjects", "finflow.training.audit.recorded_strategies"}),
-}
+KNOWN_CYCLES: set[frozenset[str]] = set()
 #: Those of them that are left without the imports for type checkers alone.
 KNOWN_CYCLES_WHEN_RUN: set[frozenset[str]] = set()
 

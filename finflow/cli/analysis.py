@@ -48,8 +48,7 @@ def run_evaluation(
     overrides = evaluation_overrides(arguments, first)
     elsewhere = explicit(arguments).get("output.logs_dir")
     from finflow.training.checkpoints.run_resolver import Kind, resolve_run
-    from finflow.training.judging.ensemble import evaluate_ensemble
-    from finflow.training.judging.held_out import evaluate_checkpoint
+    from finflow.training.judging.evaluations import evaluate_checkpoint, evaluate_ensemble
 
     found = resolve_run(first)
     folder = _evaluation_folder(found.folder, overrides, elsewhere)
@@ -70,7 +69,7 @@ def run_evaluation(
 def backtest_named(config: Config, names: Sequence[str]) -> None:
     """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
-    from finflow.training.judging.held_out import backtest_strategies
+    from finflow.training.judging.evaluations import backtest_strategies
 
     show_outcome(backtest_strategies(config, names))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from finflow.evaluation.audit.look_ahead import Finding
+    from finflow.evaluation.audit.findings import Finding
     from finflow.training.judging.held_out import Outcome
 
 _COLUMNS = (

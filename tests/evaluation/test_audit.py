@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from finflow.evaluation.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar, verdict_of
+from finflow.evaluation.audit.findings import verdict_of
+from finflow.evaluation.audit.look_ahead import Answer, Component, Probe, Rows, audit, by_bar
 from finflow.evaluation.audit.shocked_panels import REPEAT, SHOCKS, shocked
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import ASSET_FEATURES

@@ -10,6 +10,14 @@ import pandas as pd
 import pytest
 
 from finflow.config import Config, load_config
+from finflow.evaluation.audit.look_ahead import Probe
+from finflow.market.features import market_features as crisis
+from finflow.market.panel import MarketPanel
+from finflow.market.splits import Split
+from finflow.strategies.classical import NAMED
+from finflow.training.audit import audit_subjects as audited
+from finflow.training.audit import audited_decisions
+from finflow.training.audit import configuration_audit as auditing
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
@@ -107,3 +115,32 @@ def stop_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config, int], Fi
         return trainer
 
     return stop
+
+
+@pytest.fixture
+def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit of seconds: strategies that need no solver, few probes; what needs the whole one asks for it."""
+    if "whole_audit" in request.fixturenames:
+        return
+    few = {name: NAMED[name] for name in ("equal-weight", "buy-and-hold", "momentum")}
+    for module in (auditing, audited):
+        monkeypatch.setattr(module, "NAMED", few)
+    real = auditing.probes_of
+
+    def fewer(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe, ...]:
+        """Once in training and at the ends of the windows: the same again, the cut and the wildest shock."""
+        bars = {split.train_end - 1, split.validation_end - 1, split.test_end - lag - 3}
+        kinds, probes = ("repeat", "cut", "replaced"), real(split, first_bar, lag, seed)
+        bars.add(min(probe.last for probe in probes))
+        return tuple(probe for probe in probes if probe.last in bars and probe.kind in kinds)
+
+    def near(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:
+        """A day in the test window."""
+        return [range(split.validation_end + 30, split.validation_end + 31)]
+
+    monkeypatch.setattr(auditing, "probes_of", fewer)
+    monkeypatch.setattr(auditing, "single_bars", near)
+    monkeypatch.setattr(auditing, "first_probes", lambda split, lag: ())
+    monkeypatch.setattr(audited_decisions, "BEFORE", 5)
+    # What the states are fitted on is audited, not how well.
+    monkeypatch.setattr(crisis, "_ROUNDS", 10)

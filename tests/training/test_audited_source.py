@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 
 from finflow.config import Config, MarketConfig
-from finflow.evaluation.audit.look_ahead import Component, Finding, Probe, audit
+from finflow.evaluation.audit.findings import Finding
+from finflow.evaluation.audit.look_ahead import Component, Probe, audit
 from finflow.market import cash
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
 from finflow.market.sources import yahoo as download
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.market.splits import Split
-from finflow.training.audit.audit_subjects import Subjects
+from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.audit.audited_source import through_the_source
 
 BARS = 120
@@ -54,7 +55,7 @@ def configured(source: str, **settings: Any) -> MarketConfig:
 
 def asked(market: MarketPanel, config: MarketConfig, *lasts: int) -> tuple[Finding, ...]:
     """What the audit finds in the source."""
-    subjects = Subjects(market, Config(market=config), _split())
+    subjects = AuditSubjects(market, Config(market=config), _split())
     kinds = ("repeat", "cut", "replaced", "relisted")
     return audit(
         market, [Component("source", subjects._source)], [Probe(last, kind) for last in lasts for kind in kinds]

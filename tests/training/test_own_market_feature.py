@@ -11,11 +11,12 @@ import pytest
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.audit.look_ahead import Probe, audit, verdict_of
+from finflow.evaluation.audit.findings import verdict_of
+from finflow.evaluation.audit.look_ahead import Probe, audit
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
-from finflow.training.audit.audit_subjects import Subjects
+from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.data.training_data import prepare
 
 OWN = '''
@@ -75,7 +76,7 @@ def test_one_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callabl
 def test_it_is_audited(name: str, clean: bool, tiny: Callable[..., Config]) -> None:
     config = tiny(features__extra=[f"wide:{name}"])
     panel = load_panel(config.market)
-    subjects = Subjects(panel, config, split_panel(panel, config.market))
+    subjects = AuditSubjects(panel, config, split_panel(panel, config.market))
     parts = [part for part in subjects.of_market() if part.name in (f"feature wide:{name}", "features")]
     assert len(parts) == 2
     probes = [Probe(last, kind) for last in (500, 640) for kind in ("cut", "replaced", "relisted")]

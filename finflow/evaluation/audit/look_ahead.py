@@ -1,4 +1,4 @@
-"""Proof that nothing looks ahead, by what goes in and what comes out.
+"""Audit that nothing looks ahead, by inputs and outputs alone.
 
 The engine knows nothing of what it audits. A component is a function of a panel whose answer has rows that belong to
 bars, and each row may use the bars up to its own less a lag. The engine asks once with the panel as it is and again
@@ -11,25 +11,19 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS, shocked
+from finflow.evaluation.audit.findings import CLEAN, FAILED, KINDS, LEAK, UNSTEADY, Difference, Finding, summed
+from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED, shocked
 from finflow.market.panel import MarketPanel
 
-__all__ = ["UNPRIMED", "Component", "Finding", "Probe", "Rows", "audit", "by_bar", "joined", "unprimed", "verdict_of"]
-
-UNPRIMED = "unprimed"
-"""The kind of probe that `unprimed` makes: the future is `replaced`, and nothing else was asked before."""
-_PATIENCE = 300.0  # seconds for one answer of the other process
-
-_KINDS = (*SHOCKS, UNPRIMED)
-CLEAN, LEAK, UNSTEADY, FAILED = "clean", "LEAK", "NOT REPEATABLE", "FAILED"
+PATIENCE = 300.0  # seconds for one answer of the other process
 
 
 class Rows(NamedTuple):
@@ -70,7 +64,7 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True)
 class Component:
-    """What is audited.
+    """A component to audit.
 
     Attributes
     ----------
@@ -86,42 +80,6 @@ class Component:
     name: str
     answer: Callable[[MarketPanel, int], Answer]
     suits: Callable[[int, str], bool] = lambda last, kind: True
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one kind of probe found in one component.
-
-    Attributes
-    ----------
-    component, probe : str
-        What was audited, and the kind of shock.
-    dates : tuple of datetime64[D]
-        Last dates before the shocks.
-    rows : int
-        Rows compared, over all dates.
-    verdict : str
-        "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers) or "FAILED" (it raised).
-    difference : float
-        The largest absolute difference; infinite where numbers, shapes or the rows themselves came or went.
-    where : str
-        The first leak: part, date of the row, place in the row, and the last date it was allowed to know.
-    """
-
-    component: str
-    probe: str
-    dates: tuple[np.datetime64, ...]
-    rows: int
-    verdict: str
-    difference: float = 0.0
-    where: str = ""
-
-
-class _Difference(NamedTuple):
-    size: float
-    bar: int
-    part: str
-    place: str
 
 
 Unprimed = Mapping[tuple[int, int], "Answer | str"]
@@ -155,7 +113,7 @@ def unprimed(panel: MarketPanel, components: Sequence[Component], lasts: Iterabl
     sender.close()
     answers: dict[tuple[int, int], Answer | str] = {}
     try:
-        while receiver.poll(_PATIENCE):
+        while receiver.poll(PATIENCE):
             place, answer = receiver.recv()
             answers[place] = answer
     except EOFError:  # it has said all, or ended before its time: then some answers are missing, and not compared
@@ -213,7 +171,7 @@ def audit(
     tuple of Finding
         One for each component and kind, in the order of the components.
     """
-    found: dict[tuple[int, str], list[tuple[int, int, str, _Difference | None]]] = {}
+    found: dict[tuple[int, str], list[tuple[int, int, str, Difference | None]]] = {}
     kinds: dict[int, list[str]] = {}
     for probe in probes:
         kinds.setdefault(probe.last, []).append(probe.kind)
@@ -237,50 +195,10 @@ def audit(
             if known is not None and (index, last) in first:
                 judged = _judge(known, first[index, last], last, UNPRIMED)
                 found.setdefault((index, UNPRIMED), []).append((last, *judged))
-    order = _KINDS
     return tuple(
-        _summed(components[index].name, kind, rows, panel)
-        for (index, kind), rows in sorted(found.items(), key=lambda item: (item[0][0], order.index(item[0][1])))
+        summed(components[index].name, kind, rows, panel)
+        for (index, kind), rows in sorted(found.items(), key=lambda item: (item[0][0], KINDS.index(item[0][1])))
     )
-
-
-def joined(passes: Iterable[Sequence[Finding]]) -> tuple[Finding, ...]:
-    """Findings of several audits as one, components in the order of the first audit that has them."""
-    by_name: dict[str, dict[str, list[Finding]]] = {}
-    for findings in passes:
-        for finding in findings:
-            by_name.setdefault(finding.component, {}).setdefault(finding.probe, []).append(finding)
-    return tuple(_one_of(kinds[kind]) for kinds in by_name.values() for kind in _KINDS if kind in kinds)
-
-
-def _one_of(findings: Sequence[Finding]) -> Finding:
-    """Findings of one component and kind: the first that is not clean speaks."""
-    worst = next((finding for finding in findings if finding.verdict != CLEAN), findings[0])
-    return replace(
-        worst,
-        dates=tuple(sorted({date for finding in findings for date in finding.dates})),
-        rows=sum(finding.rows for finding in findings),
-        difference=max(finding.difference for finding in findings),
-    )
-
-
-def verdict_of(findings: Sequence[Finding]) -> str | None:
-    """One line that names the first component that is not clean; None where all are."""
-    bad = [finding for finding in findings if finding.verdict != CLEAN]
-    if not bad:
-        return None
-    # What raises or will not repeat cannot be judged further: the leaks of others come first.
-    unsteady = {finding.component: finding for finding in reversed(bad) if finding.verdict == UNSTEADY}
-    leaks = (finding for finding in bad if finding.verdict == LEAK and finding.component not in unsteady)
-    first = next(leaks, unsteady.get(bad[0].component, bad[0]))
-    others = list(dict.fromkeys(finding.component for finding in bad if finding.component != first.component))
-    more = f"; not clean either: {', '.join(others)}" if others else ""
-    what = {
-        LEAK: f"{first.component} looks ahead: with the future {first.probe}, {first.where}",
-        UNSTEADY: f"{first.component} cannot be audited: asked twice the same, it gave two answers: {first.where}",
-        FAILED: f"{first.component} failed in the audit ({first.probe}): {first.where}",
-    }
-    return what[first.verdict] + more
 
 
 def _ask(component: Component, panel: MarketPanel, last: int) -> Answer | str:
@@ -291,17 +209,17 @@ def _ask(component: Component, panel: MarketPanel, last: int) -> Answer | str:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> tuple[int, str, _Difference | None]:
+def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> tuple[int, str, Difference | None]:
     """Rows compared, the verdict, and the first difference with the size of the largest."""
     if isinstance(before, str):
-        return 0, FAILED, _Difference(np.inf, last, before, "")
+        return 0, FAILED, Difference(np.inf, last, before, "")
     if isinstance(after, str):  # it worked with the one future and not with the other
-        return 0, FAILED, _Difference(np.inf, last, after, "")
+        return 0, FAILED, Difference(np.inf, last, after, "")
     if kind == CUT:  # a run that began with the end of the panel has no rows left
         after = {**{name: Rows(rows.values[:0], rows.bars[:0], rows.lag) for name, rows in before.items()}, **after}
     if set(before) != set(after):
         part = sorted(set(before) ^ set(after))[0]
-        return 0, UNSTEADY if kind == REPEAT else LEAK, _Difference(np.inf, last, part, "is there or not")
+        return 0, UNSTEADY if kind == REPEAT else LEAK, Difference(np.inf, last, part, "is there or not")
     compared, differences = 0, []
     for name, rows in before.items():
         count, difference = _compared(name, rows, after[name], last, kind)
@@ -314,7 +232,7 @@ def _judge(before: Answer | str, after: Answer | str, last: int, kind: str) -> t
     return compared, UNSTEADY if kind == REPEAT else LEAK, first._replace(size=largest)
 
 
-def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tuple[int, _Difference | None]:
+def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tuple[int, Difference | None]:
     """Compare the rows that could not know of the change."""
     end = last + before.lag
     if kind == REPEAT:
@@ -328,10 +246,10 @@ def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tup
         apart = np.flatnonzero(bars[:common] != after.bars[others][:common])
         at = int(apart[0]) if apart.size else common
         bar = int((bars if at < len(bars) else after.bars[others])[at])
-        return len(bars), _Difference(np.inf, bar, name, "has other rows")
+        return len(bars), Difference(np.inf, bar, name, "has other rows")
     left, right = before.values[kept], after.values[others]
     if left.shape != right.shape or left.dtype != right.dtype:
-        return len(bars), _Difference(np.inf, end, name, f"has the shape {right.shape} and not {left.shape}")
+        return len(bars), Difference(np.inf, end, name, f"has the shape {right.shape} and not {left.shape}")
     if len(bars) == 0:
         return 0, None
     same = left == right
@@ -344,7 +262,7 @@ def _compared(name: str, before: Rows, after: Rows, last: int, kind: str) -> tup
     wrong = np.argwhere(~same)
     where = wrong[np.argmin(bars[wrong[:, 0]])]
     place = ", ".join(str(int(index)) for index in where[1:])
-    return len(bars), _Difference(_size(left, right, same), int(bars[where[0]]), name, f"[{place}]" if place else "")
+    return len(bars), Difference(_size(left, right, same), int(bars[where[0]]), name, f"[{place}]" if place else "")
 
 
 def _size(left: NDArray[Any], right: NDArray[Any], same: NDArray[np.bool_]) -> float:
@@ -353,33 +271,3 @@ def _size(left: NDArray[Any], right: NDArray[Any], same: NDArray[np.bool_]) -> f
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(left[~same].astype(np.float64) - right[~same].astype(np.float64))
     return float(np.where(np.isnan(apart), np.inf, apart).max())
-
-
-def _summed(
-    component: str, kind: str, rows: Sequence[tuple[int, int, str, _Difference | None]], panel: MarketPanel
-) -> Finding:
-    """One finding of the same probe at several dates."""
-
-    def date(bar: int) -> np.datetime64:
-        day: np.datetime64 = panel.dates[min(max(bar, 0), panel.n_bars - 1)]
-        return day
-
-    def words(last: int, verdict: str, one: _Difference) -> str:
-        if verdict == FAILED:
-            return f"{one.part}, asked about {date(last)}"
-        change = "" if one.place.startswith(("has", "is")) else f" changes by up to {one.size:.3g}"
-        return f"its {one.part}{' ' * bool(one.place)}{one.place} of {date(one.bar)}{change}, known: {date(last)}"
-
-    bad: Iterator[tuple[int, str, _Difference]] = (
-        (last, verdict, one) for last, _, verdict, one in rows if one is not None
-    )
-    first = next(bad, None)
-    return Finding(
-        component=component,
-        probe=kind,
-        dates=tuple(date(last) for last, *_ in rows),
-        rows=sum(count for _, count, *_ in rows),
-        verdict=first[1] if first else CLEAN,
-        difference=max((one.size for *_, one in rows if one is not None), default=0.0),
-        where=words(*first) if first else "",
-    )

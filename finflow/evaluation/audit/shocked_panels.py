@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from finflow.market.panel import MarketPanel
 
-__all__ = ["CUT", "REPEAT", "SHOCKS", "shocked"]
-
 FloatArray = NDArray[np.float64]
 Shock = Callable[[MarketPanel, int, np.random.Generator], MarketPanel]
 
 REPEAT, CUT = "repeat", "cut"
+UNPRIMED = "unprimed"
+"""The future is `replaced`, and nothing else was asked before."""
 _VIOLENCE = 0.05
 """Deviation of a daily log return in a future that is made up: every day is a day to react to."""
 _JUMP = (0.1, 0.7)

@@ -1,34 +1,35 @@
-"""What an audit asks about: every part between prices and decisions, as a function of a panel."""
+"""The components of an audit: every part between prices and decisions, as a function of a panel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import equal_weight_moments
-from finflow.evaluation.audit.look_ahead import UNPRIMED, Answer, Component, Rows, by_bar
-from finflow.evaluation.audit.shocked_panels import CUT, REPEAT
+from finflow.evaluation.audit.look_ahead import Answer, Component, Rows, by_bar
+from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
 from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.feature_set import Features, compute_features, own_feature
+from finflow.market.features.feature_set import own_feature
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
-from finflow.market.splits import Split
 from finflow.offline.collection import collect
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.classical import NAMED
 from finflow.strategies.strategy import Strategy
-from finflow.training.audit.audited_environment import episode, fills, replayed
+from finflow.training.audit.audited_decisions import (
+    AuditedMarket,
+    InputRecorder,
+    RecordedStrategies,
+    episode,
+    fills,
+    replayed,
+)
 from finflow.training.audit.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
-from finflow.training.audit.recorded_strategies import Digger, Played
 from finflow.training.data.training_data import prepare_from
 
 FloatArray = NDArray[np.float64]
@@ -40,46 +41,10 @@ _LEVELS = ("crash", "boom", REPEAT)
 _DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
 """Probes of listings at the door: with other listings, no two of three assets may be left."""
 _EPISODES, _LENGTH = 24, 60
-_BEFORE = 20
-"""Decisions asked for before a probe."""
 
 
-class Subjects:
-    """The parts of a configuration, sharing what several of them are made from.
-
-    Everything fitted is fitted on the bars before the end of training, and before the end of what a probe leaves
-    alone: for a probe inside the training window, training is taken to end there.
-
-    Parameters
-    ----------
-    panel : MarketPanel
-        The configured market, up to the end of the test window.
-    config : Config
-    split : Split
-    near : bool
-        Whether decisions are asked for right before a probe alone, as suits probes of many bars in a row.
-    """
-
-    def __init__(self, panel: MarketPanel, config: Config, split: Split, near: bool = False) -> None:
-        self.panel = panel
-        self.config = config
-        self.split = split
-        self.before = 1 if near else _BEFORE
-        self.features = lru_cache(maxsize=3)(self._features)
-        self.process = lru_cache(maxsize=6)(self._process)
-
-    def _features(self, panel: MarketPanel, fit: int) -> Features:
-        return compute_features(panel, fit, self.config.features.extra)
-
-    def _process(self, panel: MarketPanel, fit: int, lag: int) -> DecisionProcess:
-        features = self.features(panel, fit)
-        env = self.config.env.model_copy(update={"execution_lag": lag})
-        moments = equal_weight_moments(panel, env.fill, range(features.first_bar, fit))
-        return DecisionProcess(panel, features, env, self.config.objectives, moments)
-
-    def fit(self, last: int) -> int:
-        """Where training ends for a probe at `last`."""
-        return min(self.split.train_end, last + 1)
+class AuditSubjects(AuditedMarket):
+    """The components of a configuration."""
 
     def of_market(self) -> Iterator[Component]:
         """Source, features, behaviour tables, and what a training is given."""
@@ -97,7 +62,7 @@ class Subjects:
         yield Component("evaluation", self._evaluation, self._in_test)
 
     def of_features(self) -> Iterator[Component]:
-        """What is computed from the panel for every bar."""
+        """Tables computed from the panel for every bar."""
         for path in self.config.features.extra:
             yield Component(f"feature {path.partition('@')[0]}", self._own_feature(path))
         yield Component("features", self._all_features)
@@ -105,12 +70,12 @@ class Subjects:
             yield Component("liquidity", self._liquidity)
 
     def of_near(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
-        """What is quick enough to be asked about many bars in a row."""
+        """Components quick enough for probes of many bars in a row."""
         yield Component("panel", self._fields)
         yield from self.of_features()
         yield Component("growth", self._growth)
         yield from self.of_environments()
-        played = Played(self, {"backtest": lambda: Digger(self.config.env.execution_lag < 2), **strategies})
+        played = self._recorded(strategies)
         for name in played.makers:
             yield Component(name if name in ("backtest", "agent") else f"strategy {name}", played.of(name))
 
@@ -125,24 +90,23 @@ class Subjects:
     def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:
         """Environments, what the backtest hands out, the index, strategies, behaviour data."""
         yield from self.of_environments()
-        named = Played(
-            self,
-            {
-                "backtest": lambda: Digger(self.config.env.execution_lag < 2),
-                **{name: make for name, make in strategies.items() if name in NAMED},
-            },
-        )
+        named = self._recorded({name: make for name, make in strategies.items() if name in NAMED})
         yield Component("backtest", named.of("backtest"), self._judged)
         if self.panel.benchmark is not None:
             yield Component("index", self._index)
         for name, make in strategies.items():
-            played = named if name in NAMED else Played(self, {name: make})
+            played = named if name in NAMED else RecordedStrategies(self, {name: make})
             yield Component(f"strategy {name}", played.of(name), self._judged)
         yield Component("behaviour data", self._behaviour, self._suits_behaviour)
 
+    def _recorded(self, strategies: Mapping[str, Callable[[], Strategy]]) -> RecordedStrategies:
+        """Strategies in the backtest, after one that records its inputs."""
+        own_account = self.config.env.execution_lag < 2
+        return RecordedStrategies(self, {"backtest": lambda: InputRecorder(own_account), **strategies})
+
     def of_agent(self, make: Callable[[], Strategy]) -> list[Component]:
         """A trained agent, where features are scaled as it knows them: from the end of training on."""
-        played = Played(self, {"agent": make}).of("agent")
+        played = RecordedStrategies(self, {"agent": make}).of("agent")
         return [Component("agent", played, lambda last, kind: kind != UNPRIMED and self._late(last, kind))]
 
     def _judged(self, last: int, kind: str) -> bool:
@@ -156,8 +120,8 @@ class Subjects:
         return {name: by_bar(array) for name, array in arrays.items() if array is not None}
 
     def _growth(self, panel: MarketPanel, last: int) -> Answer:
-        """What every bar pays, and what may be traded at it."""
-        process = self.process(panel, self.fit(last), self.config.env.execution_lag)
+        """Growth over every bar, and the assets that may be traded at it."""
+        process = self.configured(panel, last)
         return {"growth": by_bar(process.growth), "listed": by_bar(process.listed)}
 
     def _source(self, panel: MarketPanel, last: int) -> Answer:
@@ -187,8 +151,8 @@ class Subjects:
         return {**assets, **{f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}}
 
     def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
-        """What costs are made from, row t of it from bars up to t."""
-        found = self.process(panel, self.fit(last), self.config.env.execution_lag).liquidity
+        """Inputs of the costs, row t of them from bars up to t."""
+        found = self.configured(panel, last).liquidity
         return {} if found is None else {name: by_bar(table) for name, table in found._asdict().items()}
 
     def _family(self, family: str) -> Callable[[MarketPanel, int], Answer]:
@@ -203,31 +167,33 @@ class Subjects:
         return last >= self.split.train_end - 1
 
     def _training(self, panel: MarketPanel, last: int) -> Answer:
-        """All that a training is given: its scaling, its moments and its bars may not know what comes after training.
+        """Inputs of a training: its scaling, its moments and its bars may not know what comes after training.
 
         Nothing at all may know what comes after validation: for that probe every row belongs to its last bar.
         """
-        training_data = prepare_from(panel, self.config)
-        process, moments = training_data.process, training_data.moments
-        tables = _tables_of(process)
-        end = self.split.validation_end - 1
-        whole = {name: Rows(table[None], np.array([end])) for name, table in tables.items()}
-        fitted = np.array([[moments.first, moments.second, process.first_bar]])
-        return {
-            "fitted": Rows(fitted, np.array([self.split.train_end - 1])),
-            **(whole if last >= end else {name: by_bar(table) for name, table in tables.items()}),
-        }
+        answer, end = self._prepared(prepare_from(panel, self.config).process), self.split.validation_end - 1
+        if last < end:
+            return answer
+        whole = {name: Rows(rows.values[None], np.array([end])) for name, rows in answer.items()}
+        return {**whole, "fitted": answer["fitted"]}
 
     def _evaluation(self, panel: MarketPanel, last: int) -> Answer:
-        """What the held-out evaluation gives an agent to see, over all bars."""
-        process = prepare_from(panel, self.config).held_out_process()
-        tables = _tables_of(process)
+        """Observations of an agent in the held-out evaluation, over all bars."""
+        return self._prepared(prepare_from(panel, self.config).held_out_process())
+
+    def _prepared(self, process: DecisionProcess) -> Answer:
+        """Moments of a process, and all tables that it looks its answers up in, a row a bar."""
         moments = process.objective.moments
-        fitted = np.array([[moments.first, moments.second, process.first_bar]])
-        return {
-            "fitted": Rows(fitted, np.array([self.split.train_end - 1])),
-            **{name: by_bar(table) for name, table in tables.items()},
+        tables = {
+            "assets": process.asset_features,
+            "market": process.market_features,
+            "growth": process.growth,
+            "listed": process.listed,
+            "close": process.panel.close,
         }
+        fitted = np.array([[moments.first, moments.second, process.first_bar]])
+        end_of_training = np.array([self.split.train_end - 1])
+        return {"fitted": Rows(fitted, end_of_training), **{name: by_bar(table) for name, table in tables.items()}}
 
     def _in_test(self, last: int, kind: str) -> bool:
         return last > self.split.validation_end and kind in _FEW
@@ -240,10 +206,10 @@ class Subjects:
         return lambda panel, last: fills(self.process(panel, self.fit(last), lag), last, self.config.train.seed)
 
     def _replay(self, panel: MarketPanel, last: int) -> Answer:
-        return replayed(self.process(panel, self.fit(last), self.config.env.execution_lag), last, self.before)
+        return replayed(self.configured(panel, last), last, self.before)
 
     def _index(self, panel: MarketPanel, last: int) -> Answer:
-        process = self.process(panel, self.fit(last), self.config.env.execution_lag)
+        process = self.configured(panel, last)
         played = index_backtest(process, range(max(last - 60, 0), panel.n_bars))
         if played is None:
             return {}
@@ -261,8 +227,7 @@ class Subjects:
         # A user's own decisions are the same on every panel; what they were worth is the ledger's and audited there.
         offline = self.config.offline.model_copy(update={"decisions": ()})
         config = self.config.model_copy(update={"train": train, "env": env, "offline": offline})
-        lag = self.config.env.execution_lag
-        process = self.process(panel, self.fit(last), lag)
+        lag, process = self.config.env.execution_lag, self.configured(panel, last)
         # Episodes around the probe: of those all over the window, few would decide just after it.
         first = max(last + 1 - 2 * short, process.first_bar)
         window = range(first, min(last + 1 + short, self.split.train_end))
@@ -278,14 +243,3 @@ class Subjects:
         }
         scale = Rows(np.array([data.reward_scale]), np.array([window.stop - 1]))
         return {**columns, "reward scale": scale}
-
-
-def _tables_of(process: DecisionProcess) -> dict[str, NDArray[Any]]:
-    """All that a decision process looks its answers up in, a row a bar."""
-    return {
-        "assets": process.asset_features,
-        "market": process.market_features,
-        "growth": process.growth,
-        "listed": process.listed,
-        "close": process.panel.close,
-    }

@@ -1,4 +1,4 @@
-"""What an audit asks of a source: the panel, sent back through the door that it came in by."""
+"""Audited sources: the panel, written down and loaded again through the configured source."""
 
 from __future__ import annotations
 

@@ -1,8 +1,13 @@
-"""The audit of a configuration: no part of it, from the source of the prices to the agent, knows what comes later."""
+"""The audit of a configuration: no part of it, from the source of the prices to the agent, knows what comes later.
+
+The whole market is probed at a few bars, and short pieces of it bar by bar, because a leak of one bar shows at the bar
+before the change alone: whole months, and days on which something is going on. A piece holds just the history that
+the features need, so that a probe takes milliseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +16,8 @@ import torch
 
 from finflow.config import Config
 from finflow.errors import MarketError
-from finflow.evaluation.audit.look_ahead import Component, Finding, Probe, audit, joined, unprimed, verdict_of
+from finflow.evaluation.audit.findings import Finding, joined, verdict_of
+from finflow.evaluation.audit.look_ahead import Component, Probe, audit, unprimed
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import MarketPanel
@@ -19,8 +25,7 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
-from finflow.training.audit.audit_subjects import Subjects
-from finflow.training.audit.single_bar_audit import close_ups
+from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import choose_device
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -30,7 +35,7 @@ _FEWEST_ROWS = 63
 
 
 class Audit(NamedTuple):
-    """What an audit found.
+    """Result of an audit.
 
     Attributes
     ----------
@@ -64,7 +69,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     split_panel(panel, config.market)  # refuses windows that are empty
     split = _by_date(panel, config)
     panel = panel.until(split.test_end)
-    subjects = Subjects(panel, config, split)
+    subjects = AuditSubjects(panel, config, split)
     makers: dict[str, Callable[[], Strategy]] = {
         name: _maker(name, config) for name in dict.fromkeys((*NAMED, *strategies))
     }
@@ -81,7 +86,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     first_bar = compute_features(panel, split.train_end).first_bar
     probes = probes_of(split, first_bar, lag, seed)
     passes = [audit(panel, components, probes, seed, first)]
-    for near in close_ups(panel, config, split, first_bar + _FEWEST_ROWS):
+    for near in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
         passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
     findings = joined(passes)
     return Audit(findings, verdict_of(findings))
@@ -137,3 +142,91 @@ def _agent_maker(path: Path, config: Config) -> Callable[[], Strategy]:
     policy = policy_of(read_checkpoint(path), device)
     policy.eval()
     return lambda: AgentStrategy(policy, device)
+
+
+_MONTH = 23
+"""Bars in a row: no month has more."""
+_HISTORIES = (330, 900)
+"""Bars before a piece's first probe; where features need more than the one, the next, and then all there are."""
+_AFTER = 30
+_LEVEL = 7
+"""Every so many bars the level of all prices jumps, for the fills."""
+
+
+class Piece(NamedTuple):
+    """A piece of the market, its parts, and the probes to put them to."""
+
+    panel: MarketPanel
+    subjects: AuditSubjects
+    probes: tuple[Probe, ...]
+
+
+def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> Iterator[Piece]:
+    """Pieces around the bars of `single_bars`; those for which no piece has history enough are left out."""
+    lag = config.env.execution_lag
+    for lasts in single_bars(panel, split, first, lag, config.train.seed):
+        for history in (*_HISTORIES, panel.n_bars):
+            start = max(lasts.start - history, 0)
+            rows = slice(start, min(lasts.stop + _AFTER, panel.n_bars))
+            fit = lasts.start - start
+            try:
+                piece = panel.between(rows.start, rows.stop)
+                compute_features(piece, fit, config.features.extra)
+            except MarketError:
+                if start == 0:
+                    break
+                continue
+            subjects = AuditSubjects(piece, config, Split(fit, fit + 1, piece.n_bars), near=True)
+            yield Piece(piece, subjects, tuple(_bar_probes(range(fit, fit + len(lasts)))))
+            break
+
+
+def _bar_probes(lasts: range) -> Iterator[Probe]:
+    for last in lasts:
+        yield Probe(last, CUT)
+        yield Probe(last, "replaced")
+        if (last - lasts.start) % _LEVEL == 0:
+            yield Probe(last, "crash")
+
+
+def single_bars(panel: MarketPanel, split: Split, first: int, lag: int, seed: int) -> list[range]:
+    """A month in each window, drawn, and single days that stand out in training and in the test.
+
+    Those days are the calmest and the wildest month's last, those before the largest moves of the market, up and down,
+    before the longest break, at a turn of the year, and around listings.
+    """
+    rng = np.random.default_rng([seed, 23])
+    latest = split.test_end - lag - 3
+    chosen: list[range] = []
+    windows = ((first, split.train_end), (split.train_end, split.validation_end), (split.validation_end, latest + 1))
+    for start, stop in windows:
+        begin = max(start, first)
+        if stop - begin > _MONTH:
+            begin = int(rng.integers(begin, stop - _MONTH + 1))
+            stop = begin + _MONTH
+        if stop > begin:
+            chosen.append(range(begin, stop))
+    days: set[int] = set()
+    for start, stop in (windows[0], windows[2]):
+        days |= _telling_days(panel, max(start, first), stop)
+    return chosen + [range(day, day + 1) for day in sorted(days) if not any(day in run for run in chosen)]
+
+
+def _telling_days(panel: MarketPanel, start: int, stop: int) -> set[int]:
+    """Days between `start` and `stop` on which a leak of few days may show."""
+    if stop - start < 2:
+        return set()
+    bars = np.arange(start, stop)
+    with np.errstate(invalid="ignore"):
+        moves = np.diff(np.log(panel.close), axis=0, prepend=np.nan)
+    known = np.isfinite(moves)
+    market = np.where(known, moves, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    size = np.convolve(market * market, np.ones(21))[: len(market)][bars]
+    months = panel.dates.astype("datetime64[Y]")
+    ahead = market[np.minimum(bars + 1, panel.n_bars - 1)]
+    days = {int(bars[pick]) for pick in (size.argmax(), size.argmin(), ahead.argmax(), ahead.argmin())}
+    days.add(int(bars[:-1][np.diff(panel.dates)[bars[:-1]].argmax()]))
+    turns = np.flatnonzero(months[bars[:-1] + 1] != months[bars[:-1]])
+    days |= {int(bars[turns[-1]])} if turns.size else set()
+    changes = np.flatnonzero((panel.listed[bars[:-1] + 1] != panel.listed[bars[:-1]]).any(axis=1))
+    return days | {int(bars[change]) for change in changes[:2]}

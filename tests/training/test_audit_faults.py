@@ -1,0 +1,289 @@
+"""Each fault planted in a part of finflow is caught by the audit of a configuration, and the part is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
+from finflow.market.features.feature_set import compute_features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources import panel_loader as sources
+from finflow.market.splits import Split, split_panel
+from finflow.training.audit import audit_subjects as audited
+from finflow.training.audit import configuration_audit as auditing
+from finflow.training.audit.configuration_audit import Audit, audit_configuration
+from finflow.training.data import training_data
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.training_data import TrainingData
+from finflow.training.trainer import FinFlowTrainer
+
+pytestmark = pytest.mark.usefixtures("smaller_audit")
+
+
+def bad(found: Audit) -> list[str]:
+    """Components that are not clean, in order."""
+    return list(dict.fromkeys(finding.component for finding in found.findings if finding.verdict != "clean"))
+
+
+def _full_sample_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.market.features import feature_set as features
+
+    real = features._fits
+    monkeypatch.setattr(features, "_fits", lambda raw, known, first, fit: real(raw, known, first, len(known)))
+
+
+def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.market.features import feature_set as features
+
+    real = features.turbulence
+    monkeypatch.setattr(features, "turbulence", lambda view, fit: real(view, len(view.returns)))
+
+
+def _fitted_on_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(panel: Any, fit: int, extra: Any = ()) -> Any:
+        return compute_features(panel, panel.n_bars, extra)
+
+    monkeypatch.setattr(training_data, "compute_features", late)
+
+
+def _moments_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = training_data.equal_weight_moments
+    monkeypatch.setattr(
+        training_data,
+        "equal_weight_moments",
+        lambda panel, fill, bars: real(panel, fill, range(bars.start, panel.n_bars)),
+    )
+
+
+def _nothing_is_hidden_from_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_data, "visible", lambda panel, split: panel)
+
+
+def _prices_back_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = sources._assemble
+
+    def filled(tables: Any, facts: Any, config: Any) -> Any:
+        smooth = {name: frame.rolling(3, center=True, min_periods=1).mean() for name, frame in tables.items()}
+        return real(smooth, facts, config)
+
+    monkeypatch.setattr(sources, "_assemble", filled)
+
+
+def _family_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = audited.family_tables
+    moved = {"momentum": -1}
+    for module in ("finflow.training.audit.audit_subjects", "finflow.offline.collection"):
+        monkeypatch.setattr(
+            f"{module}.family_tables", lambda panel, name: np.roll(real(panel, name), moved.get(name, 0), axis=1)
+        )
+
+
+def _observation_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.decision_process import DecisionProcess
+
+    real = DecisionProcess.observe
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        return {**real(self, state), "market": self.market_features[state.bar]}
+
+    monkeypatch.setattr(DecisionProcess, "observe", late)
+
+
+def _portfolio_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.decision_process import DecisionProcess
+    from finflow.ledger.accounting import drift
+
+    real = DecisionProcess.observed_portfolio
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        seen = real(self, state).copy()
+        seen[:, : self.n_weights] = drift(state.weights, self.growth[state.bar])
+        return seen
+
+    monkeypatch.setattr(DecisionProcess, "observed_portfolio", late)
+
+
+def _prices_of_the_fill_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "finflow.evaluation.backtest.History.until", lambda self, count: self._source[: count + 1].copy()
+    )
+
+
+def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.offline.collection import Behaviour
+
+    real = Behaviour._aims
+
+    def late(self: Behaviour, state: Any, inside: Any) -> Any:
+        aims = real(self, state, inside)
+        rule = self.settings.source < 5
+        aims[rule] = self.tables[self.settings.source[rule], self.settings.variant[rule], state.bar[rule]]
+        return aims
+
+    monkeypatch.setattr(Behaviour, "_aims", late)
+
+
+def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env import decision_process as decision
+
+    real = decision.growth_of
+    monkeypatch.setattr(decision, "growth_of", lambda panel, fill: np.roll(real(panel, fill), -1, axis=0))
+
+
+def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The return that ends at the fill is paid, not the one that begins there: a fill at the bar before."""
+    from finflow.env.decision_process import DecisionProcess
+
+    real = DecisionProcess._rows
+
+    def early(self: DecisionProcess, table: Any, state: Any) -> Any:
+        if table is self.growth:
+            state = dataclasses.replace(state, bar=state.bar - 1)
+        return real(self, table, state)
+
+    monkeypatch.setattr(DecisionProcess, "_rows", early)
+
+
+def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    from finflow.env.decision_process import DecisionProcess
+
+    real = DecisionProcess.observe
+
+    def late(self: DecisionProcess, state: Any) -> Any:
+        seen = real(self, state)
+        return {**seen, "market": self.market_features[state.bar]} if self.lag == 2 else seen
+
+    monkeypatch.setattr(DecisionProcess, "observe", late)
+
+
+def _through_the_door(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = sources._assemble
+
+        def changed(tables: Any, facts: Any, config: Any) -> Any:
+            return real({name: change(frame) for name, frame in tables.items()}, facts, config)
+
+        monkeypatch.setattr(sources, "_assemble", changed)
+
+    return plant
+
+
+_back_filled = _through_the_door(lambda frame: frame.bfill(limit=3))
+_interpolated = _through_the_door(lambda frame: frame.interpolate(limit_area="inside"))
+_over_the_last_price = _through_the_door(lambda frame: frame / frame.ffill().iloc[-1])
+_winsorised = _through_the_door(lambda frame: frame.clip(frame.quantile(0.01), frame.quantile(0.99), axis=1))
+
+
+def _winsorised_in_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MarketPanel.__post_init__
+
+    def clipped(self: MarketPanel) -> None:
+        real(self)
+        self._fix("close", np.clip(self.close, *np.nanquantile(self.close, [0.01, 0.99])))
+
+    monkeypatch.setattr(MarketPanel, "__post_init__", clipped)
+
+
+def _a_bar_too_many_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(panel: Any, config: Any) -> Split:
+        split = split_panel(panel, config)
+        return dataclasses.replace(split, train_end=split.train_end + 1)
+
+    for module in (training_data, auditing):
+        monkeypatch.setattr(module, "split_panel", late)
+
+
+def _held_out_scaled_on_the_test_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(self: TrainingData) -> DecisionProcess:
+        features = compute_features(self.panel, self.split.test_end, self.config.features.extra)
+        return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
+
+    monkeypatch.setattr(TrainingData, "held_out_process", late)
+
+
+def _learning_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = MarketTensors.states
+    monkeypatch.setattr(MarketTensors, "states", lambda self, bars, *more: real(self, bars + self.lag, *more))
+
+
+def _rewards_of_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = audited.collect
+
+    def late(*given: Any) -> Any:
+        data = real(*given)
+        return dataclasses.replace(data, reward=np.roll(data.reward, -1))
+
+    monkeypatch.setattr(audited, "collect", late)
+
+
+def _index_with_hindsight(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = audited.index_backtest
+
+    def late(process: Any, window: Any) -> Any:
+        played = real(process, window)
+        return None if played is None else dataclasses.replace(played, returns=np.roll(played.returns, -1))
+
+    monkeypatch.setattr(audited, "index_backtest", late)
+
+
+@pytest.mark.parametrize(
+    ("plant", "named"),
+    [
+        (_full_sample_scaling, "features"),
+        (_turbulence_of_all_bars, "features"),
+        (_fitted_on_validation, "training"),
+        (_moments_of_validation, "training"),
+        (_nothing_is_hidden_from_training, "training"),
+        (_prices_back_filled, "source"),
+        (_family_shifted, "family momentum"),
+        (_observation_of_the_fill_bar, "environment, lag 1"),
+        (_portfolio_of_the_fill_bar, "environment, lag 1"),
+        (_prices_of_the_fill_bar, "backtest"),
+        (_behaviour_without_lag, "behaviour data"),
+        (_index_with_hindsight, "index"),
+        (_growth_of_the_next_bar, "growth"),
+        (_paid_for_the_way_to_the_fill, "fill, lag 0"),
+        (_observation_of_the_fill_bar_at_lag_2, "environment, lag 2"),
+        (_back_filled, "source, listings"),
+        (_interpolated, "source, gaps"),
+        (_over_the_last_price, "source"),
+        (_winsorised, "source"),
+        (_winsorised_in_the_panel, "panel"),
+        (_a_bar_too_many_in_training, "training"),
+        (_held_out_scaled_on_the_test_window, "evaluation"),
+        (_learning_without_lag, "replay"),
+        (_rewards_of_the_next_decision, "behaviour data"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_fault_in_a_part_is_caught_and_named(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    named: str,
+    tiny: Callable[..., Config],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny(market__benchmark="A")
+    plant(monkeypatch)
+    found = audit_configuration(config)
+    assert bad(found)[0] == named
+    # A panel that changes what it is given changes it again when it is copied.
+    assert str(found.complaint).startswith((f"{named} looks ahead", f"{named} cannot be audited: asked twice"))
+
+
+def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    trainer.finetune()
+    clean = audit_configuration(config, agent=trainer.run_folder)
+    assert (clean.complaint, bad(clean)) == (None, [])
+    assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100
+    _observation_of_the_fill_bar(monkeypatch)
+    assert "agent" in bad(audit_configuration(config, agent=trainer.run_folder))
