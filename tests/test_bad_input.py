@@ -163,9 +163,23 @@ def cell(value: str) -> Callable[[list[str]], list[str]]:
     return change
 
 
+def taking_turns(lines: list[str]) -> list[str]:
+    """A trades first, and B after A has ended."""
+    rows = [line.split(",") for line in lines[1:]]
+    return ["Date,A,B", *(f"{row[0]},{row[1]}," if row[0] < "2010" else f"{row[0]},,{row[2]}" for row in rows)]
+
+
 BAD_PRICES: dict[str, tuple[Callable[[list[str]], list[str]], list[str]]] = {
+    "unsorted dates": (lambda lines: [*lines[:100], lines[101], lines[100], *lines[102:]], ["ascending", "sort"]),
+    "duplicate dates": (lambda lines: [*lines[:101], *lines[100:]], ["2009-10-16", "twice"]),
+    "a negative price": (cell("-5"), ["'B'", "negative", "2009-10-16"]),
+    "a price of zero": (cell("0"), ["'B'", "zero", "2009-10-16"]),
     "a missing price": (cell(""), ["'B'", "no price on 2009-10-16", "fill the gap"]),
     "text in a number column": (cell("n.a.x"), ["line 101", "'B'", "'n.a.x'", "not a number"]),
+    "one row": (lambda lines: lines[:2], ["two dates", "only one row"]),
+    "a header alone": (lambda lines: lines[:1], ["no rows"]),
+    "one asset": (lambda lines: [",".join(line.split(",")[:2]) for line in lines], ["two assets", "'A'"]),
+    "no common dates": (taking_turns, ["no common dates"]),
     "prices that never move": (lambda lines: ["Date,A,B", *(f"{d[:10]},1,2" for d in lines[1:])], ["do not move"]),
     "an impossible date": (lambda lines: [*lines, "9999-12-31,1,2,3,4"], ["9999-12-31", "row 701"]),
     "zero bytes": (lambda lines: ["\0" * 100], ["not a CSV file"]),
@@ -204,7 +218,7 @@ def test_bad_files_beside_the_prices(case: str, desk: Path, capsys: pytest.Captu
     assert all(word in said for word in [Path(name).name, *words]), said
 
 
-def test_damaged_prices_without_a_network_are_refused_and_with_one_fetched_anew(
+def test_damaged_prices_without_a_network_are_refused_and_with_no_cache_asked_for_anew(
     desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same request needs no network, unless it is damaged or --no-cache is given."""
@@ -216,7 +230,6 @@ def test_damaged_prices_without_a_network_are_refused_and_with_one_fetched_anew(
 
     monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
     ends = [f"market.{key}" for key in ("train_end=2011-06-30", "validation_end=2011-10-31", "cache_dir=cache")]
-    ends += ["evaluation.bootstrap_samples=100"]
     words = ["--mode", "backtest", "--strategy", "equal-weight", "--tickers", "A", "B"]
     words += [word for end in ends for word in ("--set", end)]
     monkeypatch.setattr("yfinance.download", answer)
@@ -229,7 +242,8 @@ def test_damaged_prices_without_a_network_are_refused_and_with_one_fetched_anew(
     assert "the stored prices in cache are damaged, and no prices" in refused(capsys, *words)
     monkeypatch.setattr("yfinance.download", answer)
     assert main(words) == 0
-    assert len(asked) == 2
+    assert main([*words, "--no-cache"]) == 0
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -285,7 +285,6 @@ def test_every_mistake_is_a_finflow_error() -> None:
 # --- writing and identifying
 
 
-@settings(max_examples=40)
 @given(
     gamma=st.floats(1e-9, 1 - 1e-9),
     capital=st.floats(1e-300, 1e300),

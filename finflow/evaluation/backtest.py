@@ -1,21 +1,24 @@
-"""What one strategy did over a window: the record that every figure and number of a report is made from."""
+"""Backtests: strategies played through the decision process, and the record that every number of a report is from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState
+from finflow.env.portfolio_state import PortfolioState, Step, rows_of
 from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
+from finflow.strategies.rolling_rules import Rolling
 from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
+Make = Callable[[], Strategy]
+Decide = Callable[[int, PortfolioState], FloatArray]
 
 ROUNDING = 1e-4  # what a solver or single precision may leave; beyond it a strategy is wrong, not inexact
 
@@ -95,6 +98,38 @@ class History:
         return self._known[:count]
 
 
+def play(
+    process: DecisionProcess, state: PortfolioState, decisions: NDArray[np.int64], decide: Decide
+) -> Iterator[tuple[NDArray[np.int64], Step]]:
+    """Play portfolios through the decision process, each for its own number of decisions.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    state : PortfolioState
+        Of N portfolios, before their first decision.
+    decisions : int64 (N,)
+        How many each of them makes.
+    decide : callable
+        ``(step, state) -> targets``, (n, K), of the portfolios that still decide.
+
+    Yields
+    ------
+    rows : int64 (n,)
+        Numbers of the portfolios that decided.
+    outcome : Step
+        Of their decisions.
+    """
+    rows = np.arange(len(decisions))
+    for step in range(int(decisions.max())):
+        going = decisions[rows] > step
+        if not going.all():
+            rows, state = rows[going], rows_of(state, going)
+        outcome = process.step(state, decide(step, state))
+        state = outcome.state
+        yield rows, outcome
+
+
 def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
     """Play strategies over a window, side by side, on the ledger of training.
 
@@ -104,7 +139,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     window : range
         Bars at which decisions may fill; each holding period ends inside it.
     strategies : sequence of Strategy
-        Every one starts in cash at the first bar. What a strategy remembers is its own affair.
+        Every one starts in cash at the first bar. They may keep a state of their own.
 
     Returns
     -------
@@ -120,14 +155,15 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     if len(bars) < 2:
         raise MarketError(f"the window has {len(bars)} bars to decide at; a backtest needs two or more")
     state = process.start(np.full(len(strategies), bars.start, dtype=np.int64))
-    history = History(process.panel.close)
+    history, decisions = History(process.panel.close), np.full(len(strategies), len(bars))
+
+    def decide(step: int, state: PortfolioState) -> FloatArray:
+        return _decide_all(process, state, strategies, step, bars[step], history)
+
     names = ("returns", "costs", "turnover", "weights", "rewards")
     columns: dict[str, list[FloatArray]] = {name: [] for name in names}
     refused = np.zeros((len(bars), len(strategies)), dtype=np.bool_)
-    for step, bar in enumerate(bars):
-        targets = _decide_all(process, state, strategies, step, bar, history)
-        outcome = process.step(state, targets)
-        state = outcome.state
+    for step, (_, outcome) in enumerate(play(process, state, decisions, decide)):
         found = (outcome.simple_return, outcome.cost, outcome.turnover, outcome.filled, outcome.reward)
         for name, value in zip(columns, found, strict=True):
             columns[name].append(value)
@@ -212,7 +248,7 @@ def _decide_all(
 
 
 def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
-    """What is wrong with a strategy's answer; None where only rounding is."""
+    """The fault of a strategy's answer; None where there is none but rounding."""
     if target.shape != (n_weights,):
         return f"numbers of the shape {target.shape}"
     if not np.isfinite(target).all():
@@ -225,6 +261,66 @@ def _not_a_portfolio(target: FloatArray, n_weights: int) -> str | None:
 
 
 def _explanation(strategy: Strategy) -> Mapping[str, FloatArray] | None:
-    """What led to the decisions, where a strategy can say."""
+    """Record of what led to the decisions, where a strategy keeps one."""
     explain = getattr(strategy, "explanation", None)
     return explain() if callable(explain) else None
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonContext:
+    """The judged strategy, those it is compared with, and what is needed to run all of them again.
+
+    Attributes
+    ----------
+    process : DecisionProcess
+    window : range
+        Bars of the evaluation.
+    makers : mapping of str to callable
+        Name -> makes the strategy, fresh; the judged one first.
+    runs : tuple of Backtest
+        Their backtests over the window, in the same order.
+    """
+
+    process: DecisionProcess
+    window: range
+    makers: Mapping[str, Make]
+    runs: tuple[Backtest, ...]
+
+    def __post_init__(self) -> None:
+        if [run.name for run in self.runs] != list(self.makers):
+            raise ValueError("the backtests of a context are of other strategies than its makers")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The judged strategy first."""
+        return tuple(self.makers)
+
+    @property
+    def judged(self) -> str:
+        """Name of the judged strategy."""
+        return self.names[0]
+
+    def play(
+        self, process: DecisionProcess, window: range | None = None, names: Sequence[str] | None = None
+    ) -> dict[str, Backtest]:
+        """Run the strategies, all of them or those named, under other conditions or over other bars."""
+        chosen = self.names if names is None else names
+        window = self.window if window is None else window
+        runs = run_backtests(process, window, [self.makers[name]() for name in chosen])
+        return dict(zip(chosen, runs, strict=True))
+
+
+def sharing_fits(makers: Mapping[str, Make]) -> dict[str, Make]:
+    """The same strategies; what one of them fitted to some prices, another of its kind does not fit again."""
+    memo: dict[tuple[str, bytes], FloatArray] = {}
+
+    def sharing(make: Make) -> Make:
+        def fresh() -> Strategy:
+            strategy = make()
+            if isinstance(strategy, Rolling):
+                strategy.memo = memo
+            return strategy
+
+        return fresh
+
+    return {name: sharing(make) for name, make in makers.items()}

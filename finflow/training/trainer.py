@@ -17,7 +17,8 @@ from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.starting_point import read_start, starting_point
 from finflow.training.data.offline_data import OfflineData, offline_data
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
-from finflow.training.judging.held_out import Outcome, evaluate_agent
+from finflow.training.judging.evaluations import evaluate_agent
+from finflow.training.judging.held_out import Outcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.pretrain import pretrain

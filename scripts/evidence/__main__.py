@@ -21,7 +21,7 @@ from typing import Any
 
 from finflow.cli.exit_status import run_safely
 from finflow.config import Config
-from finflow.evaluation.analysis.gate_states import STATES
+from finflow.evaluation.analysis.expert_traits import STATES
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence.ablation import ablation_table, ablation_variants

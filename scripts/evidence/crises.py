@@ -1,7 +1,7 @@
 """Evidence about what a trained gate does in crises on the embedded market, in training and validation windows.
 
 Trainings are of the defaults, in the reduced size of docs/evidence/generalisation.md. The gate is looked at where
-the policy ended, by the crisis score that the agent was told (`finflow.evaluation.analysis.gate_states`).
+the policy ended, by the crisis score that the agent was told (`finflow.evaluation.analysis.expert_traits`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from finflow.agent.networks.policy import EXPERTS
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.evaluation.analysis.gate_states import STATES
-from finflow.training.judging.expert_portfolios import gate_on
+from finflow.evaluation.analysis.expert_traits import STATES
+from finflow.training.judging.agent_strategy import gate_on
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
 from scripts.evidence.offline_methods import half_width

@@ -14,8 +14,7 @@ import pytest
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
-from finflow.evaluation.analysis.comparison_context import Field, sharing_fits
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests, sharing_fits
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -115,11 +114,13 @@ def make_process(
     return DecisionProcess(panel, features, EnvConfig(**env), ObjectivesConfig(), Moments(4e-4, 1e-4))
 
 
-def make_field(process: DecisionProcess, window: range, *names: str, **settings: Any) -> Field:
+def make_context(process: DecisionProcess, window: range, *names: str, **settings: Any) -> ComparisonContext:
     """These named strategies, judged over the window; the first is the one that is judged."""
     config = EvaluationConfig(lookback=20, **settings)
     makers = sharing_fits({name: partial(named_strategy, name, config) for name in names})
-    return Field(process, window, makers, run_backtests(process, window, [make() for make in makers.values()]))
+    return ComparisonContext(
+        process, window, makers, run_backtests(process, window, [make() for make in makers.values()])
+    )
 
 
 @pytest.fixture(scope="session")
@@ -128,5 +129,5 @@ def process_of() -> Callable[..., DecisionProcess]:
 
 
 @pytest.fixture(scope="session")
-def field_of() -> Callable[..., Field]:
-    return make_field
+def context_of() -> Callable[..., ComparisonContext]:
+    return make_context

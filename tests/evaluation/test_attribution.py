@@ -11,8 +11,7 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis.attribution import attribute, expert_shares, section
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.strategies.strategy import Information
 
 EXPERTS = ("one", "two")
@@ -106,10 +105,10 @@ def test_a_holding_is_shared_by_those_who_built_it() -> None:
 
 
 def test_the_section_has_lines_that_sum_and_equal_weight_beside(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     process = process_of()
-    made = section(field_of(process, range(300, 700), "risk-parity", "equal-weight"), EXPERTS)
+    made = section(context_of(process, range(300, 700), "risk-parity", "equal-weight"), EXPERTS)
     for numbers in made.numbers.values():
         assert numbers["experts"] is None
         assert sum(numbers["assets"].values()) + numbers["cash"] + numbers["costs"] == pytest.approx(
@@ -117,18 +116,20 @@ def test_the_section_has_lines_that_sum_and_equal_weight_beside(
         )
     assert [len(table.columns) for table in made.tables] == [3]
     window = range(300, 700)
-    field = Field(process, window, {"mixing": Mixing}, run_backtests(process, window, [Mixing()]))
-    agent = section(field, EXPERTS).numbers["mixing"]
+    context = ComparisonContext(process, window, {"mixing": Mixing}, run_backtests(process, window, [Mixing()]))
+    agent = section(context, EXPERTS).numbers["mixing"]
     assert list(agent["experts"]) == ["one", "two", "none"]
     assert sum(agent["experts"].values()) == pytest.approx(agent["risky"], abs=1e-12)
     json.dumps(agent, allow_nan=False)
 
 
 def test_of_many_assets_the_ends_are_shown(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field], monkeypatch: pytest.MonkeyPatch
+    process_of: Callable[..., DecisionProcess],
+    context_of: Callable[..., ComparisonContext],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("finflow.evaluation.analysis.attribution.SHOWN", 2)
-    made = section(field_of(process_of(), range(300, 700), "buy-and-hold"), EXPERTS)
+    made = section(context_of(process_of(), range(300, 700), "buy-and-hold"), EXPERTS)
     assert len(made.tables[0].rows) == 4 + 3
     assert "metrics.json has all" in made.tables[0].caption
     earned = made.numbers["buy-and-hold"]["assets"]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.comparison_context import Field
 from finflow.evaluation.analysis.sweeps import section as sweeps_section
+from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds, make
 from finflow.evaluation.report import report
 from finflow.evaluation.report.report import ReportData, write_report
@@ -133,14 +133,14 @@ def folder(
     tmp_path_factory: pytest.TempPathFactory,
     report_data: Callable[..., ReportData],
     process_of: Callable[..., Any],
-    field_of: Callable[..., Field],
+    context_of: Callable[..., ComparisonContext],
 ) -> Path:
     """A report with figures, tables that are wider than a phone, and a section of its own."""
-    field = field_of(process_of(), range(300, 700), "risk-parity", "equal-weight", "buy-and-hold")
+    context = context_of(process_of(), range(300, 700), "risk-parity", "equal-weight", "buy-and-hold")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report.tearsheet, "tear_sheet", lambda agent, baseline: "<p>tear sheet</p>")
         folder = tmp_path_factory.mktemp("opened") / "reports"
-        write_report(folder, report_data(sections=(sweeps_section(field),)))
+        write_report(folder, report_data(sections=(sweeps_section(context),)))
     return folder
 
 

@@ -12,7 +12,7 @@ from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis.capacity import break_even_bps, capacity
+from finflow.evaluation.analysis.sweeps import break_even_bps, capacity
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel

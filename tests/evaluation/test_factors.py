@@ -10,7 +10,7 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import factors
-from finflow.evaluation.analysis.comparison_context import Field
+from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.section import section_html
 
 
@@ -76,13 +76,13 @@ def test_factors_of_a_panel_by_their_definition(process_of: Callable[..., Decisi
 
 
 def test_equal_weight_is_the_market_less_what_it_costs(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     process, window = process_of(), range(300, 600)
-    field = field_of(process, window, "buy-and-hold", "equal-weight")
+    context = context_of(process, window, "buy-and-hold", "equal-weight")
     bars = process.decision_bars(window)
     ends = range(bars.start + 1, bars.stop + 1)
-    made = factors.section(process.panel, ends, field.runs, None)
+    made = factors.section(process.panel, ends, context.runs, None)
     assert made is not None
     assert made.numbers["etfs"] == {}
     equal, held = (made.numbers["panel"][name] for name in ("equal-weight", "buy-and-hold"))
@@ -91,24 +91,24 @@ def test_equal_weight_is_the_market_less_what_it_costs(
     assert -0.01 < equal["alpha"] < 0.0
     assert held["r_squared"] < equal["r_squared"]
     assert 'data-path="factors/panel/equal-weight/beta/momentum"' in section_html(made)
-    assert factors.section(process.panel, ends, field.runs, None, by_close=False) is None
+    assert factors.section(process.panel, ends, context.runs, None, by_close=False) is None
 
 
 def test_etfs_count_on_the_days_they_have(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     process, window = process_of(), range(300, 600)
-    field = field_of(process, window, "equal-weight")
+    context = context_of(process, window, "equal-weight")
     bars = process.decision_bars(window)
     ends = range(bars.start + 1, bars.stop + 1)
     rng = np.random.default_rng(0)
     dates = pd.DatetimeIndex(process.panel.dates[350:560])
     prices = pd.DataFrame(np.exp(np.cumsum(rng.normal(0, 0.01, (210, 2)), axis=0)), index=dates, columns=["X", "Y"])
-    made = factors.section(process.panel, ends, field.runs, prices)
+    made = factors.section(process.panel, ends, context.runs, prices)
     assert made is not None
     assert made.numbers["etfs"]["equal-weight"]["days"] == 209
     assert list(made.numbers["etfs"]["equal-weight"]["beta"]) == ["market", "X", "Y"]
-    early = factors.section(process.panel, ends, field.runs, factors.etf_prices())
+    early = factors.section(process.panel, ends, context.runs, factors.etf_prices())
     assert early is not None
     assert early.numbers["etfs"] == {}
     assert any("no window of this market has enough days" in sentence for sentence in early.words)

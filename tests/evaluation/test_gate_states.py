@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.evaluation.analysis.gate_states import gate_by_state, section
+from finflow.evaluation.analysis.expert_traits import gate_by_state, gate_section
 from finflow.evaluation.report.section import section_html
 
 NAMES = ("defensive", "growth")
@@ -30,5 +30,5 @@ def test_a_state_that_never_was_is_left_out(
 ) -> None:
     found = gate_by_state(np.array([0.1, 0.9]), np.array([[0.2, 0.8], [0.6, 0.4]]), np.array([0.0, 0.3]), NAMES)
     assert list(found) == ["calm", "crisis"]
-    told = section(found, NAMES, "all decisions")
+    told = gate_section(found, NAMES, "all decisions")
     assert numbers_hold(read_page(section_html(told)), {"gate_states": told.numbers}) == 2 * 4

@@ -11,7 +11,7 @@ from sklearn.metrics import ndcg_score
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import ranking
-from finflow.evaluation.analysis.comparison_context import Field
+from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.section import section_html
 
 FILLS, ASSETS = 60, 8
@@ -86,10 +86,10 @@ def test_forward_returns_begin_at_the_fill_and_end_at_the_horizon(process_of: Ca
 
 
 def test_the_section_has_every_horizon_that_fits(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     process, window = process_of(), range(300, 370)
-    run = field_of(process, window, "momentum").runs[0]
+    run = context_of(process, window, "momentum").runs[0]
     made = ranking.section(run, process.growth, process.listed, process.decision_bars(window), 2)
     assert made is not None
     assert list(made.numbers["horizons"]) == ["1", "5", "21"]

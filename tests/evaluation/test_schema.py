@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from finflow.config import EvaluationConfig, TaxConfig
-from finflow.evaluation.analysis import attribution, factors, ranking, stress, sweeps, taxes
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.analysis import account, attribution, factors, ranking, stress, sweeps
+from finflow.evaluation.backtest import Backtest, ComparisonContext
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, protocol_section
 from finflow.evaluation.report.json_schemas import json_schema
 from finflow.evaluation.report.results import ReportData, as_json, judge
@@ -55,22 +54,22 @@ def choice() -> Section:
 def content(
     report_data: Callable[..., ReportData],
     process_of: Callable[..., Any],
-    field_of: Callable[..., Field],
+    context_of: Callable[..., ComparisonContext],
     backtest: Callable[..., Backtest],
 ) -> Any:
     """metrics.json of a report with nearly all sections; tests of training have the others."""
     process = process_of()
-    field = field_of(process, range(300, 700), "risk-parity", "equal-weight")
-    bars = process.decision_bars(field.window)
+    context = context_of(process, range(300, 700), "risk-parity", "equal-weight")
+    bars = process.decision_bars(context.window)
     ends = range(bars.start + 1, bars.stop + 1)
     split = Split(200, 300, 700)
     sections = (
-        attribution.section(field, ()),
-        taxes.section(process, field.window, field.runs, TaxConfig(enabled=True)),
-        sweeps.section(field),
-        stress.section(field, split),
-        factors.section(process.panel, ends, field.runs, None, by_close=True),
-        ranking.section(field.runs[0], process.growth, process.listed, bars, 2),
+        attribution.section(context, ()),
+        account.tax_section(process, context.window, context.runs, TaxConfig(enabled=True)),
+        sweeps.section(context),
+        stress.section(context, split),
+        factors.section(process.panel, ends, context.runs, None, by_close=True),
+        ranking.section(context.runs[0], process.growth, process.listed, bars, 2),
         protocol(backtest),
         choice(),
     )

@@ -10,8 +10,7 @@ import pytest
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import stress
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.backtest import ComparisonContext, run_backtests
 from finflow.evaluation.report.section import section_html
 from finflow.market.splits import Split
 from finflow.strategies.classical import EqualWeight
@@ -21,23 +20,25 @@ OWN = ("late:2010-01-04:2010-03-31", "chosen:2008-10-01:2008-11-28", "before:199
 
 
 @pytest.fixture(scope="module")
-def field(process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]) -> Field:
+def context(
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
+) -> ComparisonContext:
     """From 2007-01-01 to mid-2010; the test window begins at the end of 2008."""
-    return field_of(process_of(bars=900), SPLIT.test, "equal-weight", "buy-and-hold")
+    return context_of(process_of(bars=900), SPLIT.test, "equal-weight", "buy-and-hold")
 
 
 @pytest.fixture(scope="module")
-def numbers(field: Field) -> dict[str, Any]:
-    made = stress.section(field, SPLIT, OWN)
+def numbers(context: ComparisonContext) -> dict[str, Any]:
+    made = stress.section(context, SPLIT, OWN)
     assert made is not None
     return dict(made.numbers)
 
 
-def test_only_periods_that_the_data_has_are_judged(numbers: dict[str, Any], field: Field) -> None:
+def test_only_periods_that_the_data_has_are_judged(numbers: dict[str, Any], context: ComparisonContext) -> None:
     assert list(numbers) == ["2008-2009", "late", "chosen"]
     assert numbers["2008-2009"]["first"] == "2008-01-01"
     assert numbers["2008-2009"]["last"] == "2009-12-31"
-    made = stress.section(field, SPLIT, OWN)
+    made = stress.section(context, SPLIT, OWN)
     assert made is not None
     assert "The data has too few days of before." in made.words
 
@@ -51,8 +52,10 @@ def test_a_period_says_whether_the_agent_had_learned_from_it(numbers: dict[str, 
     }
 
 
-def test_a_period_of_the_test_window_is_a_part_of_its_backtest(numbers: dict[str, Any], field: Field) -> None:
-    run = field.runs[1]
+def test_a_period_of_the_test_window_is_a_part_of_its_backtest(
+    numbers: dict[str, Any], context: ComparisonContext
+) -> None:
+    run = context.runs[1]
     inside = (run.dates >= np.datetime64("2010-01-04")) & (run.dates <= np.datetime64("2010-03-31"))
     found = numbers["late"]["strategies"]["buy-and-hold"]
     assert found["return"] == pytest.approx(np.prod(1.0 + run.returns[inside]) - 1.0, rel=1e-12)
@@ -61,10 +64,10 @@ def test_a_period_of_the_test_window_is_a_part_of_its_backtest(numbers: dict[str
     assert "INDEX" in numbers["late"]["strategies"]
 
 
-def test_another_period_is_run_with_time_to_buy_in(numbers: dict[str, Any], field: Field) -> None:
-    dates = field.process.panel.dates
+def test_another_period_is_run_with_time_to_buy_in(numbers: dict[str, Any], context: ComparisonContext) -> None:
+    dates = context.process.panel.dates
     first, last = (int(np.searchsorted(dates, np.datetime64(day))) for day in ("2008-10-01", "2008-11-28"))
-    (run,) = run_backtests(field.process, range(first - 1 - stress.RUN_IN, last + 1), [EqualWeight()])
+    (run,) = run_backtests(context.process, range(first - 1 - stress.RUN_IN, last + 1), [EqualWeight()])
     kept = run.dates >= np.datetime64("2008-10-01")
     found = numbers["chosen"]["strategies"]["equal-weight"]
     assert found["return"] == pytest.approx(np.prod(1.0 + run.returns[kept]) - 1.0, rel=1e-12)
@@ -72,14 +75,14 @@ def test_another_period_is_run_with_time_to_buy_in(numbers: dict[str, Any], fiel
 
 
 def test_a_market_without_any_of_them_has_no_section(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
-    field = field_of(process_of(start="2010-06-01"), range(300, 420), "equal-weight")
-    assert stress.section(field, Split(200, 300, 420)) is None
+    context = context_of(process_of(start="2010-06-01"), range(300, 420), "equal-weight")
+    assert stress.section(context, Split(200, 300, 420)) is None
 
 
-def test_the_section_marks_every_table(field: Field) -> None:
-    made = stress.section(field, SPLIT, OWN)
+def test_the_section_marks_every_table(context: ComparisonContext) -> None:
+    made = stress.section(context, SPLIT, OWN)
     assert made is not None
     html = section_html(made)
     assert html.count('<th scope="col">late, out-of-sample</th>') == 2

@@ -13,9 +13,8 @@ from finflow import cores
 from finflow.config import CostsConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.analysis import sweeps
-from finflow.evaluation.analysis.capacity import break_even_bps
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.analysis.sweeps import break_even_bps
+from finflow.evaluation.backtest import ComparisonContext, run_backtests
 from finflow.evaluation.report.section import section_html
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import EqualWeight, Momentum
@@ -26,20 +25,24 @@ NAMES = ("minimum-variance", "equal-weight", "buy-and-hold")
 
 
 @pytest.fixture(scope="module")
-def field(process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]) -> Field:
-    return field_of(process_of(), WINDOW, *NAMES)
+def context(
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
+) -> ComparisonContext:
+    return context_of(process_of(), WINDOW, *NAMES)
 
 
 @pytest.fixture(scope="module")
-def numbers(field: Field) -> dict[str, Any]:
-    return dict(sweeps.section(field).numbers)
+def numbers(context: ComparisonContext) -> dict[str, Any]:
+    return dict(sweeps.section(context).numbers)
 
 
-def test_another_core_finds_the_same(field: Field, numbers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_core_finds_the_same(
+    context: ComparisonContext, numbers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     for count in (1, 2):
         monkeypatch.setattr(cores, "available_cores", lambda count=count: count)
-        assert dict(sweeps.section(field).numbers) == numbers
+        assert dict(sweeps.section(context).numbers) == numbers
 
 
 def test_costs_replace_commission_and_slippage(
@@ -65,11 +68,11 @@ def test_lags_are_those_of_the_information_set(
 
 
 def test_the_break_even_cost_is_where_both_earn_the_same(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     process = process_of(seed=0)
-    field = field_of(process, range(300, 600), "momentum", "equal-weight")
-    found = dict(sweeps.section(field).numbers)["break_even"]
+    context = context_of(process, range(300, 600), "momentum", "equal-weight")
+    found = dict(sweeps.section(context).numbers)["break_even"]
     bps = found["return_bps"]
     assert bps == pytest.approx(break_even_bps(process, range(300, 600), Momentum), abs=0.02)
     assert bps > 1.0
@@ -84,18 +87,18 @@ def test_the_break_even_cost_is_where_both_earn_the_same(
 
 
 def test_equal_weight_is_not_held_against_itself(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
-    made = sweeps.section(field_of(process_of(), WINDOW, "equal-weight", "buy-and-hold"))
+    made = sweeps.section(context_of(process_of(), WINDOW, "equal-weight", "buy-and-hold"))
     assert set(dict(made.numbers)["break_even"].values()) == {None}
 
 
 def test_capital_counts_only_where_a_cost_depends_on_it(
-    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    numbers: dict[str, Any], process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     assert numbers["capital"] == {}
     process = process_of(costs=CostsConfig(impact=1.0))
-    made = sweeps.section(field_of(process, WINDOW, "minimum-variance", "equal-weight"))
+    made = sweeps.section(context_of(process, WINDOW, "minimum-variance", "equal-weight"))
     costs = [made.numbers["capital"][f"{capital:.0f}"]["minimum-variance"] for capital in sweeps.CAPITALS]
     paid = [one["annual_cost"] for one in costs if not one["refused"]]
     assert len(paid) >= 4
@@ -104,31 +107,33 @@ def test_capital_counts_only_where_a_cost_depends_on_it(
 
 
 def test_a_fill_at_the_open_has_no_lag_of_zero(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field]
+    process_of: Callable[..., DecisionProcess], context_of: Callable[..., ComparisonContext]
 ) -> None:
     process = process_of()
-    field = field_of(process, WINDOW, "buy-and-hold")
+    context = context_of(process, WINDOW, "buy-and-hold")
     process.env = process.env.model_copy(update={"fill": "open"})
-    made = sweeps.section(field)
+    made = sweeps.section(context)
     assert list(made.numbers["lags"]) == ["1", "2"]
     assert any("no lag of 0" in sentence for sentence in made.words)
 
 
 def test_strategies_are_fitted_once_for_all_costs(
-    process_of: Callable[..., DecisionProcess], field_of: Callable[..., Field], monkeypatch: pytest.MonkeyPatch
+    process_of: Callable[..., DecisionProcess],
+    context_of: Callable[..., ComparisonContext],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fits: list[int] = []
     fit = MinimumVariance.fit
     monkeypatch.setattr(MinimumVariance, "fit", lambda self, returns: (fits.append(1), fit(self, returns))[1])
-    field = field_of(process_of(), range(300, 342), "minimum-variance")
+    context = context_of(process_of(), range(300, 342), "minimum-variance")
     assert len(fits) == 2
     for bps in (0.0, 50.0):
-        field.play(field.process.repriced(field.process.env.model_copy(update={"commission_bps": bps})))
+        context.play(context.process.repriced(context.process.env.model_copy(update={"commission_bps": bps})))
     assert len(fits) == 2
 
 
-def test_the_section_shows_the_sweeps(field: Field) -> None:
-    made = sweeps.section(field)
+def test_the_section_shows_the_sweeps(context: ComparisonContext) -> None:
+    made = sweeps.section(context)
     html = section_html(made)
     assert 'data-path="sweeps/costs_bps/50/minimum-variance/sharpe"' in html
     assert 'data-path="sweeps/lags/2/buy-and-hold/sharpe"' in html

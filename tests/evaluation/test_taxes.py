@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, ObjectivesConfig, TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
-from finflow.evaluation.analysis.taxes import after_tax, section
+from finflow.evaluation.analysis.account import after_tax, tax_section
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -124,7 +124,7 @@ def test_tax_takes_more_from_the_one_that_trades_and_waits_for_the_other() -> No
 def test_the_section_shows_what_tax_leaves() -> None:
     process, window = random_market(), range(10, 650)
     runs = run_backtests(process, window, [EqualWeight(), BuyAndHold()])
-    made = section(process, window, runs, TaxConfig(enabled=True))
+    made = tax_section(process, window, runs, TaxConfig(enabled=True))
     figures = made.numbers["strategies"]
     assert isinstance(figures, dict)
     assert figures["equal-weight"]["after"] < figures["equal-weight"]["before"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
-from finflow.evaluation.analysis.trades import as_parquet, holdings, trades
+from finflow.evaluation.analysis.account import as_parquet, holdings, trades
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel

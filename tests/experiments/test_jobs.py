@@ -28,7 +28,8 @@ from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.strategies.strategy import Information
 from finflow.training.checkpoints.run_resolver import resolve_run
-from finflow.training.judging.ensemble import EnsembleStrategy, evaluate_ensemble
+from finflow.training.judging.agent_strategy import EnsembleStrategy
+from finflow.training.judging.evaluations import evaluate_ensemble
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
 

@@ -129,6 +129,17 @@ def test_an_unfinished_bar_is_not_asked_for_wherever_the_user_sits(
     assert fake.asked[0][1]["end"] == end  # exclusive at Yahoo
 
 
+def test_yahoos_adjusted_closes_are_left_alone_unless_asked_for(tmp_path: Path) -> None:
+    def answer(tickers: list[str]) -> pd.DataFrame:
+        frame = yahoo(tickers, adjusted=False)
+        frame["Adj Close"] = frame["Close"] / 2.0
+        return frame
+
+    panel = load(tmp_path, Fake(answer), auto_adjust=False)
+    np.testing.assert_array_equal(panel.close, yahoo(["AAA", "BBB"], adjusted=False)["Close"])
+    assert "dividends are left out" in panel.provenance["adjusted"]
+
+
 def test_every_shape_yfinance_knows_is_read_alike() -> None:
     one = yahoo(["AAA"])
     expected = tables_from_frame(one, ["AAA"])
@@ -293,6 +304,20 @@ def test_a_hole_in_the_prices_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(MarketError, match="BBB has no prices on 15 dates in a row from 2020-01-15"):
         load(tmp_path, Fake(answer))
+
+
+def test_a_field_with_holes_is_left_out_and_said(tmp_path: Path) -> None:
+    def answer(tickers: list[str]) -> pd.DataFrame:
+        frame = yahoo(tickers)
+        frame.loc[frame.index[3], ("Open", "AAA")] = 0.0  # as Yahoo has it for the 1960s
+        frame.loc[frame.index[4], ("Volume", "BBB")] = np.nan
+        return frame
+
+    panel = load(tmp_path, Fake(answer))
+    assert panel.open is None
+    assert panel.volume is None
+    assert panel.high is not None
+    assert panel.provenance["fields_left_out"].startswith("open, volume")
 
 
 def test_a_high_under_its_low_costs_both_fields_and_is_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -32,7 +32,6 @@ def ragged(seed: int, bars: int = 80, columns: int = 3) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("function", NAIVE)
-@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), window=st.integers(2, 30))
 def test_windows_equal_a_loop(function: Windowed, seed: int, window: int) -> None:
     values = ragged(seed)

@@ -130,7 +130,6 @@ def test_without_adjustment_the_closes_are_yahoos_own(load: Callable[..., Market
     assert panel.close[:, 1].tolist() == prices(2)["close"]
     assert panel.open is not None
     assert panel.open[:, 0].tolist() == prices(1)["open"]
-    assert "dividends are left out" in panel.provenance["adjusted"]
 
 
 def test_exchanges_in_other_time_zones_share_their_dates(load: Callable[..., MarketPanel]) -> None:

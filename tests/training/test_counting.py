@@ -17,7 +17,7 @@ from finflow.strategies.classical import NAMED, Momentum, PatientEqualWeight, na
 from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.strategies.strategy import Information, equal_weights
 from finflow.training.data.training_data import prepare
-from finflow.training.judging import held_out
+from finflow.training.judging import evaluations, held_out
 from finflow.training.judging.reading_count import strategy_identity
 
 
@@ -40,13 +40,13 @@ def test_every_strategy_that_is_judged_counts_once(
     ledger = tmp_path / "kept" / "readings.jsonl"
     config = tiny(output__readings=str(ledger))
     for name in ("momentum", "buy-and-hold", "momentum"):
-        held_out.backtest_strategies(config, [name])
-    held_out.backtest_strategies(tiny(output__readings=str(ledger), env__commission_bps=40), ["momentum"])
+        evaluations.backtest_strategies(config, [name])
+    evaluations.backtest_strategies(tiny(output__readings=str(ledger), env__commission_bps=40), ["momentum"])
     assert [data.tries.others for data in reports] == [0, 1, 1, 1]
     assert reports[0].patient.name == "equal-weight-patient"
     assert 0.0 < reports[0].patient.turnover[1:].sum() < reports[0].baseline.turnover[1:].sum()
     assert "equal-weight-patient" not in [run.name for run in reports[0].strategies]
-    held_out.backtest_strategies(
+    evaluations.backtest_strategies(
         tiny(output__readings=str(ledger), evaluation__rebalance_every=5, evaluation__configurations_tried=7),
         ["momentum"],
     )
@@ -65,7 +65,7 @@ def test_the_ledger_lies_with_the_runs_unless_named(
     tiny: Callable[..., Config], tmp_path: Path, reports: list[ReportData]
 ) -> None:
     config = tiny()
-    held_out.backtest_strategies(config, ["momentum"])
+    evaluations.backtest_strategies(config, ["momentum"])
     (line,) = (config.output.logs_dir / "readings.jsonl").read_text().splitlines()
     assert json.loads(line)["panel"] == prepare(config).panel.sha256
 
@@ -77,7 +77,7 @@ def test_a_damaged_ledger_stops_the_evaluation_before_it_reads(
     ledger.write_text("nonsense\n")
     monkeypatch.setattr(held_out, "run_backtests", lambda *_: pytest.fail("the window was read"))
     with pytest.raises(EvidenceError, match=r"line 1 of the ledger of test readings .* is damaged"):
-        held_out.backtest_strategies(tiny(output__readings=str(ledger)), ["momentum"])
+        evaluations.backtest_strategies(tiny(output__readings=str(ledger)), ["momentum"])
     assert ledger.read_text() == "nonsense\n"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from finflow.config import load_config
 from finflow.evaluation.analysis.expert_traits import CLAIMS
-from finflow.training.judging.expert_portfolios import named_portfolios, traits_on
+from finflow.training.judging.agent_strategy import named_portfolios, traits_on
 from finflow.training.trainer import FinFlowTrainer
 
 #: The networks and the data of the demo, with updates enough for its experts to learn something.

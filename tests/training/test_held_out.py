@@ -15,12 +15,12 @@ import pytest
 from finflow.cli.output import summary_rows
 from finflow.config import Config, config_hash, load_config
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis.comparison_context import Field
+from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report.page import build_page
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.strategies.classical import COMPARED, EqualWeight
 from finflow.training.data.training_data import prepare
-from finflow.training.judging import held_out
+from finflow.training.judging import evaluations, held_out
 
 SYNTHETIC = {
     "market.source": "synthetic",
@@ -60,7 +60,7 @@ def settings(folder: Path, **changes: object) -> Config:
 def test_the_report_of_a_made_up_market_scores_every_strategy(
     tmp_path: Path, reports: list[ReportData], fits_schema: Callable[[Any], list[str]]
 ) -> None:
-    outcome = held_out.backtest_strategies(settings(tmp_path), ["momentum"])
+    outcome = evaluations.backtest_strategies(settings(tmp_path), ["momentum"])
     (data,) = reports
     assert data.optimum is not None
     results = judge(data)
@@ -82,16 +82,16 @@ def test_the_report_of_a_made_up_market_scores_every_strategy(
 
 @pytest.mark.usefixtures("no_sections")
 def test_the_optimal_policy_can_be_backtested_by_name(tmp_path: Path, reports: list[ReportData]) -> None:
-    outcome = held_out.backtest_strategies(settings(tmp_path), ["optimal"])
+    outcome = evaluations.backtest_strategies(settings(tmp_path), ["optimal"])
     assert list(outcome.summary).count("optimal") == 1
     assert next(iter(outcome.summary)) == reports[0].agent.name == "optimal"
     with pytest.raises(ConfigError, match=r"market\.source = embedded has no known optimum"):
-        held_out.backtest_strategies(load_config(None, {}, {}), ["optimal"])
+        evaluations.backtest_strategies(load_config(None, {}, {}), ["optimal"])
 
 
 @pytest.mark.usefixtures("no_sections")
 def test_a_report_says_why_there_is_no_score(tmp_path: Path, reports: list[ReportData]) -> None:
-    outcome = held_out.backtest_strategies(settings(tmp_path, **{"env.execution_lag": 2}), ["equal-weight"])
+    outcome = evaluations.backtest_strategies(settings(tmp_path, **{"env.execution_lag": 2}), ["equal-weight"])
     assert reports[0].optimum is None
     assert any("no score against the optimum: env.execution_lag = 2" in note for note in reports[0].notes)
     assert "optimum" not in json.loads(as_json(reports[0], judge(reports[0])))
@@ -108,9 +108,9 @@ def test_a_report_says_what_trading_cost_there(
     (tmp_path / "fields").mkdir()
     close.to_csv(tmp_path / "fields" / "close.csv")
     (close * 0.0 + 1e6).to_csv(tmp_path / "fields" / "volume.csv")
-    held_out.backtest_strategies(tiny(), ["momentum"])
+    evaluations.backtest_strategies(tiny(), ["momentum"])
     sized = tiny(market__path=str(tmp_path / "fields"), env__costs__impact=0.5, env__max_weight=0.4)
-    held_out.backtest_strategies(sized, ["momentum"])
+    evaluations.backtest_strategies(sized, ["momentum"])
     plain, told = (cast("dict[str, str]", data.facts["execution"]) for data in reports)
     assert {name: told[name] for name in told.keys() - plain.keys()} == {
         "costs.impact": "0.5",
@@ -159,7 +159,7 @@ def test_a_backtest_has_everything_that_trading_needs_to_be_judged_by(
         evaluation__periods=["own:2011-12-01:2012-01-13", "learned:2010-12-01:2011-01-31"],
         evaluation__rebalance_every=60,
     )
-    outcome = held_out.backtest_strategies(config, [wavering, "equal-weight"])
+    outcome = evaluations.backtest_strategies(config, [wavering, "equal-weight"])
     (data,) = reports
     assert [section.key for section in data.sections] == ["attribution", "tax", "sweeps", "stress", "ranking"]
     content = json.loads(as_json(data, judge(data)))
@@ -194,13 +194,15 @@ def test_a_report_without_sweeps_runs_nothing_again(
     played: list[int] = []
     play = held_out.run_backtests
     monkeypatch.setattr(held_out, "run_backtests", lambda *given: (played.append(1), play(*given))[1])
-    monkeypatch.setattr(Field, "play", lambda *given, **named: pytest.fail("run again"))
+    monkeypatch.setattr(ComparisonContext, "play", lambda *given, **named: pytest.fail("run again"))
     training_data = prepare(tiny())
-    held_out.judge_held_out(training_data, {"equal-weight": EqualWeight}, "equal-weight", tmp_path, {}, sweeps=False)
+    held_out.judge_held_out(
+        training_data, held_out.Subject({"equal-weight": EqualWeight}, "equal-weight"), tmp_path, sweeps=False
+    )
     assert played == [1]
     assert [section.key for section in reports[0].sections] == ["attribution", "ranking"]
 
 
 def test_a_strategy_named_twice_is_refused(tmp_path: Path, tiny: Callable[..., Config]) -> None:
     with pytest.raises(ConfigError, match="names momentum twice"):
-        held_out.backtest_strategies(tiny(), ["momentum", "momentum"])
+        evaluations.backtest_strategies(tiny(), ["momentum", "momentum"])

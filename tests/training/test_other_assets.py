@@ -16,7 +16,7 @@ from finflow.config import AveragingConfig, Config, RewardNormalizationConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import carry_over, configuration_of, read_checkpoint
-from finflow.training.judging.held_out import evaluate_checkpoint
+from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]

@@ -18,7 +18,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
 from finflow.training.data import training_data
-from finflow.training.judging.held_out import evaluate_checkpoint
+from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
 FIT = 500

@@ -19,7 +19,7 @@ from finflow.config import Config
 from finflow.errors import CheckpointError, MarketError
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
-from finflow.training.judging.held_out import evaluate_checkpoint
+from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer, Outcome
 
 Make = Callable[..., Config]

@@ -1,4 +1,4 @@
-"""Where a return came from: assets, cash and costs; and for a learned agent, the experts whose aims are held.
+"""Attribution of a return to assets, cash and costs; and for a learned agent, to the experts whose aims are held.
 
 **One day.** The ledger's net return is ``r = (1 - c) G - 1``, with c the cost, w the weights after the fill, g the
 growth of each asset and of cash, and ``G = sum_k w_k g_k``. So, exactly,
@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.backtest import Backtest, ComparisonContext
 from finflow.evaluation.report.section import Cell, Row, Section, Table
 
 __all__ = ["Attribution", "attribute", "expert_shares", "section"]
@@ -107,28 +106,28 @@ def expert_shares(run: Backtest) -> FloatArray | None:
     return shares
 
 
-def section(field: Field, experts: Sequence[str]) -> Section:
-    """What the judged strategy, and equal weight beside it, earned from what.
+def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
+    """Contributions to the returns of the judged strategy and of equal weight.
 
     Parameters
     ----------
-    field : Field
+    context : ComparisonContext
     experts : sequence of str
         Names of the agent's experts, in their order; unused where the judged one is no agent.
     """
-    bars = field.process.decision_bars(field.window)
-    growth = field.process.growth[bars.start + 1 : bars.stop + 1]
-    runs = [run for run in field.runs if run.name in (field.judged, BASELINE)]
+    bars = context.process.decision_bars(context.window)
+    growth = context.process.growth[bars.start + 1 : bars.stop + 1]
+    runs = [run for run in context.runs if run.name in (context.judged, BASELINE)]
     numbers = {run.name: _numbers(run, attribute(run, growth), experts) for run in runs}
-    judged = numbers[field.judged]
-    tables = [_by_asset(field, list(numbers), judged)]
+    judged = numbers[context.judged]
+    tables = [_by_asset(context, list(numbers), judged)]
     words = ["What one unit of money, invested at the start, earned from each source; the lines sum to the total."]
     if judged["experts"] is not None:
         words.append(
             "An asset's part goes to the experts by their shares in what is held: a holding is built from the aims of "
             "many days."
         )
-        tables.append(_by_expert(field.judged, judged))
+        tables.append(_by_expert(context.judged, judged))
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
@@ -147,7 +146,7 @@ def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[
     }
 
 
-def _by_asset(field: Field, names: Sequence[str], judged: dict[str, object]) -> Table:
+def _by_asset(context: ComparisonContext, names: Sequence[str], judged: dict[str, object]) -> Table:
     assets = judged["assets"]
     assert isinstance(assets, dict)
     order = sorted(assets, key=lambda asset: -assets[asset])

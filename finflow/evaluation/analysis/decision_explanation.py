@@ -1,4 +1,4 @@
-"""Why an agent traded on a date: what a report and the command line show of a decision that was taken apart.
+"""Explanation of an agent's decision on a date, for a report and the command line.
 
 Here are plain numbers and words; the networks are taken apart where they are known
 (`finflow.training.judging.explainer`).
@@ -60,7 +60,7 @@ class Influence:
 
 @dataclass(frozen=True)
 class Move:
-    """Where a decision goes. Weights are over K names, the last "cash".
+    """Target of a decision, and the way to it. Weights are over K names, the last "cash".
 
     Attributes
     ----------

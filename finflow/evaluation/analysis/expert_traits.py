@@ -1,4 +1,4 @@
-"""Whether experts are what they are called: traits of the portfolios that they name, by what was known at the time.
+"""Portfolios of an agent's experts against their names, and the gate's weights in each state of the market.
 
 Every trait of a decision is an estimate from the bars known to it, so that none of them is luck with what came after.
 Over the last year of known returns R (rows are days): volatility ``sqrt(252) sd(R w)``; diversification ratio
@@ -9,20 +9,23 @@ their mean over the assets.
 
 Each is taken of the risky sleeve, whose weights sum to one, and of the portfolio with its cash, which has none of
 volatility, momentum or beta, and grows by what cash earned in the last known bar.
+
+States of the market are ranges of the crisis score that the agent observes: a filtered probability of the state of
+larger variance (Hamilton 1989; `finflow.market.features.market_features`), fitted on the training window and known
+at the decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.report.section import Cell, Row, Section, Table
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
-
-__all__ = ["CLAIMS", "TRAITS", "ExpertTraits", "expert_traits", "section"]
 
 FloatArray = NDArray[np.float64]
 YEAR, MONTH, LONG = 252, 21, 756
@@ -42,7 +45,7 @@ Means = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class ExpertTraits:
-    """Means over decisions of what portfolios were, expert by expert, equal weight beside them.
+    """Mean traits of portfolios over decisions, by expert, and those of equal weight.
 
     Attributes
     ----------
@@ -60,7 +63,7 @@ class ExpertTraits:
     days: int
 
     def holds(self, expert: str, of: str) -> bool | None:
-        """Whether an expert is what it is called, of the ``sleeve`` or in ``total``; None where it claims nothing.
+        """True for an expert that has its trait, of the ``sleeve`` or in ``total``; None where its name claims none.
 
         The volatility expert claims less volatility than equal weight; the others most, or least, of all experts.
         """
@@ -74,7 +77,7 @@ class ExpertTraits:
         return bool(all(own < other for other in others) if direction == "least" else all(own > o for o in others))
 
     def invested(self, expert: str) -> bool:
-        """Whether an expert holds no more than 70 % cash on average."""
+        """True for an expert that holds no more than 70 % cash on average."""
         return self.cash[expert] <= LARGEST_CASH
 
 
@@ -213,3 +216,67 @@ def _table(
         cells += [Cell(("cash", name), "%", 0), "" if holds is None else "yes" if holds else "no"]
         rows.append(Row(name, tuple(cells), marked=name == EQUAL_WEIGHT))
     return Table(title, told, tuple(rows))
+
+
+ByState = dict[str, dict[str, Any]]
+#: State of the market -> the range of the crisis score, up to its upper end.
+STATES = {"calm": (0.0, 0.2), "between": (0.2, 0.8), "crisis": (0.8, 1.0)}
+
+
+def gate_by_state(crisis: FloatArray, gate: FloatArray, cash: FloatArray, names: Sequence[str]) -> ByState:
+    """Mean share of each expert, and of cash in the aim, in each state of the market.
+
+    Parameters
+    ----------
+    crisis : float64 (steps,)
+        The crisis score known to each decision, in [0, 1].
+    gate : float64 (steps, E)
+    cash : float64 (steps,)
+        Share of cash in the portfolio aimed at.
+    names : sequence of str, (E,)
+
+    Returns
+    -------
+    dict
+        State -> ``decisions``, ``gate`` (expert -> share) and ``cash``; states that never were are left out.
+    """
+    found: ByState = {}
+    for state, (low, high) in STATES.items():
+        here = (crisis >= low) & ((crisis < high) if high < 1.0 else (crisis <= high))
+        if here.any():
+            shares = dict(zip(names, gate[here].mean(axis=0).tolist(), strict=True))
+            found[state] = {"decisions": int(here.sum()), "gate": shares, "cash": float(cash[here].mean())}
+    return found
+
+
+def gate_section(found: ByState, names: Sequence[str], window: str) -> Section:
+    """The table for a report.
+
+    Parameters
+    ----------
+    found : dict
+        Of `gate_by_state`.
+    names : sequence of str
+        Of the experts.
+    window : str
+        Which decisions were looked at, in words.
+    """
+    rows = tuple(
+        Row(
+            f"{state} (score {low:g} to {high:g})",
+            (
+                Cell((state, "decisions"), "", 0),
+                *(Cell((state, "gate", name), "%", 1) for name in names),
+                Cell((state, "cash"), "%", 1),
+            ),
+        )
+        for state, (low, high) in STATES.items()
+        if state in found
+    )
+    heads = ("The market", "Decisions", *(name.capitalize() for name in names), "Cash in the aim")
+    words = (
+        f"Means over {window}, by how bad the agent was told that the market was: the crisis score, fitted on the "
+        "training window.",
+    )
+    table = Table("Share of each expert in the aim", heads, rows)
+    return Section("gate_states", "The gate in crises", dict(found), (table,), (), words)

@@ -1,4 +1,4 @@
-"""What known factors explain of the strategies' returns.
+"""Exposures of the strategies' returns to known factors.
 
 Two regressions of daily returns in excess of cash, by least squares with the standard errors of Newey and West (1987),
 which allow for changing variance and for correlation over a few days:
@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 
 LOOKBACK, SKIPPED = 252, 21
 FEWEST_DAYS = 126
-SINGULAR = 1e10  # condition number beyond which factors cannot be told apart
+SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
 
 
 def etf_prices() -> pd.DataFrame:
@@ -99,7 +99,7 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str
     -------
     dict or None
         ``alpha`` a year and ``alpha_error``, ``beta`` and ``error`` by factor, ``r_squared``, ``days``; None for fewer
-        than `FEWEST_DAYS` days, and where the factors cannot be told apart.
+        than `FEWEST_DAYS` days, and where the factors cannot be distinguished.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""How a training generalised: its worth in training and in validation over time, and how far the policy moved.
+"""Generalisation of a training: values in training and in validation over time, and the KL of the policy.
 
 Made from the rows that training logged (columns ``generalisation_...``, docs/reference/worlds.md). The test window has
 no part.

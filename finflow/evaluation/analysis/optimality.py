@@ -1,4 +1,4 @@
-"""How near to a known optimum a strategy comes: (U - U0) / (U* - U0).
+"""Score against a known optimum: (U - U0) / (U* - U0).
 
 U is the expected log growth a bar, net of costs; U* that of the optimal policy, U0 the better of equal weight and
 holding. All of them are measured on the same bars, where chance strikes them alike, and growth over a bar is replaced
@@ -82,7 +82,7 @@ class Optimality:
 
 @dataclass(frozen=True, eq=False)
 class KnownOptimum:
-    """What a report says of a market whose optimum is known.
+    """Scores in a market whose optimum is known.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ def score(utility: float, baseline: float, optimum: float) -> float:
 
 
 def measure_growth(process: DecisionProcess, window: range, strategy: Strategy, best: Optimum) -> Growth:
-    """Play a strategy beside the optimal one, equal weight and holding over a window of a synthetic market.
+    """Play a strategy, the optimal one, equal weight and holding over a window of a synthetic market.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ after, from the fill on. Four figures, each a mean over the fills:
 - *Rank IC*: Spearman's correlation of weights and returns; fills at which all weights are equal are left out.
 
 Where weights are equal, places are shared out: a figure is its mean over all orders of the equals. So a portfolio of
-equal weights has exactly what chance would have, which stands beside each figure. Errors of the rank IC are those of
+equal weights has exactly what chance would have, which is shown with each figure. Errors of the rank IC are those of
 Newey and West with twice as many lags as returns overlap.
 """
 
@@ -36,7 +36,7 @@ FEWEST_ASSETS = 3
 
 
 class Ranking(NamedTuple):
-    """What a ranking was worth; chance beside it.
+    """Quality of a ranking, and what chance would have.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
-"""How the strategies fared in bad times, and which of those times the agent had learned from.
+"""Results in stress periods, each marked by whether the agent had learned from it.
 
 A period inside the evaluation's window is a part of its backtest. Others are run on their own: every strategy starts in
 cash `RUN_IN` bars before the first day, so that it holds what it means to hold when the period begins, and only the
-days of the period count. An agent that learned from a period's days is no evidence of how it would have fared in it:
+days of the period count. An agent that learned from a period's days is no evidence of how it would have done in it:
 such a period is marked in-sample.
 """
 
@@ -16,8 +16,7 @@ import numpy as np
 
 from finflow.config import period_of
 from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import Backtest, index_backtest
+from finflow.evaluation.backtest import Backtest, ComparisonContext, index_backtest
 from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
 from finflow.market.splits import Split
@@ -66,15 +65,15 @@ def periods_of(process: DecisionProcess, split: Split, own: Sequence[str] = ()) 
     return tuple(found)
 
 
-def section(field: Field, split: Split, own: Sequence[str] = ()) -> Section | None:
+def section(context: ComparisonContext, split: Split, own: Sequence[str] = ()) -> Section | None:
     """Judge every strategy in every period; None where the panel has none of them."""
-    periods = periods_of(field.process, split, own)
+    periods = periods_of(context.process, split, own)
     if not periods:
         return None
     numbers: dict[str, object] = {}
-    dates = field.process.panel.dates
+    dates = context.process.panel.dates
     for period in periods:
-        runs = _runs(field, period)
+        runs = _runs(context, period)
         numbers[period.name] = {
             "first": str(dates[period.days.start]),
             "last": str(dates[period.days.stop - 1]),
@@ -114,7 +113,7 @@ def section(field: Field, split: Split, own: Sequence[str] = ()) -> Section | No
                 Row(
                     name,
                     tuple(Cell((period.name, "strategies", name, key), "%", 1) for period in periods),
-                    marked=name == field.judged,
+                    marked=name == context.judged,
                 )
                 for name in names
             ),
@@ -125,24 +124,24 @@ def section(field: Field, split: Split, own: Sequence[str] = ()) -> Section | No
 
 
 def _sample(days: range, split: Split) -> str:
-    """Which of the windows the days lie in, in words."""
+    """Windows that the days lie in, in words."""
     windows = (("in-sample", split.train), ("validation", split.validation), ("out-of-sample", split.test))
     touched = [word for word, bars in windows if days.start < bars.stop and bars.start < days.stop]
     return " and ".join(touched)
 
 
-def _runs(field: Field, period: Period) -> list[Backtest]:
-    """What each strategy did in the period, the index last."""
-    process = field.process
-    ends = [int(bar) + 1 for bar in process.decision_bars(field.window)]
+def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
+    """Backtests of the period, the index last."""
+    process = context.process
+    ends = [int(bar) + 1 for bar in process.decision_bars(context.window)]
     inside = bool(ends) and ends[0] <= period.days.start and period.days.stop - 1 <= ends[-1]
     if inside:
-        runs, window = list(field.runs), field.window
+        runs, window = list(context.runs), context.window
     else:
         window = range(max(process.first_bar, period.days.start - 1 - RUN_IN), period.days.stop)
-        runs = list(field.play(process, window).values())
+        runs = list(context.play(process, window).values())
     index = index_backtest(process, window)
-    if index is not None and index.name not in field.names:
+    if index is not None and index.name not in context.names:
         runs.append(index)
     first = process.decision_bars(window).start + 1
     rows = slice(period.days.start - first, period.days.stop - first)

@@ -1,8 +1,8 @@
-"""What becomes of the strategies where trading is dearer, slower or larger.
+"""Backtests at other costs, lags and capitals: break-even cost, and capacity.
 
 Every strategy is run again, fresh, on the same ledger; what it decides may depend on what it holds, so a rerun is not
 the same decisions at another price. Costs of the sweep replace commission and slippage by one proportional cost; the
-others (`env.costs`) stay as configured.
+others (`env.costs`) stay as configured. Break-even cost and capacity are found by running until the answer is exact.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import brentq
 
+from finflow.config import CostsConfig
 from finflow.cores import forked
-from finflow.evaluation.analysis.capacity import DEAREST_BPS, break_even_bps, capacity, mean_return
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.backtest import Backtest
+from finflow.env.decision_process import DecisionProcess
+from finflow.errors import ConfigError
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
 from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain, show
 from finflow.evaluation.statistics import metrics
-from finflow.strategies.classical import ONLINE
+from finflow.strategies.classical import ONLINE, EqualWeight
+from finflow.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CAPITALS", "COSTS", "LAGS", "section"]
 
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
@@ -33,14 +35,19 @@ CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
 BASELINE = "equal-weight"
 BREAK_EVEN_TOLERANCE = 0.01  # basis points
 CAPACITY_TOLERANCE = 0.02  # relative
+DEAREST_BPS = 1000.0
+SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
+BPS_TOLERANCE = 1e-6
+CAPITAL_TOLERANCE = 1e-4  # relative
+STEP = 2.0  # from one cost to the next in the search for a change of sign
 
 
-def section(field: Field) -> Section:
+def section(context: ComparisonContext) -> Section:
     """Run the sweeps, that over lags in a process of its own, and say what they found."""
-    with forked(partial(_over_lags, field)) as slower:
-        costs = {f"{bps:g}": _at_cost(field, bps) for bps in COSTS}
+    with forked(partial(_over_lags, context)) as slower:
+        costs = {f"{bps:g}": context.play(_at_cost(context.process, bps)) for bps in COSTS}
         numbers: dict[str, object] = {"costs_bps": {key: _figures(runs) for key, runs in costs.items()}}
-        even = _break_even(field, costs, numbers)
+        even = _break_even(context, costs, numbers)
     lags, left_out = slower()
     numbers["lags"] = lags
     words: list[Sentence] = [
@@ -48,106 +55,107 @@ def section(field: Field) -> Section:
         "cost on every trade, in place of commission and slippage.",
         *even,
         *left_out,
-        *_capital(field, numbers),
+        *_capital(context, numbers),
     ]
-    numbers["configured"] = _figures({run.name: run for run in field.runs})
+    numbers["configured"] = _figures({run.name: run for run in context.runs})
     tables = [
-        _table(field, "Sharpe ratio by cost", "costs_bps", [(key, f"{key} bp") for key in costs]),
-        _table(field, "Sharpe ratio by lag", "lags", [(key, f"lag {key}") for key in lags]),
+        _table(context, "Sharpe ratio by cost", "costs_bps", [(key, f"{key} bp") for key in costs]),
+        _table(context, "Sharpe ratio by lag", "lags", [(key, f"lag {key}") for key in lags]),
     ]
     if numbers["capital"]:
-        tables.append(_capital_table(field))
-    return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), (_figure(field, costs),), tuple(words))
+        tables.append(_capital_table(context))
+    return Section("sweeps", "Costs, lag and capital", numbers, tuple(tables), (_figure(context, costs),), tuple(words))
 
 
-def _at_cost(field: Field, bps: float) -> dict[str, Backtest]:
-    env = field.process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0})
-    return field.play(field.process.repriced(env))
+def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
+    """The process with one proportional cost in place of commission and slippage."""
+    return process.repriced(process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
 
 
-def _over_lags(field: Field) -> tuple[dict[str, dict[str, object]], list[str]]:
+def _with_capital(process: DecisionProcess, capital: float) -> DecisionProcess:
+    return process.repriced(process.env.model_copy(update={"initial_capital": capital}))
+
+
+def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]], list[str]]:
     """Figures at each lag, and a sentence where there cannot be any."""
     found: dict[str, dict[str, object]] = {}
     for lag in LAGS:
-        if lag == field.process.lag:
-            found[str(lag)] = _figures({run.name: run for run in field.runs})
-        elif lag or field.process.env.fill != "open":
-            found[str(lag)] = _figures(field.play(field.process.delayed(lag)))
+        if lag == context.process.lag:
+            found[str(lag)] = _figures({run.name: run for run in context.runs})
+        elif lag or context.process.env.fill != "open":
+            found[str(lag)] = _figures(context.play(context.process.delayed(lag)))
     missing = len(found) < len(LAGS)
     return found, ["Fills at the open have no lag of 0: the close would be known before it."] if missing else []
 
 
 def _break_even(
-    field: Field, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]
+    context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], numbers: dict[str, object]
 ) -> list[Sentence]:
     """The costs at which the judged strategy's return, and its Sharpe ratio, are those of equal weight."""
     found: dict[str, float | None] = {}
     words: list[Sentence] = []
-    with forked(partial(_even, field, costs, mean_return)) as by_return:
-        by_sharpe = _even(field, costs, _sharpe)
+    with forked(partial(_even, context, costs, _mean_return)) as by_return:
+        by_sharpe = _even(context, costs, _sharpe)
     for key, bps, said in (("return", by_return(), "return"), ("sharpe", by_sharpe, "Sharpe ratio")):
-        found |= {f"{key}_bps": None, f"{key}_beyond_bps": None}
-        if bps is None:
-            continue
-        if not np.isfinite(bps):
-            found[f"{key}_beyond_bps"] = DEAREST_BPS
+        beyond = bps is not None and not np.isfinite(bps)
+        found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": DEAREST_BPS if beyond else None}
+        judged = f"By {said}, {context.judged}"
+        if beyond:
             dearest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
-            words.append((f"By {said}, {field.judged} is ahead of equal weight at up to ", dearest, " a trade."))
-            continue
-        found[f"{key}_bps"] = bps
-        if bps == 0.0:
-            words.append(f"By {said}, {field.judged} is not ahead of equal weight even where trading is free.")
-        else:
+            words.append((f"{judged} is ahead of equal weight at up to ", dearest, " a trade."))
+        elif bps == 0.0:
+            words.append(f"{judged} is not ahead of equal weight even where trading is free.")
+        elif bps is not None:
             even = Cell(("break_even", f"{key}_bps"), "bp", 1)
-            words.append((f"By {said}, {field.judged} breaks even with equal weight at ", even, " a trade."))
+            words.append((f"{judged} breaks even with equal weight at ", even, " a trade."))
     numbers["break_even"] = found
     return words
 
 
 def _even(
-    field: Field, costs: Mapping[str, Mapping[str, Backtest]], score: Callable[[Backtest], float]
+    context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]], score: Callable[[Backtest], float]
 ) -> float | None:
-    """The costs at which the judged strategy scores what equal weight does; None where that cannot be asked."""
-    if BASELINE not in field.names or field.judged == BASELINE:
+    """The cost at which the judged strategy scores as equal weight does; None where that is undefined."""
+    if BASELINE not in context.names or context.judged == BASELINE:
         return None
-    known = {float(bps): score(runs[field.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
+    known = {float(bps): score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
     if not np.isfinite(list(known.values())).all():
         return None
-    make = field.makers[field.judged]
-    return break_even_bps(field.process, field.window, make, known, BREAK_EVEN_TOLERANCE, score)
+    return break_even_bps(
+        context.process, context.window, context.makers[context.judged], known, BREAK_EVEN_TOLERANCE, score
+    )
+
+
+def _mean_return(run: Backtest) -> float:
+    """Mean net return of a bar."""
+    return float(run.returns.mean())
 
 
 def _sharpe(run: Backtest) -> float:
     return float(metrics.sharpe(run.returns, run.cash_returns))
 
 
-def _capital(field: Field, numbers: dict[str, object]) -> list[Sentence]:
+def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sentence]:
     """The judged strategy and equal weight at other capitals, and the judged one's capacity."""
-    process = field.process
+    process = context.process
     grows = process.costs.needs_market
     numbers |= {"capital": {}, "capacity": None}
     if not grows and process.env.costs.minimum <= 0.0:
-        return [
-            "Capital plays no part here: no configured cost depends on the size of the account."
-            + (
-                " The market has volumes: env.costs.impact and its neighbours would make it."
-                if process.panel.volume is not None
-                else " The market has no volumes to reckon participation and impact from."
-            )
-        ]
-    names = [name for name in dict.fromkeys((field.judged, BASELINE)) if name in field.names]
+        volumes = "volumes: env.costs.impact and its neighbours would make it."
+        if process.panel.volume is None:
+            volumes = "no volumes to compute participation and impact from."
+        none = "Capital plays no part here: no configured cost depends on the size of the account."
+        return [f"{none} The market has {volumes}"]
+    names = _pair(context)
     numbers["capital"] = {
-        f"{capital:.0f}": _figures(
-            field.play(process.repriced(process.env.model_copy(update={"initial_capital": capital})), names=names)
-        )
-        for capital in CAPITALS
+        f"{capital:.0f}": _figures(context.play(_with_capital(process, capital), names=names)) for capital in CAPITALS
     }
     if not grows:
-        return ["Capital counts through the least commission of a trade alone; nothing here grows dearer with size."]
-    found = capacity(process, field.window, field.makers[field.judged], tolerance=CAPACITY_TOLERANCE)
+        return ["Capital counts through the least commission of a trade alone; nothing here costs more with size."]
+    found = capacity(process, context.window, context.makers[context.judged], tolerance=CAPACITY_TOLERANCE)
     numbers["capacity"] = found if np.isfinite(found) else None
     if found == 0.0:
-        return [f"{field.judged} has no capacity: it earned no more than equal weight even without costs of size."]
+        return [f"{context.judged} has no capacity: it earned no more than equal weight even without costs of size."]
     if not np.isfinite(found):
         return ["The costs of size never take half of what is earned over equal weight, up to a capital of 1e16."]
     half = "half of what it earns over equal weight"
@@ -159,7 +167,7 @@ def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
         name: {
             **plain(
                 {
-                    "sharpe": metrics.sharpe(run.returns, run.cash_returns),
+                    "sharpe": _sharpe(run),
                     "annual_return": metrics.annual_return(run.returns),
                     "annual_turnover": metrics.annual_turnover(run.turnover),
                     "annual_cost": metrics.annual_cost(run.costs),
@@ -171,49 +179,51 @@ def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
     }
 
 
-def _table(field: Field, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
+def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
     rows = tuple(
         Row(
             name,
             (Cell(("configured", name, "sharpe")), *(Cell((key, place, name, "sharpe")) for place, _ in columns)),
-            marked=name == field.judged,
+            marked=name == context.judged,
         )
-        for name in field.names
+        for name in context.names
     )
     return Table(title, ("Strategy", "as configured", *(heading for _, heading in columns)), rows)
 
 
-def _capital_table(field: Field) -> Table:
-    rows = []
+def _capital_table(context: ComparisonContext) -> Table:
+    rows, names = [], _pair(context)
     for capital in CAPITALS:
-        place, names = f"{capital:.0f}", [name for name in (field.judged, BASELINE) if name in field.names]
         cells = [
-            Cell(("capital", place, name, metric), unit, digits)
-            for name in dict.fromkeys(names)
+            Cell(("capital", f"{capital:.0f}", name, metric), unit, digits)
+            for name in names
             for metric, unit, digits in (("sharpe", "", 2), ("annual_cost", "%", 2), ("refused", "", 0))
         ]
         rows.append(Row(show(capital, ",", 0), tuple(cells)))
-    names = [name for name in dict.fromkeys((field.judged, BASELINE)) if name in field.names]
     headings = [f"{name}: {what}" for name in names for what in ("Sharpe", "costs a year", "trades refused")]
     return Table("By initial capital", ("Capital", *headings), tuple(rows))
 
 
-def _figure(field: Field, costs: Mapping[str, Mapping[str, Backtest]]) -> Rendered:
+def _pair(context: ComparisonContext) -> list[str]:
+    """The judged strategy, and equal weight where it is among the others."""
+    return [name for name in dict.fromkeys((context.judged, BASELINE)) if name in context.names]
+
+
+def _figure(context: ComparisonContext, costs: Mapping[str, Mapping[str, Backtest]]) -> Rendered:
     """Sharpe ratio over cost: the judged strategy, equal weight, and the others in grey."""
-    shown = [name for name in field.names if name not in ONLINE or name == field.judged]
-    values = {
-        name: [metrics.sharpe(runs[name].returns, runs[name].cash_returns) for runs in costs.values()] for name in shown
-    }
+    shown = [name for name in context.names if name not in ONLINE or name == context.judged]
+    values = {name: [_sharpe(runs[name]) for runs in costs.values()] for name in shown}
+    judged = context.judged
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        others = [name for name in shown if name not in (field.judged, BASELINE)]
-        for position, name in enumerate(others):
-            label = "other strategies" if position == 0 else None
-            axes.plot(COSTS, values[name], color="#BDBDBD", linewidth=0.9, label=label)
+        others = [values[name] for name in shown if name not in (judged, BASELINE)]
+        for position, path in enumerate(others):
+            label = None if position else "other strategies"
+            axes.plot(COSTS, path, color="#BDBDBD", linewidth=0.9, label=label)
         if BASELINE in shown:
             axes.plot(COSTS, values[BASELINE], color=BLACK, linestyle="--", label=BASELINE)
-        axes.plot(COSTS, values[field.judged], color=BLUE, linewidth=2.0, marker="o", markersize=4, label=field.judged)
+        axes.plot(COSTS, values[judged], color=BLUE, linewidth=2.0, marker="o", markersize=4, label=judged)
         axes.set_xlabel("cost of every trade, basis points")
         axes.set_ylabel("Sharpe ratio")
         legend_of_figure(figure, axes)
@@ -222,8 +232,129 @@ def _figure(field: Field, costs: Mapping[str, Mapping[str, Backtest]]) -> Render
     return Rendered(
         "cost_sweep",
         "Sharpe ratio by cost",
-        "How fast each strategy's Sharpe ratio falls as trading grows dearer. Online selection, which trades most, is "
+        "How fast each strategy's Sharpe ratio falls as costs grow. Online selection, which trades most, is "
         "in the table alone.",
         f"Lines of the Sharpe ratio over costs of 0 to 50 basis points: {ends}.",
         render(draw, 3.6),
     )
+
+
+def break_even_bps(
+    process: DecisionProcess,
+    window: range,
+    make: Callable[[], Strategy],
+    known: Mapping[float, float] | None = None,
+    tolerance: float = BPS_TOLERANCE,
+    score: Callable[[Backtest], float] | None = None,
+) -> float:
+    """The proportional cost at which a strategy earns on average what equal weight earns, both net of it.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        Its commission and slippage are replaced by the cost sought; costs under ``env.costs`` stay.
+    window : range
+        Bars of the backtest.
+    make : callable
+        Makes the strategy, fresh.
+    known : mapping, optional
+        Costs in basis points at which the score less that of equal weight is known already.
+    tolerance : float
+        Of the answer, in basis points.
+    score : callable, optional
+        What is compared; the mean return of a bar when left out.
+
+    Returns
+    -------
+    float
+        Basis points of the value traded. Zero where the strategy does not beat equal weight even for nothing;
+        infinite where it still does at 1000, as one that trades less than equal weight may. Where the excess changes
+        its sign more than once, about the lowest such cost.
+    """
+
+    found, measure = dict(known or {}), score or _mean_return
+
+    def excess(bps: float) -> float:
+        if bps not in found:
+            own, equal = run_backtests(_at_cost(process, bps), window, [make(), EqualWeight()])
+            found[bps] = measure(own) - measure(equal)
+        return found[bps]
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    low, ladder = 0.0, sorted(bps for bps in found if bps > 0.0) or [1.0]
+    high = ladder.pop(0)
+    while excess(high) > 0.0:
+        if high >= DEAREST_BPS:
+            return float("inf")
+        low, high = high, ladder.pop(0) if ladder else min(STEP * high, DEAREST_BPS)
+    return float(brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
+
+
+def capacity(
+    process: DecisionProcess,
+    window: range,
+    make: Callable[[], Strategy],
+    share: float = 0.5,
+    tolerance: float = CAPITAL_TOLERANCE,
+) -> float:
+    """The capital at which costs that grow with size take a share of what a strategy earns beyond equal weight.
+
+    What it earns is its mean net return over that of equal weight, both without those costs; what they take is the
+    strategy's own mean net return without them less that with them.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        With slippage by size or impact under ``env.costs``.
+    window : range
+        Bars of the backtest.
+    make : callable
+        Makes the strategy, fresh.
+    share : float
+        Between zero and one.
+    tolerance : float
+        Of the answer, relative.
+
+    Returns
+    -------
+    float
+        Initial capital in money. Zero where the strategy does not beat equal weight, or the share is gone, at a capital
+        of 100 already (which a fixed minimum alone may do: capacity is sought from there upwards); infinite where it is
+        not gone at 1e16. An order that the account cannot pay for is beyond it.
+
+    Raises
+    ------
+    ConfigError
+        If no cost of the process grows with size.
+    """
+    if not process.costs.needs_market:
+        raise ConfigError("capacity needs a cost that grows with size: set env.costs.impact (1 is usual) above zero")
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"the share that is lost lies between 0 and 1, not at {share}")
+
+    free: list[float] = []
+
+    def bearable(capital: float) -> bool:
+        """True where less than the share is lost at this capital."""
+        sized = _with_capital(process, capital)
+        env = sized.env
+        if not free or env.costs.minimum > 0.0:  # else capital plays no part without the costs that grow with size
+            unhindered = process.repriced(env.model_copy(update={"costs": CostsConfig(minimum=env.costs.minimum)}))
+            both = run_backtests(unhindered, window, [make(), EqualWeight()])
+            free[:] = [float(run.returns.mean()) for run in both]
+        (full,) = run_backtests(sized, window, [make()])
+        ideal, equal = free
+        return full.refused is None and ideal - float(full.returns.mean()) < share * (ideal - equal)
+
+    low = SMALLEST_CAPITAL
+    if not bearable(low):
+        return 0.0
+    while bearable(high := 10.0 * low):
+        if high >= LARGEST_CAPITAL:
+            return float("inf")
+        low = high
+    while high / low > 1.0 + tolerance:
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if bearable(middle) else (low, middle)
+    return low

@@ -10,9 +10,9 @@ import pandas as pd
 
 from finflow.config import Config
 from finflow.cores import forked
-from finflow.evaluation.analysis import factors, ranking, stress, sweeps, taxes
-from finflow.evaluation.analysis.comparison_context import Field
-from finflow.evaluation.analysis.trades import as_parquet, holdings, trades
+from finflow.evaluation.analysis import account, factors, ranking, stress, sweeps
+from finflow.evaluation.analysis.account import as_parquet, holdings, trades
+from finflow.evaluation.backtest import ComparisonContext
 from finflow.evaluation.report import agent_figures, figures, page, tearsheet
 from finflow.evaluation.report.drawing import Rendered
 from finflow.evaluation.report.results import CASH, ReportData, Results, as_json, judge
@@ -107,43 +107,43 @@ def _returns_table(data: ReportData) -> str:
     return table.to_csv(lineterminator="\n")
 
 
-def sections_of(field: Field, split: Split, config: Config, with_sweeps: bool) -> tuple[Section, ...]:
+def sections_of(context: ComparisonContext, split: Split, config: Config, with_sweeps: bool) -> tuple[Section, ...]:
     """Every section that this market and configuration have something to say in, in the order of the page.
 
     Parameters
     ----------
-    field : Field
+    context : ComparisonContext
     split : Split
         Bars that the judged agent learned from.
     config : Config
     with_sweeps : bool
         Run the strategies again: at other costs, lags and capital, and over the stress periods.
     """
-    process, settings = field.process, config.evaluation
-    bars = process.decision_bars(field.window)
+    process, settings = context.process, config.evaluation
+    bars = process.decision_bars(context.window)
     etfs = None if config.market.source == "synthetic" else factors.etf_prices()
     ends = range(bars.start + 1, bars.stop + 1)
     swept, stressed = None, None
     if with_sweeps:
-        with forked(partial(stress.section, field, split, settings.periods)) as found:
-            swept = sweeps.section(field)
+        with forked(partial(stress.section, context, split, settings.periods)) as found:
+            swept = sweeps.section(context)
         stressed = found()
     made = [
-        taxes.section(process, field.window, field.runs, settings.tax) if settings.tax.enabled else None,
+        account.tax_section(process, context.window, context.runs, settings.tax) if settings.tax.enabled else None,
         swept,
         stressed,
-        factors.section(process.panel, ends, field.runs, etfs, by_close=config.env.fill == "close"),
-        ranking.section(field.runs[0], process.growth, process.listed, bars, settings.top),
+        factors.section(process.panel, ends, context.runs, etfs, by_close=config.env.fill == "close"),
+        ranking.section(context.runs[0], process.growth, process.listed, bars, settings.top),
     ]
     return tuple(section for section in made if section is not None)
 
 
-def tables_of(field: Field, names: Sequence[str]) -> dict[str, bytes]:
+def tables_of(context: ComparisonContext, names: Sequence[str]) -> dict[str, bytes]:
     """Parquet files of trades and holdings of the strategies named, with a column that says whose they are."""
-    runs = [run for run in field.runs if run.name in names]
+    runs = [run for run in context.runs if run.name in names]
     files = {}
     for file, make in (("trades", trades), ("holdings", holdings)):
-        tables = [make(field.process, field.window, run) for run in runs]
+        tables = [make(context.process, context.window, run) for run in runs]
         for table, run in zip(tables, runs, strict=True):
             table.insert(0, "strategy", run.name)
         files[f"{file}.parquet"] = as_parquet(pd.concat(tables, ignore_index=True))

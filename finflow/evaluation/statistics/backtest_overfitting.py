@@ -1,4 +1,4 @@
-"""How likely the best of several strategies is best by luck: combinatorially symmetric cross-validation (CSCV).
+"""Probability of backtest overfitting, by combinatorially symmetric cross-validation (CSCV).
 
 Bailey, Borwein, Lopez de Prado and Zhu, The Probability of Backtest Overfitting, Journal of Computational Finance 20
 (2016). The days are cut into S blocks of equal length; each choice of S / 2 of them is a sample to choose on, the rest
@@ -123,7 +123,7 @@ def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
 
 
 def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, object]:
-    """What `metrics.json` has of it; ``among`` names the strategies that were chosen among."""
+    """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
     return {
         "pbo": found.pbo,
         "probability_of_loss": found.loss,

@@ -1,4 +1,4 @@
-"""How far luck alone could move a result: the stationary bootstrap.
+"""Confidence intervals by the stationary bootstrap: how far luck alone could move a result.
 
 Days are drawn in blocks of random, geometrically distributed length, with the end joined to the start, so that what
 lies within about a block (clustering of volatility, short trends) survives the resampling (Politis and Romano, The
@@ -37,7 +37,7 @@ class Interval:
 
     @property
     def defined(self) -> bool:
-        """Whether there is an interval at all."""
+        """True where there is an interval."""
         return bool(np.isfinite(self.low) and np.isfinite(self.high))
 
 

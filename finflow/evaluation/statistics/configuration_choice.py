@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Choice:
-    """What CSCV says of a choice by Sharpe ratio.
+    """Result of CSCV for a choice by Sharpe ratio.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Daily:
-    """Daily returns (days,) of one that may be chosen, and of what it was judged beside, at its own costs.
+    """Daily returns (days,) of one that may be chosen, and of what it is compared with, at its own costs.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ def judge_choice(excess: Array, names: Sequence[str], what: str = "configuration
 
 
 def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resampling) -> Best:
-    """Ask the three witnesses about the one with the best Sharpe ratio, knowing that it was chosen.
+    """Apply the three tests to the one with the best Sharpe ratio, knowing that it was chosen.
 
     SPA looks at all of them together, and DSR deflates by all that was tried.
 
@@ -139,7 +139,7 @@ def judge_best(choices: Mapping[str, Daily], counted: int, resampling: Resamplin
 
 
 def choice_section(choice: Choice | str, days: str, best: Best | None = None) -> Section:
-    """What a page shows of a choice.
+    """The section of a page about a choice.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a search may look for in a backtest, more being better in all of it, and what several trainings count for."""
+"""Objectives of a search: values of a backtest, more being better in all, and their aggregate over trainings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
 
 
 def aggregated(values: Sequence[float], how: str, deviations: float) -> float:
-    """What several trainings count for together; NaN where one of them is.
+    """Aggregate of the values of several trainings; NaN where one of them is.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Reading:
     name
         What it is called.
     compared
-        Names of the strategies beside it.
+        Names of the strategies it was compared with.
     configuration
         Hash of the configuration.
     configurations
@@ -67,7 +67,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Tries:
-    """What the deflated Sharpe ratio deflates by.
+    """Number of tries, and their Sharpe ratios, for the deflated Sharpe ratio.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ def readings_of(path: Path, panel: str) -> tuple[Reading, ...]:
 
 
 def tries_of(readings: Sequence[Reading], judged: str, configurations: int) -> Tries:
-    """What to deflate by, from the readings on file before this one.
+    """Tries to deflate by, from the readings on file before this one.
 
     Parameters
     ----------
@@ -169,5 +169,5 @@ def _parsed(line: str) -> Reading | None:
 
 
 def _cut_short(line: str) -> bool:
-    """Whether a line is the beginning of a reading that a crash cut off: a whole one ends with its only brace."""
+    """True for the beginning of a reading that a crash cut off: a whole one ends with its only brace."""
     return line.startswith("{") and not line.endswith("}")

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the tests say.
+    """Results of all tests.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ def gather_evidence(
     Parameters
     ----------
     judged, others
-        The strategy, and those beside it, over the same days.
+        The strategy, and those it is compared with, over the same days.
     baseline
         Equal weight; None where it is missing or is itself judged.
     resampled

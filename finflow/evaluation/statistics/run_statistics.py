@@ -38,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PathDistribution:
-    """How the paths of a protocol (walk-forward, purged folds, seeds) came out.
+    """Distribution of a metric over the paths of a protocol (walk-forward, purged folds, seeds).
 
     Attributes
     ----------

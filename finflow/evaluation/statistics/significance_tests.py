@@ -175,7 +175,7 @@ class Superiority:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How days are drawn: resamples, mean block in days, and the seed."""
+    """Settings of a bootstrap: resamples, mean block in days, and the seed."""
 
     samples: int
     block_length: int
@@ -236,7 +236,7 @@ def superior_strategies(
 
 
 def _losses(benchmark: Array, strategies: Mapping[str, Array], resampling: Resampling) -> tuple[Array, Array]:
-    """What arch compares: losses, so returns with the sign turned."""
+    """Losses, which arch compares: returns with the sign turned."""
     fewest = max(MINIMUM_BLOCKS * resampling.block_length, 3)
     check_returns(benchmark, "the benchmark", fewest)
     for name, returns in strategies.items():

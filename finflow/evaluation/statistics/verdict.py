@@ -1,6 +1,6 @@
-"""Does it beat equal weight: yes, no, or not shown; and why.
+"""The verdict on whether a strategy beats equal weight: yes, no, or not shown; and its reasons.
 
-Yes takes three witnesses that agree, all on returns net of costs:
+Yes takes three tests that agree, all on returns net of costs:
 
 1. the deflated Sharpe ratio of the active return (the strategy's less equal weight's) is at least 0.95;
 2. Hansen's SPA test finds its mean return superior, p < 0.05; where what it was chosen among is given, some of all of
@@ -51,7 +51,7 @@ NOWHERE = Interval(NAN, NAN)
 
 @dataclass(frozen=True)
 class Reason:
-    """One witness: what it said, and whether that is enough for a yes."""
+    """The result of one test in words, and whether it is enough for a yes."""
 
     said: str
     enough: bool
@@ -66,7 +66,7 @@ class Verdict:
     answer
         Whether it beats equal weight.
     reasons
-        A witness each.
+        One a test.
     track
         Of the active return; None where there is none to test.
     tries
@@ -106,7 +106,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Rival:
-    """What a strategy is held against.
+    """A reference that a strategy must beat.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ def reach_verdict(
     candidates: Mapping[str, Array] | None = None,
     patient: Rival | None = None,
 ) -> Verdict:
-    """Ask the three witnesses.
+    """Apply the three tests.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def reach_verdict(
     resampling
         Of the SPA test.
     candidates
-        Name -> returns of what the strategy was chosen among, beside it.
+        Name -> returns of the others that the strategy was chosen among.
     patient
         Equal weight that is seldom restored; a yes must hold against it as well. None where it was not played.
     """
@@ -159,7 +159,7 @@ def reach_verdict(
 def _ask(
     judged: Array, rival: Rival, tries: Tries, resampling: Resampling, candidates: Mapping[str, Array] | None
 ) -> Verdict:
-    """The three witnesses against one rival."""
+    """The three tests against one rival."""
     baseline, differences = rival.returns, rival.differences
     active = judged - baseline
     try:

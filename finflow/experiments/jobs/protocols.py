@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,8 @@ import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, config_hash
 from finflow.errors import ConfigError, MarketError
-from finflow.evaluation.analysis.comparison_context import Make, sharing_fits
-from finflow.evaluation.backtest import Backtest, index_backtest, run_backtests
+from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
-from finflow.evaluation.report.report import write_report
-from finflow.evaluation.report.results import BASELINE, ReportData
-from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, purge_of
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
@@ -32,12 +26,10 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 from finflow.provenance import code_hash
-from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
-from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.held_out import AGENT, LIBRARIES, REPORTS, Outcome, cash_rate, execution
+from finflow.training.judging.held_out import AGENT, Outcome, play_window, provenance, report_on, with_compared
 
 __all__ = ["Plan", "plan_of"]
 
@@ -170,8 +162,7 @@ def plan_of(config: Config, protocol: Protocol, parent: Path | None = None, mark
 def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
     device = device_here(plan.config.train.device)
     config, windows = plan.config, plan.windows
-    makers: dict[str, Make] = {name: _maker(name, config) for name in (BASELINE, *COMPARED)}
-    playing = sharing_fits(makers)
+    makers = with_compared({}, config)
     judged: list[Judged] = []
     others: dict[int, tuple[Backtest, ...]] = {}
     seldom: dict[int, Backtest] = {}
@@ -183,49 +174,33 @@ def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
             (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT)])
             judged.append(Judged(fold.number, seed, window, way, run))
             if window not in others:
-                patient: Strategy = PatientEqualWeight()
-                *played, seldom[window] = run_backtests(
-                    process, test, [*(make() for make in playing.values()), patient]
-                )
-                index = index_backtest(process, test)
-                others[window] = (*played, *([index] if index is not None else []))
+                found = play_window(process, test, [make() for make in makers.values()])
+                others[window], seldom[window] = (*found.runs, *found.benchmark), found.patient
     protocol = config.evaluation.protocol
     settings = {**protocol.model_dump(), "purge": purge_of(protocol)}
-    found = Paths(plan.protocol, tuple(judged), tuple(others[window] for window in range(len(windows))), settings)
-    agent = found.agents[found.middle]
-    strategies = found.compared
-    data = ReportData(
+    paths = Paths(plan.protocol, tuple(judged), tuple(others[window] for window in range(len(windows))), settings)
+    return report_on(
+        config,
+        plan.folder,
+        (paths.agents[paths.middle], *paths.compared),
         title=f"{AGENT}, {plan.protocol}: {len(plan.parts)} trainings",
-        agent=agent,
-        strategies=strategies,
-        bootstrap_samples=config.evaluation.bootstrap_samples,
-        confidence=config.evaluation.confidence,
-        block_length=config.evaluation.block_length,
-        seed=config.train.seed,
-        cvar_alpha=config.objectives.cvar_alpha,
         training=pd.DataFrame(),
         facts=_facts(plan),
-        notes=_limits(plan, len(found.agents)),
-        sections=(protocol_section(found, config.evaluation.confidence, config.train.seed),),
-        files={PATHS: _paths_table(found)},
+        notes=_limits(plan, len(paths.agents)),
+        sections=(protocol_section(paths, config.evaluation.confidence, config.train.seed),),
+        files={PATHS: _paths_table(paths)},
         tries=Tries(config.evaluation.configurations_tried),
         patient=joined([seldom[window] for window in range(len(windows))]),
         unjudged=NOBODYS_PATH if plan.protocol == "cpcv" else "",
     )
-    report = write_report(plan.folder / REPORTS, data)
-    summary = {run.name: summarise(run, config.objectives.cvar_alpha) for run in (agent, *strategies)}
-    return Outcome(plan.folder, report, summary)
-
-
-def _maker(name: str, config: Config) -> Make:
-    return lambda: named_strategy(name, config.evaluation)
 
 
 def _facts(plan: Plan) -> dict[str, Any]:
     """Provenance for the report."""
     config, panel = plan.config, plan.panel
+    known = provenance(config, panel)
     return {
-        "data": panel.describe(),
+        "data": known["data"],
         "protocol": {
             "name": plan.protocol,
             "bars": f"{panel.n_bars:,} before the test window, {plan.span(range(panel.n_bars))}",
@@ -233,11 +208,11 @@ def _facts(plan: Plan) -> dict[str, Any]:
             "purge": purge_of(config.evaluation.protocol),
         },
         "judged windows": [plan.span(window) for window in plan.windows],
-        "execution": execution(config.env) | {"cash rate": cash_rate(panel)},
+        "execution": known["execution"],
         "seeds": list(plan.seeds),
-        "configuration": config_hash(config)[:16],
+        "configuration": known["configuration"],
         "code": code_hash(),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("finflow", *LIBRARIES)}},
+        "versions": known["versions"],
     }
 
 

@@ -24,8 +24,8 @@ from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.manifest import write_manifest
 from finflow.training.checkpoints.run_resolver import CONFIG, JOB
 from finflow.training.data.training_data import device_here, prepare_from
-from finflow.training.judging.ensemble import judge_ensemble
-from finflow.training.judging.held_out import REPORTS, Outcome, evaluate_agent
+from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
+from finflow.training.judging.held_out import REPORTS, Outcome
 from finflow.training.phases.stopping import stopping_at_once
 
 __all__ = ["Job", "TrainingJob", "estimate_all", "job_of", "report_universes", "run_all", "write_universes"]

@@ -1,14 +1,16 @@
-"""Tables of prices from a user's files, in any of the layouts that can be recognised without guessing."""
+"""Tables of prices from a user's files, in any layout that can be told from the others without guessing."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market.sources.price_sheet import KINDS, Sheet, plain_name, read_sheet
@@ -42,7 +44,7 @@ def read_prices(
     folder of rows             files of one row a date and asset, together
     =========================  ==================================================================================
 
-    The case of field names does not matter, and other columns of files with fields are ignored. Where
+    Upper and lower case in the names of fields are one, and other columns of files with fields are passed over. Where
     a file has an Adj Close, it becomes the close if ``auto_adjust`` is set, and open, high and low are multiplied by
     Adj Close / Close, as yfinance does; volume stays. If it is not set, Adj Close is not used. Rows of the layouts
     with one asset a row or a file may come in any order; in the others dates must ascend.
@@ -59,7 +61,8 @@ def read_prices(
     Returns
     -------
     tables, facts : PriceTables and dict
-        A frame a field of the wanted assets that exist; origin, adjustment, and under "names" every asset there is.
+        A frame a field of those assets that are wanted and there; where they come from, how they are adjusted, and
+        under "names" every asset there is.
 
     Raises
     ------
@@ -94,7 +97,7 @@ def read_prices(
 
 def _file(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, str, tuple[str, ...]]:
     if sheet.assets is not None:
-        tables, names = _stacked([sheet], wanted)
+        tables, names = _stacked([_Rows.of_many(sheet)], wanted)
         return tables, LONG, names
     if any(field for field, _ in sheet.columns):
         tables, names = _two_levels(sheet, wanted)
@@ -126,7 +129,7 @@ def _folder(
             raise MarketError(f"{path} has two files of one field: {', '.join(file.name for file in files)}")
         tables, names = _by_field(sheets, wanted)
         return tables, FILE_A_FIELD, list(sheets.values()), names
-    names = tuple(dict.fromkeys(file.stem for file in files))
+    names = _unique(file.stem for file in files)
     chosen = [file for file in files if wanted is None or file.stem in wanted]
     first = read_sheet((chosen or files)[0], kind)
     of_many = first.assets is not None
@@ -139,9 +142,10 @@ def _folder(
                 "holds files of one kind"
             )
     if of_many:
-        tables, names = _stacked(sheets_read, wanted)
+        tables, names = _stacked([_Rows.of_many(sheet) for sheet in sheets_read], wanted)
         return tables, LONG, sheets_read, names
-    return _stacked(sheets_read, wanted)[0], FILE_AN_ASSET, sheets_read, names
+    tables, _ = _stacked([_Rows.of_one(sheet) for sheet in sheets_read], wanted)
+    return tables, FILE_AN_ASSET, sheets_read, names
 
 
 def _files(path: Path, kind: str) -> list[Path]:
@@ -188,32 +192,55 @@ def _by_field(sheets: dict[str, Sheet], wanted: Collection[str] | None) -> tuple
     for sheet in sheets.values():
         if sheet.assets is not None or any(field for field, _ in sheet.columns):
             raise MarketError(f"{sheet.path} must have Date and one column an asset, as the file of one field")
-        unmatched = lead.days.symmetric_difference(sheet.days)
-        if len(unmatched):
-            lacks, has = (sheet, lead) if unmatched[0] in lead.days else (lead, sheet)
-            raise MarketError(f"{lacks.path} has no row of {unmatched[0].date()}, and {has.path.name} has one")
+        apart = lead.days.symmetric_difference(sheet.days)
+        if len(apart):
+            lacks, has = (sheet, lead) if apart[0] in lead.days else (lead, sheet)
+            raise MarketError(f"{lacks.path} has no row of {apart[0].date()}, and {has.path.name} has one")
         if not sheet.days.equals(lead.days):
             raise MarketError(f"{sheet.path} has its dates in another order than {lead.path.name}, or repeats one")
-        unknown = [name for _, name in sheet.columns if name not in names]
-        if unknown:
-            raise MarketError(f"{sheet.path} has a column {unknown[0]!r}, and {lead.path.name} has none")
+        strangers = [name for _, name in sheet.columns if name not in names]
+        if strangers:
+            raise MarketError(f"{sheet.path} has a column {strangers[0]!r}, and {lead.path.name} has none")
     return {field: _wide(sheet, wanted) for field, sheet in sheets.items()}, names
 
 
-def _rows(sheet: Sheet) -> pd.DataFrame:
-    """Frame of a sheet whose rows are one asset on one date each: day, asset, and the fields it has.
+@dataclass(frozen=True)
+class _Rows:
+    """A sheet whose rows are one asset on one date each: the asset of each row, and the column of each field."""
 
-    The asset is that of the sheet's own column, or else the name of the file.
-    """
-    name = sheet.path.stem
-    labels = [field or asset for field, asset in sheet.columns]
-    assets: Any = name
-    if sheet.assets is not None:
-        labels = [asset for _, asset in sheet.columns]
-        assets = sheet.assets
-    other = next((asset for field, asset in sheet.columns if field and asset.casefold() != name.casefold()), None)
-    if sheet.assets is None and other is not None:
-        raise MarketError(f"{sheet.path} holds prices of {other!r}; a file is named after the asset in it")
+    sheet: Sheet
+    codes: NDArray[np.intp]
+    names: tuple[str, ...]
+    fields: dict[str, int]
+
+    @classmethod
+    def of_many(cls, sheet: Sheet) -> _Rows:
+        codes, names = pd.factorize(np.asarray(sheet.assets, dtype=object))
+        fields = _fields_of(sheet, [name for _, name in sheet.columns])
+        if not any(close in fields for close in _CLOSES):
+            raise MarketError(
+                f"{sheet.path} has a column that names the asset of a row (Ticker, Symbol or Asset) and no column "
+                "Close; add one, or rename the first if it is an asset"
+            )
+        return cls(sheet, codes, tuple(str(name) for name in names), fields)
+
+    @classmethod
+    def of_one(cls, sheet: Sheet) -> _Rows:
+        name = sheet.path.stem
+        labels = [field or other for field, other in sheet.columns]
+        other = next((asset for field, asset in sheet.columns if field and asset.casefold() != name.casefold()), None)
+        if other is not None:
+            raise MarketError(f"{sheet.path} holds prices of {other!r}; a file is named after the asset in it")
+        fields = _fields_of(sheet, labels)
+        if not any(close in fields for close in _CLOSES):
+            raise MarketError(
+                f"{sheet.path} has no column Close ({', '.join(labels[:6]) or 'no columns but the date'}); each file "
+                "of a folder is one asset, with Date, Close and perhaps Open, High, Low and Volume"
+            )
+        return cls(sheet, np.zeros(len(sheet.days), dtype=np.intp), (name,), fields)
+
+
+def _fields_of(sheet: Sheet, labels: Sequence[str]) -> dict[str, int]:
     fields: dict[str, int] = {}
     for position, label in enumerate(labels):
         field = _KNOWN.get(plain_name(label))
@@ -221,44 +248,63 @@ def _rows(sheet: Sheet) -> pd.DataFrame:
             raise MarketError(f"{sheet.path}: columns {labels[fields[field]]!r} and {label!r} are the same field")
         if field is not None:
             fields[field] = position
-    if fields.keys().isdisjoint(_CLOSES):
-        if sheet.assets is not None:
-            raise MarketError(
-                f"{sheet.path} has a column that names the asset of a row (Ticker, Symbol or Asset) and no column "
-                "Close; add one, or rename the first if it is an asset"
-            )
-        raise MarketError(
-            f"{sheet.path} has no column Close ({', '.join(labels[:6]) or 'no columns but the date'}); each file "
-            "of a folder is one asset, with Date, Close and perhaps Open, High, Low and Volume"
-        )
-    values = {field: sheet.numbers(position) for field, position in fields.items()}
-    return pd.DataFrame({"day": sheet.days, "asset": assets, **values})
+    return fields
 
 
-def _stacked(sheets: Sequence[Sheet], wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
-    """Tables from sheets of rows; dates are those of the assets wanted, in ascending order."""
-    if not sheets:
-        return {"close": pd.DataFrame(dtype=np.float64)}, ()
-    rows = pd.concat([_rows(sheet) for sheet in sheets], keys=range(len(sheets)))
-    names = tuple(str(name) for name in rows["asset"].unique())
+def _stacked(parts: Sequence[_Rows], wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
+    """Tables from rows: dates are those of the assets wanted, in ascending order."""
+    names = _unique(name for part in parts for name in part.names)
     kept = [name for name in names if wanted is None or name in wanted]
-    rows = rows[rows["asset"].isin(kept)]
-    repeated = rows.duplicated(["day", "asset"])
-    if repeated.any():
-        day, asset = rows.loc[repeated, ["day", "asset"]].iloc[0]
-        first, second = rows.index[(rows["day"] == day) & (rows["asset"] == asset)][:2]
-        places = [f"{sheets[part].path}, {sheets[part].place(row)}" for part, row in (first, second)]
-        raise MarketError(f"{places[1]}: {asset!r} has a second row of {day.date()} (first: {places[0]})")
-    cells = rows.set_index(["day", "asset"])
-    fields = [field for field in (*FIELDS, ADJUSTED) if field in cells]
-    return {
-        field: cells[field].unstack("asset").reindex(columns=kept).rename_axis(index=None, columns=None)
-        for field in fields
-    }, names
+    column_of = {name: column for column, name in enumerate(kept)}
+    columns = [np.array([column_of.get(name, -1) for name in part.names], dtype=np.intp)[part.codes] for part in parts]
+    rows = [np.flatnonzero(column >= 0) for column in columns]
+    days = pd.DatetimeIndex(
+        np.concatenate([part.sheet.days.to_numpy("datetime64[s]")[row] for part, row in zip(parts, rows, strict=True)])
+        if parts
+        else []
+    )
+    index = days.unique().sort_values()
+    column = np.concatenate([c[row] for c, row in zip(columns, rows, strict=True)]) if parts else np.zeros(0, np.intp)
+    cell = index.get_indexer(days) * max(len(kept), 1) + column
+    _check_once(parts, rows, cell, days, [kept[i] for i in column[_repeats(cell)[:1]]])
+    tables: PriceTables = {}
+    for field in [name for name in (*FIELDS, ADJUSTED) if any(name in part.fields for part in parts)]:
+        values = np.full(len(index) * len(kept), np.nan)
+        values[cell] = np.concatenate(
+            [
+                part.sheet.numbers(part.fields[field])[row] if field in part.fields else np.full(len(row), np.nan)
+                for part, row in zip(parts, rows, strict=True)
+            ]
+        )
+        tables[field] = pd.DataFrame(values.reshape(len(index), len(kept)), index=index, columns=kept)
+    return tables or {"close": pd.DataFrame(index=index, columns=kept, dtype=np.float64)}, names
+
+
+def _repeats(cell: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Positions whose cell was met before."""
+    return np.flatnonzero(pd.Series(cell).duplicated())
+
+
+def _check_once(
+    parts: Sequence[_Rows], rows: list[NDArray[np.intp]], cell: NDArray[np.intp], days: pd.DatetimeIndex, who: list[str]
+) -> None:
+    twice = _repeats(cell)
+    if not twice.size:
+        return
+    second = int(twice[0])
+    first = int(np.flatnonzero(cell == cell[second])[0])
+    ends = np.cumsum([len(row) for row in rows])
+
+    def place(position: int) -> str:
+        part = int(np.searchsorted(ends, position, side="right"))
+        row = int(rows[part][position - (ends[part - 1] if part else 0)])
+        return f"{parts[part].sheet.path}, {parts[part].sheet.place(row)}"
+
+    raise MarketError(f"{place(second)}: {who[0]!r} has a second row of {days[second].date()} (first: {place(first)})")
 
 
 def _adjusted(path: Path, tables: PriceTables, auto_adjust: bool) -> tuple[PriceTables, dict[str, Any]]:
-    """Return tables with the configured close, and a note of its adjustment."""
+    """Tables whose close is the one asked for, and how it is adjusted, in words."""
     if ADJUSTED not in tables:
         words = "as in the file; dividends and splits count only if its prices are adjusted for them"
         return tables, {"adjusted": words}
@@ -287,3 +333,7 @@ def _adjusted(path: Path, tables: PriceTables, auto_adjust: bool) -> tuple[Price
             rest[field] = rest[field] * ratio[list(rest[field].columns)]
     rest["close"] = adjusted[list(close.columns)]
     return rest, {"adjusted": f"{words}; open, high and low times Adj Close / Close"}
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Content of one file of dates and numbers, CSV or Parquet, with the place of every mistake."""
+"""One file of dates and numbers, CSV or Parquet, read as it is, with a place for every mistake."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"
 
 @dataclass(frozen=True)
 class Sheet:
-    """Content of a file whose layout is not yet known.
+    """The content of a file, not yet understood.
 
     Attributes
     ----------
@@ -42,11 +42,11 @@ class Sheet:
         (field, asset) of each column of numbers. The field is "" in files with one line of column names, which are
         then the second.
     numbers : callable
-        Position of a column -> its values, NaN where missing; raises MarketError for text.
+        Position of a column -> its values, NaN where missing; complains of what is not a number.
     assets : array of str, or None
         The asset of each row, where the file has a column Ticker, Symbol or Asset.
     place : callable
-        Row -> its name in messages.
+        Row -> how a message names it.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Sheet:
 
 
 def plain_name(name: str) -> str:
-    """Normalise a column's name: "Adj Close", "adj_close" and "adjclose" are equal."""
+    """A column's name as it is compared: "Adj Close", "adj_close" and "adjclose" are one."""
     return "".join(letter for letter in name.casefold() if letter not in " _-.")
 
 

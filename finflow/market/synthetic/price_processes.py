@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 __all__ = ["IndependentReturns", "MeanReversion", "PriceProcess", "Regimes", "Scenarios", "correlated"]
 
@@ -199,8 +200,6 @@ class MeanReversion:
         return np.linspace(-_WIDEST_BELIEF, _WIDEST_BELIEF, _BELIEFS) * self.deviation
 
     def draw(self, rng: np.random.Generator, bars: int) -> FloatArray:
-        from scipy.signal import lfilter  # slow to import, and needed only here
-
         shocks = self.innovation * rng.standard_normal(bars)
         shocks[0] *= self.deviation / self.innovation
         spread = lfilter([1.0], [1.0, -self.persistence], shocks)

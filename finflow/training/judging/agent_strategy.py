@@ -1,21 +1,30 @@
-"""The trained agent as a Strategy: the backtest knows no other kind of thing."""
+"""Trained agents as strategies: one alone, each of its experts, and several that act as one."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from finflow.agent.learners.bcell import states_of
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
-from finflow.strategies.strategy import Information
+from finflow.evaluation.analysis.expert_traits import LONG, ByState, ExpertTraits, expert_traits, gate_by_state
+from finflow.market.features.market_features import TwoStates, crisis
+from finflow.market.features.rolling_windows import PanelView
+from finflow.strategies.strategy import Information, Strategy
+from finflow.training.data.replay import MarketTensors
 
 FloatArray = NDArray[np.float64]
 
+ROWS = 1024  # decisions computed at once
+
 
 class AgentStrategy:
-    """Decides by the centre of a policy, and remembers why.
+    """Decides by the centre of a policy, and records what led to each decision.
 
     Parameters
     ----------
@@ -23,7 +32,7 @@ class AgentStrategy:
     device : torch.device
     name : str
     expert : int, optional
-        Whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
+        Number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
     """
 
     def __init__(
@@ -57,8 +66,8 @@ class AgentStrategy:
         return normalised
 
     def explanation(self) -> dict[str, FloatArray]:
-        """Of all decisions so far: gate (steps, 5), experts (steps, 5, K), trade rate (steps,); and what they were made
-        from beside the market, the weights held (steps, K) and the state of the reward (steps, 3)."""
+        """Record of all decisions so far: gate (steps, 5), experts (steps, 5, K), trade rate (steps,); and of their
+        inputs besides the market: the weights held (steps, K) and the state of the reward (steps, 3)."""
         return {name: np.stack(values) for name, values in self._reasons.items()}
 
 
@@ -67,3 +76,82 @@ def experts_alone(policy: ExpertPolicy, device: torch.device) -> list[AgentStrat
     if len(policy.names) == 1:
         return []
     return [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(policy.names)]
+
+
+class EnsembleStrategy:
+    """Decides by the mean of what its members decide.
+
+    Each member sees what the ensemble holds. A mean of portfolios is a portfolio.
+
+    Parameters
+    ----------
+    members : sequence of Strategy
+    name : str, optional
+    """
+
+    def __init__(self, members: Sequence[Strategy], name: str | None = None) -> None:
+        if not members:
+            raise ValueError("an ensemble needs a member")
+        self.members = tuple(members)
+        self.name = name or f"ensemble of {len(self.members)}"
+
+    def decide(self, information: Information) -> NDArray[np.float64]:
+        """The members' mean portfolio, (K,)."""
+        mean = np.mean([member.decide(information) for member in self.members], axis=0)
+        return np.asarray(mean, dtype=np.float64)
+
+
+@torch.no_grad()
+def _decisions(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> Iterator[Decision]:
+    """Decisions at decision bars, many at once; the parts used here do not depend on the weights held."""
+    device = next(policy.parameters()).device
+    market = MarketTensors.of(process, device)
+    for start in range(bars.start, bars.stop, ROWS):
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
+        held = torch.full((len(rows), process.portfolio_size), 1.0 / process.n_weights, device=device)
+        yield policy(market.states(rows, held))
+
+
+def named_portfolios(policy: ExpertPolicy, process: DecisionProcess, bars: range) -> NDArray[np.float64]:
+    """The portfolios that the experts name at decision bars, (steps, 5, K)."""
+    return np.concatenate([one.experts.double().cpu().numpy() for one in _decisions(policy, process, bars)])
+
+
+def gate_on(policy: ExpertPolicy, process: DecisionProcess, window: range, states: TwoStates) -> ByState | None:
+    """Mean gate weights in each state of the market; None where there is no decision, or no experts.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    process : DecisionProcess
+    window : range
+        Of bars.
+    states : TwoStates
+        The crisis score's, as fitted on the training window.
+    """
+    bars = process.decision_bars(window)
+    if not len(bars) or policy.names != EXPERTS:
+        return None
+    gates, cash = [], []
+    for decision in _decisions(policy, process, bars):
+        gates.append(decision.gate.double().cpu().numpy())
+        cash.append(decision.aim[:, -1].double().cpu().numpy())
+    score = crisis(PanelView(process.panel), states)[np.array(bars) - process.lag]
+    return gate_by_state(score, np.concatenate(gates), np.concatenate(cash), EXPERTS)
+
+
+def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> ExpertTraits | None:
+    """Traits of the experts over a window; None where there are too few bars before it to estimate any, or no experts.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    process : DecisionProcess
+    window : range
+        Of bars.
+    """
+    bars = process.decision_bars(window)
+    known = [bar - process.lag for bar in bars]
+    if not known or known[-1] < LONG or policy.names != EXPERTS:
+        return None
+    return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

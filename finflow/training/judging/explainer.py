@@ -1,4 +1,4 @@
-"""A decision of the agent taken apart: the door between its networks and the plain tables of an evaluation."""
+"""Explanation of an agent's decisions: from its networks to the plain tables of an evaluation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FloatArray = NDArray[np.float64]
 
 
 class Explainer:
-    """Takes apart the decisions of one backtest.
+    """Explains the decisions of one backtest.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Explainer:
         return self.process.panel.dates[self.bars.start : self.bars.stop]
 
     def explain(self, step: int, asked: Sequence[Asked] = ()) -> Reasons:
-        """Take one decision apart.
+        """Explain one decision.
 
         Parameters
         ----------
@@ -129,11 +129,11 @@ class Explainer:
         )
 
     def largest(self, count: int) -> list[Reasons]:
-        """The largest trades, taken apart."""
+        """Explanations of the largest trades."""
         return [self.explain(step) for step in largest_trades(self.run, count)]
 
     def _states(self, step: int) -> States:
-        """What the agent knew, as it knew it."""
+        """States as the agent observed them."""
         known = self.bars[step] - self.process.lag
         observation = {
             "assets": self.process.asset_features[known].copy(),
@@ -197,7 +197,7 @@ class Explainer:
         return Altered(**vars(self._move(states, decision)), asked=asked, before=before)
 
     def _move(self, states: States, decision: Decision) -> Move:
-        """Where a decision goes from what is held."""
+        """Target of a decision, and the trade to it."""
         centre = decision.distribution.centre()[0]
         return Move(
             gate=dict(zip(self.policy.names, decision.gate[0].tolist(), strict=True)),
@@ -210,7 +210,7 @@ class Explainer:
 def explain_dates(
     path: Path, overrides: Mapping[str, object], dates: Sequence[str], asked: Sequence[Asked] = ()
 ) -> list[Reasons]:
-    """Take apart decisions of a trained agent in its test window.
+    """Explain decisions of a trained agent in its test window.
 
     The window is read for that, and the reading is counted where this agent has none on file.
 
@@ -234,8 +234,8 @@ def explain_dates(
     config, window = training_data.config, training_data.split.test
     policy, process = policy_of(checkpoint, device), training_data.held_out_process()
     steps = _steps(process, window, wanted)
-    agent, beside = AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)
-    runs = run_backtests(process, window, [agent, beside])
+    agent, baseline = AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)
+    runs = run_backtests(process, window, [agent, baseline])
     identity, panel = policy_identity(policy), training_data.panel.sha256
     if not any(reading.judged == identity for reading in readings_of(ledger_of(config), panel)):
         count_reading(config, panel, identity, runs, path)

@@ -18,8 +18,9 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import is_single_world
-from finflow.env.portfolio_state import PortfolioState, rows_of
+from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.evaluation.backtest import play
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
@@ -125,20 +126,18 @@ def play_pieces(
     rewards, excess : array, (steps, N)
         Excess of the net return over cash; not a number after a portfolio's last decision.
     """
-    steps, count = int(sizes.max()), len(sizes)
-    rewards, excess = np.full((steps, count), np.nan), np.full((steps, count), np.nan)
-    rows = np.arange(count)
-    for step in range(steps):
-        going = sizes[rows] > step
-        if not going.all():
-            rows, state = rows[going], rows_of(state, going)
+    rewards, excess = np.full((2, int(sizes.max()), len(sizes)), np.nan)
+
+    def decide(step: int, state: PortfolioState) -> FloatArray:
         with torch.no_grad():
             states = states_of(process.observe(state), device)
             weights = policy(states).distribution.centre().double().cpu().numpy()
-        outcome = process.step(state, weights / weights.sum(axis=1, keepdims=True))
-        state = outcome.state
+        normalised: FloatArray = weights / weights.sum(axis=1, keepdims=True)
+        return normalised
+
+    for step, (rows, outcome) in enumerate(play(process, state, sizes, decide)):
         rewards[step, rows] = outcome.reward
-        excess[step, rows] = outcome.simple_return - (process.growth[state.bar, -1] - 1.0)
+        excess[step, rows] = outcome.simple_return - (process.growth[outcome.state.bar, -1] - 1.0)
     return rewards, excess
 
 

@@ -1,4 +1,4 @@
-"""Who reads the test window: what is judged, as the ledger of readings knows it, and what it counts."""
+"""Readings of the test window: identities of what is judged, and the record of every evaluation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMESPACE = {kind: f"finflow.strategies.{family}" for family, kinds in _FAMILIE
 
 
 def ledger_of(config: Config) -> Path:
-    """Where the readings are kept: ``output.readings``, or a file in ``output.logs_dir``."""
+    """Path of the ledger of readings: ``output.readings``, or a file in ``output.logs_dir``."""
     return config.output.readings or config.output.logs_dir / FILE
 
 

@@ -1,40 +1,147 @@
-"""What tax leaves of a backtest: the same portfolio, held in an account that pays tax.
+"""Trades, holdings and taxes of a backtest: what its account did, in money.
 
-No strategy decides by tax, and none sees it. Beside every backtest a second account holds the same weights at every
-bar, keeps lots (`ledger.lots`), and pays its tax in cash at the first fill of the next calendar year, and at the end of
-the window for the year that it ends in. Paying makes the account smaller, and selling what that takes is a trade like
-any other: it costs, and makes gains of the new year. Until then the money that is owed stays invested. Gains not made
-by the end of the window are not taxed; what would be left if they were, with everything sold that day and no cost, is
-reckoned as well.
-
-Where trades of one bar share a cost that is not proportional, it is shared out in proportion to their values.
+**Tax.** No strategy decides by tax, and none sees it. Beside every backtest a second account holds the same weights at
+every bar, keeps lots (`ledger.lots`), and pays its tax in cash at the first fill of the next calendar year, and at the
+end of the window for the year that it ends in. Paying makes the account smaller, and selling what that takes is a trade
+like any other: it costs, and makes gains of the new year. Until then the money that is owed stays invested. Gains not
+made by the end of the window are not taxed; what would be left if they were, with everything sold that day and no
+cost, is computed as well. Where trades of one bar share a cost that is not proportional, it is shared out in
+proportion to their values.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import fill_prices
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
 from finflow.evaluation.statistics import metrics
-from finflow.ledger.accounting import settle
+from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 from finflow.market.panel import BARS_PER_YEAR
-
-__all__ = ["TaxedAccount", "after_tax", "section"]
 
 FloatArray = NDArray[np.float64]
 
 
+def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:
+    """Purchases and sales, a row for each asset and fill.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        The one that the backtest was run on.
+    window : range
+    run : Backtest
+
+    Returns
+    -------
+    DataFrame
+        ``date`` of the fill, ``asset``, ``side`` (buy, sell, or end where an asset was paid out at its last price),
+        ``units`` and ``price`` (adjusted where the prices are), ``value`` (units times price), ``cost``, both in
+        money, and the ``weight`` ``before`` and ``after``. Wealth before a fill, less its costs, is wealth after.
+    """
+    bars = process.decision_bars(window)
+    rows = slice(bars.start, bars.stop)
+    growth, listed = process.growth[rows], process.listed[rows]
+    wealth = _wealth(process, run)[:-1]
+    held = np.zeros_like(run.weights)
+    held[0, -1] = 1.0
+    held[1:] = drift(run.weights[:-1], growth[1:])
+    before = pay_out(held, listed)
+    after = (1.0 - run.costs)[:, None] * run.weights
+    change = after[:, :-1] - before[:, :-1]
+    change[np.abs(change) <= 1e-12] = 0.0  # rounding
+    cost = _costs(process, bars, change, wealth)
+    ended = np.where(listed, 0.0, -held[:, :-1])
+    step, asset = np.nonzero((change != 0.0) | (ended != 0.0))
+    moved = np.where(change != 0.0, change, ended)[step, asset] * wealth[step]
+    price = _last_prices(fill_prices(process.panel, process.env.fill), rows)[step, asset]
+    paid_out = ended[step, asset] != 0.0
+    return pd.DataFrame(
+        {
+            "date": process.panel.dates[rows][step],
+            "asset": pd.Categorical.from_codes(asset, categories=pd.Index(process.panel.assets)),
+            "side": np.where(paid_out, "end", np.where(moved > 0.0, "buy", "sell")),
+            "units": np.abs(moved) / price,
+            "price": price,
+            "value": np.abs(moved),
+            "cost": cost[step, asset],
+            "before": held[step, asset],
+            "after": run.weights[step, asset],
+        }
+    )
+
+
+def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFrame:
+    """Holdings right after each fill, a row for each asset held, and for cash.
+
+    Returns
+    -------
+    DataFrame
+        ``date``, ``asset``, ``units``, ``price`` (1 for cash), ``value`` in money, ``weight``.
+    """
+    bars = process.decision_bars(window)
+    rows = slice(bars.start, bars.stop)
+    wealth = _wealth(process, run)[:-1] * (1.0 - run.costs)
+    prices = _last_prices(fill_prices(process.panel, process.env.fill), rows)
+    prices = np.column_stack([prices, np.ones(len(prices))])
+    step, asset = np.nonzero(run.weights > 0.0)
+    weight = run.weights[step, asset]
+    value = weight * wealth[step]
+    price = prices[step, asset]
+    return pd.DataFrame(
+        {
+            "date": process.panel.dates[rows][step],
+            "asset": pd.Categorical.from_codes(asset, categories=pd.Index(run.assets)),
+            "units": value / price,
+            "price": price,
+            "value": value,
+            "weight": weight,
+        }
+    )
+
+
+def as_parquet(table: pd.DataFrame) -> bytes:
+    """The table as a Parquet file; equal tables make equal bytes."""
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
+    return buffer.getvalue()
+
+
+def _wealth(process: DecisionProcess, run: Backtest) -> FloatArray:
+    """Wealth in money before each fill, and at the end, (steps + 1,)."""
+    path: FloatArray = float(process.env.initial_capital) * np.cumprod(np.append(1.0, 1.0 + run.returns))
+    return path
+
+
+def _costs(process: DecisionProcess, bars: range, change: FloatArray, wealth: FloatArray) -> FloatArray:
+    """Cost of each trade in money, (steps, assets): costs add up over assets, so each is that of the trade alone."""
+    market = process.market_known(bars)
+    costs = np.zeros_like(change)
+    for asset in range(change.shape[1]):
+        alone = np.zeros_like(change)
+        alone[:, asset] = change[:, asset]
+        costs[:, asset] = process.costs.share(alone, wealth, market) * wealth
+    return costs
+
+
+def _last_prices(prices: FloatArray, rows: slice) -> FloatArray:
+    """Prices of these bars; of an asset that has ended, its last one."""
+    return pd.DataFrame(prices[: rows.stop]).ffill().to_numpy()[rows]
+
+
 @dataclass(frozen=True)
 class TaxedAccount:
-    """What an account that pays tax had.
+    """Record of an account that pays tax.
 
     Attributes
     ----------
@@ -178,9 +285,9 @@ class _Account:
         self.gains, self._gains = self.gains.plus(gains), self._gains.plus(gains)
 
 
-def section(process: DecisionProcess, window: range, runs: Sequence[Backtest], tax: TaxConfig) -> Section:
-    """What tax leaves of each backtest, the judged one first."""
-    found = {run.name: _figures(run, after_tax(process, window, run, tax)) for run in runs}
+def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest], tax: TaxConfig) -> Section:
+    """Returns of each backtest after tax, the judged one first."""
+    found = {run.name: _tax_figures(run, after_tax(process, window, run, tax)) for run in runs}
     numbers: dict[str, object] = {
         "settings": {name: value for name, value in tax.model_dump().items() if name != "enabled"},
         "strategies": found,
@@ -220,7 +327,7 @@ def section(process: DecisionProcess, window: range, runs: Sequence[Backtest], t
     return Section("tax", "After tax", numbers, (Table("What tax leaves", columns, rows, caption),), words=words)
 
 
-def _figures(run: Backtest, account: TaxedAccount) -> dict[str, object]:
+def _tax_figures(run: Backtest, account: TaxedAccount) -> dict[str, object]:
     returns = account.returns
     years = len(returns) / BARS_PER_YEAR
     gains = [max(gain, 0.0) for gain in account.gains]

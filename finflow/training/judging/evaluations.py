@@ -1,0 +1,274 @@
+"""Evaluations of trained agents and named strategies on the test window: from a checkpoint, several, or a name."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from finflow.config import Config
+from finflow.errors import CheckpointError, ConfigError
+from finflow.evaluation.backtest import Make
+from finflow.training.checkpoints.checkpoint_reader import (
+    Checkpoint,
+    check_free,
+    check_same_features,
+    load_agent,
+    policy_of,
+    read_checkpoint,
+    stored_config,
+)
+from finflow.training.checkpoints.manifest import write_manifest
+from finflow.training.data.offline_data import CARD
+from finflow.training.data.training_data import TrainingData, choose_device, prepare
+from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
+from finflow.training.judging.held_out import AGENT, Outcome, Subject, judge_held_out, maker_of
+from finflow.training.judging.reading_count import policy_identity, strategy_identity
+from finflow.training.logs.run_log import EVENTS, METRICS
+
+SHARED_SECTIONS = ("market", "features", "env", "objectives")
+"""Sections that agents acting as one must have in common: they decide what is observed."""
+
+
+def evaluate_agent(
+    training_data: TrainingData, checkpoint: Checkpoint, device: torch.device, folder: Path, with_backtest: bool = False
+) -> Outcome:
+    """Judge the policy in a checkpoint on the test window, against the classical strategies, and write the report.
+
+    Parameters
+    ----------
+    training_data : TrainingData
+    checkpoint : Checkpoint
+    device : torch.device
+    folder : Path
+        The report goes into its ``reports``.
+    with_backtest : bool
+        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
+    """
+    policy, counters = policy_of(checkpoint, device), checkpoint.counters
+    lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
+    subject = Subject(
+        {AGENT: lambda: AgentStrategy(policy, device, AGENT)},
+        policy_identity(policy),
+        {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)},
+        policy=policy,
+        training=pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
+        events=None if events is None else tuple(json.loads(line) for line in events),
+    )
+    sweeps = with_backtest or training_data.config.evaluation.sweeps
+    return judge_held_out(training_data, subject, folder, sweeps)
+
+
+def evaluate_checkpoint(
+    path: Path, overrides: Mapping[str, object], output: Path | None = None, with_backtest: bool = False
+) -> Outcome:
+    """Evaluate a trained agent from its checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint file, or a run folder (its best by validation, or its latest without one).
+    overrides : mapping
+        As in `load_agent`.
+    output : Path, optional
+        Where ``reports`` goes, with a manifest of its own; the run's own folder when left out.
+    with_backtest : bool
+        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, MarketError
+    """
+    checkpoint, training_data, device = load_agent(path, overrides)
+    outcome = evaluate_agent(training_data, checkpoint, device, output or checkpoint.run_folder, with_backtest)
+    if output is not None:
+        write_manifest(output, training_data, device, checkpoint_update=checkpoint.counters["update"])
+    return outcome
+
+
+def backtest_strategies(config: Config, names: Sequence[str], output: Path | None = None) -> Outcome:
+    """Backtest named strategies over the test window; the first is the one reported on.
+
+    Parameters
+    ----------
+    config : Config
+    names : sequence of str
+        Of ``strategies.classical.NAMED``, import paths, or ``optimal`` in a synthetic market whose optimum is known.
+    output : Path, optional
+        A folder named after the first strategy, under ``output.logs_dir``, when left out.
+    """
+    makers: dict[str, Make] = {}
+    for path in names:
+        make = maker_of(path, config)
+        name = make().name
+        if name in makers:
+            raise ConfigError(f"--strategy names {name} twice; leave one of them out")
+        makers[name] = make
+    folder = output or config.output.logs_dir / f"backtest_{next(iter(makers))}"
+    training_data = prepare(config)
+    subject = Subject(makers, strategy_identity(next(iter(makers.values()))()))
+    outcome = judge_held_out(training_data, subject, folder, sweeps=True)
+    write_manifest(folder, training_data, torch.device("cpu"), strategies=list(names))
+    return outcome
+
+
+def evaluate_ensemble(
+    paths: Sequence[Path],
+    overrides: Mapping[str, object],
+    output: Path,
+    part: Path | None = None,
+    with_backtest: bool = False,
+    *,
+    own_folder: bool = False,
+) -> Outcome:
+    """Evaluate agents that act as one on the test window, with each alone for comparison.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Checkpoint files, or run folders (of which the best by validation, or the latest without one).
+    overrides : mapping
+        Keys on top of the first checkpoint's configuration; those of training may not differ.
+    output : Path
+        Where ``reports`` goes, or with ``own_folder`` a folder named after the agents.
+    part : Path, optional
+        Where in that.
+    with_backtest : bool
+        Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
+
+    Raises
+    ------
+    FinflowError
+        If an agent cannot be used, or was not trained to see what the others see.
+    """
+    check_free(overrides)
+    checkpoints = [read_checkpoint(path) for path in paths]
+    config = stored_config(checkpoints[0], overrides)
+    torch.set_num_threads(config.train.threads)
+    training_data = prepare(config)
+    device = choose_device(config.train.device)
+    identities = _identities(checkpoints, device)
+    folder = (output / _mark(identities) if own_folder else output) / (part or "")
+    outcome = judge_ensemble(training_data, checkpoints, device, folder, with_backtest)
+    updates = [checkpoint.counters["update"] for checkpoint in checkpoints]
+    write_manifest(folder, training_data, device, checkpoint_updates=updates)
+    return outcome
+
+
+def judge_ensemble(
+    training_data: TrainingData,
+    checkpoints: Sequence[Checkpoint],
+    device: torch.device,
+    folder: Path,
+    with_backtest: bool = False,
+) -> Outcome:
+    """Judge agents as one on the test window, with each alone for comparison, and write the report.
+
+    The test window is read once, by all of them: one line in the ledger of readings.
+    """
+    _check_alike(checkpoints)
+    for checkpoint in checkpoints:
+        check_same_features(checkpoint, training_data.features)
+    identities = _identities(checkpoints, device)
+    policies = [policy_of(checkpoint, device) for checkpoint in checkpoints]
+    names = _names(checkpoints)
+    makers = [partial(AgentStrategy, policy, device, name) for policy, name in zip(policies, names, strict=True)]
+    found = [f"{name}: update {one.counters['update']}" for name, one in zip(names, checkpoints, strict=True)]
+    together = EnsembleStrategy([make() for make in makers]).name
+    subject = Subject(
+        {together: lambda: EnsembleStrategy([make() for make in makers])},
+        identities[0] if len(identities) == 1 else _mark(identities, whole=True),
+        {"agents": found, "decision": "the mean of the agents' portfolios"},
+        members=[make() for make in makers],
+    )
+    return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
+
+
+def _check_alike(checkpoints: Sequence[Checkpoint]) -> None:
+    """Agents that act as one see the same market in the same way.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the two that do not.
+    """
+    first, *others = checkpoints
+    base = stored_config(first)
+    for other in others:
+        config = stored_config(other)
+        for section in SHARED_SECTIONS:
+            if getattr(config, section) != getattr(base, section):
+                raise CheckpointError(
+                    f"{other.path} was trained with another {section} section than {first.path}: agents that act as "
+                    "one must see the same; leave one of them out"
+                )
+        if other.facts["market"] != first.facts["market"]:
+            raise CheckpointError(f"{other.path} was trained on other prices than {first.path}; leave one of them out")
+
+
+def _names(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Name of each agent: its seed where seeds differ, its number otherwise."""
+    seeds = [f"seed {stored_config(checkpoint).train.seed}" for checkpoint in checkpoints]
+    alike = len(set(seeds)) < len(seeds)
+    return [f"agent {number}" for number in range(1, len(seeds) + 1)] if alike else seeds
+
+
+def _identities(checkpoints: Sequence[Checkpoint], device: torch.device) -> list[str]:
+    """Identity of each agent in the ledger of readings.
+
+    Raises
+    ------
+    CheckpointError
+        If one is there twice: it would count twice in the mean.
+    """
+    known: dict[str, Path] = {}
+    for checkpoint in checkpoints:
+        identity = policy_identity(policy_of(checkpoint, device))
+        if identity in known:
+            raise CheckpointError(f"{checkpoint.path} is the same agent as {known[identity]}; leave one of them out")
+        known[identity] = checkpoint.path
+    return list(known)
+
+
+def _mark(identities: Sequence[str], whole: bool = False) -> str:
+    """A hash of the agents, whatever their order."""
+    digest = hashlib.sha256("\n".join(["ensemble", *sorted(identities)]).encode()).hexdigest()
+    return digest if whole else digest[:8]
+
+
+def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:
+    """The whole lines of a log of the training, where it is still beside the checkpoint; None where it is not."""
+    for candidate in (folder, checkpoint.run_folder):
+        path = candidate / name
+        if path.is_file():
+            return [line for line in path.read_text("utf-8", errors="replace").splitlines() if _is_row(line)]
+    return None
+
+
+def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
+    """Behaviour data that the agent learned from, where the run's data card is still there."""
+    try:
+        card = json.loads((checkpoint.run_folder / CARD).read_text("utf-8"))
+        episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
+        for name, family in card["families"].items():
+            sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
+            if sharpe is not None and turnover is not None:
+                episodes[name] += f" (Sharpe {sharpe:.2f}, turnover {turnover:.1f})"
+        told = ", ".join(f"{name} {words}" for name, words in episodes.items())
+        return {"behaviour data": f"{card['transitions']:,} decisions in the training window, medians a year: {told}"}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _is_row(line: str) -> bool:
+    """True for a whole line of the log: the last may be cut short, where a run was killed."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
