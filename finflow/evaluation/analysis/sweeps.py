@@ -28,13 +28,11 @@ from finflow.strategies.strategy import Strategy
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
 LAGS = (0, 1, 2)
 CAPITALS = (1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
 BASELINE = "equal-weight"
-BREAK_EVEN_TOLERANCE = 0.01  # basis points
-CAPACITY_TOLERANCE = 0.02  # relative
+SHOWN = ("sharpe", "annual_return", "annual_turnover", "annual_cost")
 DEAREST_BPS = 1000.0
 SMALLEST_CAPITAL, LARGEST_CAPITAL = 1e2, 1e16
 BPS_TOLERANCE = 1e-6
@@ -121,9 +119,7 @@ def _even(
     known = {float(bps): score(runs[context.judged]) - score(runs[BASELINE]) for bps, runs in costs.items()}
     if not np.isfinite(list(known.values())).all():
         return None
-    return break_even_bps(
-        context.process, context.window, context.makers[context.judged], known, BREAK_EVEN_TOLERANCE, score
-    )
+    return break_even_bps(context.process, context.window, context.makers[context.judged], known, 0.01, score)
 
 
 def _mean_return(run: Backtest) -> float:
@@ -152,7 +148,7 @@ def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sen
     }
     if not grows:
         return ["Capital counts through the least commission of a trade alone; nothing here costs more with size."]
-    found = capacity(process, context.window, context.makers[context.judged], tolerance=CAPACITY_TOLERANCE)
+    found = capacity(process, context.window, context.makers[context.judged], tolerance=0.02)
     numbers["capacity"] = found if np.isfinite(found) else None
     if found == 0.0:
         return [f"{context.judged} has no capacity: it earned no more than equal weight even without costs of size."]
@@ -163,20 +159,12 @@ def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sen
 
 
 def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
-    return {
-        name: {
-            **plain(
-                {
-                    "sharpe": _sharpe(run),
-                    "annual_return": metrics.annual_return(run.returns),
-                    "annual_turnover": metrics.annual_turnover(run.turnover),
-                    "annual_cost": metrics.annual_cost(run.costs),
-                }
-            ),
-            "refused": 0 if run.refused is None else int(run.refused.sum()),
-        }
-        for name, run in runs.items()
-    }
+    found: dict[str, object] = {}
+    for name, run in runs.items():
+        known = metrics.summarise(run)
+        refused = 0 if run.refused is None else int(run.refused.sum())
+        found[name] = {**plain({metric: known[metric] for metric in SHOWN}), "refused": refused}
+    return found
 
 
 def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
@@ -271,7 +259,6 @@ def break_even_bps(
         infinite where it still does at 1000, as one that trades less than equal weight may. Where the excess changes
         its sign more than once, about the lowest such cost.
     """
-
     found, measure = dict(known or {}), score or _mean_return
 
     def excess(bps: float) -> float:
