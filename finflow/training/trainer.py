@@ -139,7 +139,7 @@ class FinFlowTrainer:
         """The offline phase alone, and its report."""
         run = self._begin()
         self.train_iql()
-        self._keep_pretrained(run)
+        run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
         run.writer.require_written()
         return self._evaluate(run)
 
@@ -212,16 +212,12 @@ class FinFlowTrainer:
         """Let B-Cell go on from the networks of the offline phase."""
         if run.state.learner is None:
             raise FinflowError("there is nothing to hand over: the offline phase left no networks")
-        self._keep_pretrained(run)
+        run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
         bcell, world = start_online(self.config, self.training_data, self.device)
         bcell.seed_from(run.state.learner)
         run.state.learner = run.state.behaviour_returns = None
         run.state.bcell, run.state.world = bcell, world
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
-
-    def _keep_pretrained(self, run: TrainingRun) -> None:
-        """Write the offline phase's end under a name of its own, to start online phases from."""
-        run.writer.save_as(PRETRAINED, run.snapshot())
 
     def _evaluate(self, run: TrainingRun) -> Outcome:
         """Evaluate the best checkpoint on the test window; without one, the state as it stands."""
