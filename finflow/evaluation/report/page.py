@@ -45,7 +45,7 @@ ANSWERS = {
     "not shown": "not shown to beat equal weight",
 }
 VERDICT_TABLE = (
-    ("Sharpe ratio of the return over equal weight, a year", Cell(("verdict", "active_sharpe"))),
+    ("Sharpe ratio of the return over equal weight, a year", Cell(("verdict", "active_sharpe"), keep_sign=True)),
     ("PSR of that return, against zero", Cell(("verdict", "psr"), decimals=3)),
     ("DSR, deflated for the tries", Cell(("verdict", "dsr"), decimals=3)),
     ("Tries", Cell(("verdict", "tries", "total"), decimals=0)),
@@ -164,7 +164,7 @@ def _finding_words(
         return "Not compared with equal weight", ("Equal weight was not among the strategies, so nothing is claimed.",)
 
     def ratio(*path: str, plus: bool = False) -> Cell | str:
-        return Cell(path, plus=plus) if math.isfinite(look_up(content, path)) else "undefined"
+        return Cell(path, plus=plus, keep_sign=True) if math.isfinite(look_up(content, path)) else "undefined"
 
     measured: list[Cell | str] = [
         f"After costs, {'the agent' if name == 'agent' else name} had a Sharpe ratio of ",

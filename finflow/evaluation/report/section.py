@@ -73,6 +73,8 @@ class Cell:
         Show a sign where the number is positive.
     bounds
         Keys to an interval that is shown below it: a mapping with ``low`` and ``high``, a list of two, or None.
+    keep_sign
+        Show the sign of a number that rounds to zero.
     """
 
     path: Path
@@ -81,6 +83,7 @@ class Cell:
     error: Path | None = None
     plus: bool = False
     bounds: Path | None = None
+    keep_sign: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ class Section:
     def shown(self, cell: Cell, *, unit: bool = True) -> ShownNumber:
         """A number of the section, with its unit or without."""
         value, (scale, suffix) = look_up(self.numbers, cell.path), UNITS[cell.unit]
-        text = show(value, cell.unit, cell.decimals, plus=cell.plus)
+        text = show(value, cell.unit, cell.decimals, plus=cell.plus, keep_sign=cell.keep_sign)
         within = (self.key,) if self.within is None else self.within
         pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in (*within, *cell.path))
         full = repr(value) if math.isfinite(value) else "null"
@@ -282,13 +285,13 @@ def _find(numbers: object, path: Path) -> object:
     return found
 
 
-def show(value: float, unit: str = "", decimals: int = 2, *, plus: bool = False) -> str:
+def show(value: float, unit: str = "", decimals: int = 2, *, plus: bool = False, keep_sign: bool = False) -> str:
     """Write a number with its unit; a dash where it is undefined."""
     if not math.isfinite(value):
         return DASH
     scale, suffix = UNITS[unit]
     text = format(value * scale, f"{'+' * plus}{',' * (unit == ',')}.{decimals}{'g' if unit == 'g' else 'f'}")
-    if float(text.replace(",", "")) == 0.0:
+    if not keep_sign and float(text.replace(",", "")) == 0.0:
         text = text.lstrip("+-")
     return text.replace("-", MINUS) + suffix
 
