@@ -167,8 +167,7 @@ class ExpertPolicy(nn.Module):
             Least trade rate for the gradient of the aim: see ``LEAST_PULL``.
         """
         experts, seen = self._experts(states)
-        if gate_only:
-            seen = seen.detach()
+        seen = seen.detach() if gate_only else seen
         with full_precision(seen):
             hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
             hidden = dropout(hidden, self.dropout_rate, noise)
@@ -176,8 +175,7 @@ class ExpertPolicy(nn.Module):
             if only is not None:
                 alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
                 gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
-            mixed = experts.detach() if gate_only else experts
-            aim = torch.bmm(gate.unsqueeze(1), mixed).squeeze(1)
+            aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
             experts, gate, aim, hidden = (repeat_groups(part, states) for part in (experts, gate, aim, hidden))
             return self._trade_toward(states, experts, gate, aim, hidden, least_pull)
 
@@ -234,12 +232,11 @@ class ExpertPolicy(nn.Module):
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
-        difference = log_ratios(batch.actions) - distribution.location
+        shift = log_ratios(batch.actions) - distribution.location
         spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
-        density = spread.log_density(batch.actions)
-        scale = weighted_likelihood_loss(density, torch.ones_like(weights), difference.shape[1])
+        scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), shift.shape[1])
         experts = expert_loss(decision, batch, weights)
-        cloning = 0.5 * difference.square().mean()
+        cloning = 0.5 * shift.square().mean()
         naming, naming_metrics = self.naming_penalty(decision, batch)
         losses = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         metrics = {name: value.detach() for name, value in losses.items()}
