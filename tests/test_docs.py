@@ -48,6 +48,14 @@ def unknown_names(text: str) -> Iterator[str]:
             yield name
 
 
+def unknown_files(text: str) -> Iterator[str]:
+    """Python files in backticks, named whole or by the end of their path, that are nowhere in the project."""
+    files = [path.as_posix() for folder in ("finflow", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    for name in re.findall(r"`([\w/]+\.py)\b", text):
+        if name not in {"main.py", "mine.py"} and not any(file.endswith("/" + name) for file in files):
+            yield name
+
+
 def _is_python(name: str) -> bool:
     """Whether a dotted name is a module, or an attribute of one."""
     parts = name.split(".")
@@ -68,6 +76,7 @@ def _is_python(name: str) -> bool:
 def test_links_lead_somewhere_and_names_exist(page: Path) -> None:
     assert not list(broken_links(page))
     assert not list(unknown_names(page.read_text("utf-8")))
+    assert not list(unknown_files(page.read_text("utf-8")))
 
 
 def test_paths_of_pages_in_code_and_messages_exist() -> None:
@@ -96,6 +105,7 @@ def test_a_broken_link_and_a_wrong_name_are_found(tmp_path: Path) -> None:
         "`finflow/no_such.py`, `finflow.market.no_such` and `finflow.load_no_config`\n"
     )
     assert list(broken_links(page)) == ["missing.md", "other.md#another", "missing.svg", "missing.png"]
+    assert list(unknown_files("`errors.py`, `market/panel.py` and `no_such.py`")) == ["no_such.py"]
     assert list(unknown_names(page.read_text())) == [
         "finflow/no_such.py",
         "finflow.market.no_such",

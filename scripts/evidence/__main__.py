@@ -234,7 +234,8 @@ PENDULUM_HEAD = f"""# Evidence about the online update on a task that others hav
 
 <!-- Made by scripts/evidence (`make evidence`) from docs/evidence/results/*.json: change nothing here. -->
 
-Pendulum-v1 by `BCell.update_sac`, with plain networks of 64 for a Box task (`agent/box_sac.py`), CQL off, one update a
+Pendulum-v1 by `BCell.update_sac`, with plain networks of 64 for a Box task (`scripts/evidence/box_sac.py`), CQL off,
+one update a
 step, {PENDULUM_STEPS:,} steps. Mean return of {PENDULUM_EPISODES} held-out episodes by the centre of the policy, every
 {WATCHED_EVERY:,} steps; {PENDULUM_GOAL:.0f} is what is usually asked of SAC here. Seconds are of one processor, for
 learning alone.
