@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from finflow.config import Config, load_config
 from finflow.evaluation.audit.look_ahead import Probe
@@ -144,3 +145,11 @@ def smaller_audit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(audited_decisions, "BEFORE", 5)
     # What the states are fitted on is audited, not how well.
     monkeypatch.setattr(crisis, "_ROUNDS", 10)
+
+
+@pytest.fixture(autouse=True)
+def _numbered_event_files() -> Iterator[None]:
+    """Event files are read in the order of their names: those of one second end in a number, of one digit here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+        yield
