@@ -90,8 +90,8 @@ class Application:
         for name, fake in {
             "trainer.FinFlowTrainer": Trainer,
             "phases.stopping.request_stop": request_stop,
-            "judging.held_out.evaluate_checkpoint": evaluate,
-            "judging.held_out.backtest_strategies": backtest,
+            "judging.evaluations.evaluate_checkpoint": evaluate,
+            "judging.evaluations.backtest_strategies": backtest,
             "checkpoints.checkpoint_reader.configuration_of": stored,
         }.items():
             monkeypatch.setattr(f"finflow.training.{name}", fake)
