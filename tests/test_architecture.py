@@ -433,3 +433,23 @@ def test_no_public_name_is_that_of_another_file_in_a_sibling_room(room: str) -> 
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path.name)
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+LONGEST_FILE, LARGEST_CLASS, LARGEST_FOLDER = 350, 200, 15
+
+
+def test_files_classes_and_folders_stay_small() -> None:
+    """A file is one idea, and a folder shows its parts at a glance."""
+    for path in SOURCES:
+        source = path.read_text("utf-8")
+        assert len(source.splitlines()) <= LONGEST_FILE, path
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                assert (node.end_lineno or 0) - node.lineno < LARGEST_CLASS, f"{path}: {node.name}"
+    for folder in {path.parent for path in SOURCES}:
+        assert len(list(folder.glob("*.py"))) <= LARGEST_FOLDER, folder
+
+
+def test_no_two_files_of_the_package_share_a_name() -> None:
+    names = [path.name for path in SOURCES if path.name != "__init__.py"]
+    assert sorted(names) == sorted(set(names))

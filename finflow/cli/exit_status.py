@@ -1,4 +1,4 @@
-"""One line and an exit status for whatever a command raises."""
+"""One line and an exit status for whatever a command raises, and Ctrl-C between two updates."""
 
 from __future__ import annotations
 
@@ -62,6 +62,36 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
         lack = _lack(error)
         return _say(_fault(error, verbose), FAULT) if lack is None else _say(f"error: {lack}", MISTAKE)
     return 0
+
+
+@contextmanager
+def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C (or SIGTERM) ask for a stop at the next update, and the second stop at once.
+
+    Only the main thread can do that; in others nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        request_stop()
+        with suppress(OSError):  # not print, in the middle of which a signal may arrive
+            os.write(2, b"\nstopping after the next update; once more to stop at once\n")
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager

@@ -1,27 +1,23 @@
-"""Trainings and searches from the command line: one, or many that are shared out, and how Ctrl-C stops them."""
+"""Trainings and searches from the command line: one, or many that are shared out."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import shlex
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from finflow.cli.configuration import checkpoint_configuration, read_universes, resolve, resume_configuration
+from finflow.cli.exit_status import stopping_between_updates
 from finflow.cli.options import explicit, program
 from finflow.cli.output import show_outcome
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from finflow.config import Config
     from finflow.experiments.jobs.folds import Protocol
     from finflow.experiments.jobs.seed_job import Job, TrainingJob
@@ -319,33 +315,3 @@ def _resume_command(folder: Path) -> str:
     """Command line that resumes a run or a job."""
     command = program() if program() == "finflow" else "python main.py"
     return f"{command} --mode train --resume {shlex.quote(str(folder))}"
-
-
-@contextmanager
-def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C (or SIGTERM) ask for a stop at the next update, and the second stop at once.
-
-    Only the main thread can do that; in others nothing is changed.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    asked = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        request_stop()
-        with suppress(OSError):  # not print, in the middle of which a signal may arrive
-            os.write(2, b"\nstopping after the next update; once more to stop at once\n")
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -104,43 +104,6 @@ class DecisionProcess:
         known = slice(bars.start - self.lag, bars.stop - self.lag)
         return MarketState(*(table[known] for table in self.liquidity))
 
-    def repriced(self, env: EnvConfig) -> DecisionProcess:
-        """The same market and limits with the costs and the capital of another configuration."""
-        other = copy.copy(self)
-        names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
-        other.env = self.env.model_copy(update={name: getattr(env, name) for name in names})
-        other._set_costs(other.env)
-        return other
-
-    def delayed(self, lag: int) -> DecisionProcess:
-        """The same market, costs and limits at another execution lag."""
-        other = copy.copy(self)
-        other._set_lag(self.env.model_copy(update={"execution_lag": lag}))
-        other._set_costs(other.env)
-        return other
-
-    def with_universes(self, members: NDArray[np.int64] | None) -> DecisionProcess:
-        """The same market with sub-universes (M, n), assets by number, that a `WorldState` names."""
-        other = copy.copy(self)
-        other.members, other.inside = members, None
-        if members is not None:
-            other.inside = np.zeros((len(members), self.n_weights - 1), dtype=np.bool_)
-            np.put_along_axis(other.inside, members, True, axis=1)
-        return other
-
-    def beside(self, others: Sequence[DecisionProcess]) -> DecisionProcess:
-        """This market and others with the same assets and features, bar after bar in one set of tables.
-
-        Nothing leads from one to the next: the windows of episodes must keep them apart. The bars of this process keep
-        their numbers; `decision_bars` knows nothing of the others' first ones.
-        """
-        other, all_of = copy.copy(self), (self, *others)
-        other.panels = tuple(panel for one in all_of for panel in one.panels)
-        for name in ("growth", "listed", "asset_features", "market_features"):
-            setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
-        other._set_costs(self.env)
-        return other
-
     def of_panels(self, table: Callable[[MarketPanel], NDArray[Any]], axis: int = 0) -> NDArray[Any]:
         """Compute a table of each panel and join them, a row for every bar."""
         return np.concatenate([table(panel) for panel in self.panels], axis=axis)
@@ -181,7 +144,7 @@ class DecisionProcess:
         """Observed portfolio (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
         if self.lag == 0:
-            weights = drift(state.weights, self._rows(self.growth, state))
+            weights = drift(state.weights, _rows(self.growth, state))
             weights = pay_out(weights, self._listed(state))
             reward_state = state.objective
         else:
@@ -221,14 +184,14 @@ class DecisionProcess:
         Step
         """
         xp = array_namespace(state.weights)
-        growth, listed = self._rows(self.growth, state), self._listed(state)
+        growth, listed = _rows(self.growth, state), self._listed(state)
         before, target = orders(state.weights, action, growth, listed, self.limits, self.lag)
         costs: CostModel = self.costs
         if isinstance(state, WorldState):
             costs = Scaled(costs, state.cost_scale)
         fill = settle(before, target, costs, state.wealth, self._market_state(state))
 
-        ahead = self._rows(self.growth, replace(state, bar=state.bar + 1))
+        ahead = _rows(self.growth, replace(state, bar=state.bar + 1))
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover)
@@ -252,11 +215,11 @@ class DecisionProcess:
         if self.liquidity is None:
             return None
         known = replace(state, bar=state.bar - self.lag)
-        return MarketState(*(self._rows(table, known) for table in self.liquidity))
+        return MarketState(*(_rows(table, known) for table in self.liquidity))
 
     def _listed(self, state: PortfolioState) -> Any:
         """Assets that can be held at the states' bars, (batch, assets)."""
-        listed, inside = self._rows(self.listed, state), self._inside(state)
+        listed, inside = _rows(self.listed, state), self._inside(state)
         return listed if inside is None else listed & inside
 
     def _inside(self, state: PortfolioState) -> Any:
@@ -265,13 +228,55 @@ class DecisionProcess:
             return None
         return _table_rows(self.inside, replace(state, bar=state.universe))
 
-    def _rows(self, table: NDArray[Any], state: PortfolioState) -> Any:
-        """Rows of a market table at the states' bars, in the precision of their weights."""
-        rows = _table_rows(table, state)
-        if isinstance(rows, np.ndarray):
-            return rows
-        xp = array_namespace(rows)
-        return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)
+
+def with_costs(process: DecisionProcess, env: EnvConfig) -> DecisionProcess:
+    """The same market and limits with the costs and the capital of another configuration."""
+    other = copy.copy(process)
+    names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
+    other.env = process.env.model_copy(update={name: getattr(env, name) for name in names})
+    other._set_costs(other.env)
+    return other
+
+
+def with_lag(process: DecisionProcess, lag: int) -> DecisionProcess:
+    """The same market, costs and limits at another execution lag."""
+    other = copy.copy(process)
+    other._set_lag(process.env.model_copy(update={"execution_lag": lag}))
+    other._set_costs(other.env)
+    return other
+
+
+def with_universes(process: DecisionProcess, members: NDArray[np.int64] | None) -> DecisionProcess:
+    """The same market with sub-universes (M, n), assets by number, that a `WorldState` names."""
+    other = copy.copy(process)
+    other.members, other.inside = members, None
+    if members is not None:
+        other.inside = np.zeros((len(members), process.n_weights - 1), dtype=np.bool_)
+        np.put_along_axis(other.inside, members, True, axis=1)
+    return other
+
+
+def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProcess]) -> DecisionProcess:
+    """This market and others with the same assets and features, bar after bar in one set of tables.
+
+    Nothing leads from one to the next: the windows of episodes must keep them apart. The bars of this process keep
+    their numbers; `decision_bars` knows nothing of the others' first ones.
+    """
+    other, all_of = copy.copy(process), (process, *others)
+    other.panels = tuple(panel for one in all_of for panel in one.panels)
+    for name in ("growth", "listed", "asset_features", "market_features"):
+        setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
+    other._set_costs(process.env)
+    return other
+
+
+def _rows(table: NDArray[Any], state: PortfolioState) -> Any:
+    """Rows of a market table at the states' bars, in the precision of their weights."""
+    rows = _table_rows(table, state)
+    if isinstance(rows, np.ndarray):
+        return rows
+    xp = array_namespace(rows)
+    return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)
 
 
 def _table_rows(table: NDArray[Any], state: PortfolioState) -> Any:

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_universes
 from finflow.env.episode_worlds import Draws, EpisodeWorlds, scatter_assets
 from finflow.env.objective import COMPONENTS
 from finflow.env.portfolio_state import Step, replace_rows, rows_of
@@ -98,7 +98,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     ) -> None:
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs}: must be at least 1")
-        self.process = process if worlds is None else process.with_universes(worlds.members)
+        self.process = process if worlds is None else with_universes(process, worlds.members)
         self.worlds = worlds
         segments = [process.decision_bars(one) for one in ([window] if isinstance(window, range) else window)]
         longest = max(len(bars) for bars in segments)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from finflow.cli.runs import stopping_between_updates
+from finflow.cli.exit_status import stopping_between_updates
 from finflow.errors import FinflowError
 
 

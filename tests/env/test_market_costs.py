@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_costs
 from finflow.env.objective import Moments
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.portfolio_state import PortfolioState
@@ -225,7 +225,7 @@ def test_where_every_order_is_paid_none_is_refused() -> None:
 
 def test_another_price_of_trading_leaves_the_first_process_as_it_was() -> None:
     process = made_process(made_panel(), CostsConfig(), execution_lag=0)
-    dear = process.repriced(EnvConfig(commission_bps=500.0, slippage_bps=0.0, costs=IMPACT, initial_capital=5e6))
+    dear = with_costs(process, EnvConfig(commission_bps=500.0, slippage_bps=0.0, costs=IMPACT, initial_capital=5e6))
     target = np.array([[0.4, 0.1, 0.2, 0.3]])
     cheap = process.step(process.start(np.array([30])), target).cost[0]
     assert cheap == pytest.approx(0.0015 * 0.7 / (1.0 + 0.0015 * 0.7), abs=1e-14)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, WorldsConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, concatenate_markets
 from finflow.env.episode_worlds import (
     EpisodeWorlds,
     episode_assets,
@@ -113,7 +113,7 @@ def test_portfolios_go_into_a_sub_universe_and_back() -> None:
 
 def test_markets_laid_side_by_side_stay_apart(process_of: Make, prices: Make) -> None:
     first, second = (process_of(prices(60, 4, seed=seed)) for seed in (0, 1))
-    both = first.beside([second])
+    both = concatenate_markets(first, [second])
     weights = np.full((1, 5), 0.2)
     action = np.array([[0.5, 0.1, 0.1, 0.1, 0.2]])
     for bar, own, place in ((30, first, 30), (30, second, 90)):

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_costs
 from finflow.env.objective import Moments
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import Features
@@ -147,7 +147,7 @@ def equity_by_ledger_without_costs() -> FloatArray:
 @pytest.mark.parametrize("name", ["crp", "eg", "pamr", "olmar"])
 def test_online_selection_without_costs_earns_what_the_papers_count(name: str) -> None:
     """Wealth is the product of b . x when nothing is paid and decisions fill at once."""
-    process = made_process(0).repriced(EnvConfig(commission_bps=0.0, slippage_bps=0.0, initial_capital=CAPITAL))
+    process = with_costs(made_process(0), EnvConfig(commission_bps=0.0, slippage_bps=0.0, initial_capital=CAPITAL))
     (run,) = run_backtests(process, range(FIRST, BARS), [named_strategy(name, EvaluationConfig())])
     strategy, close = named_strategy(name, EvaluationConfig()), process.panel.close
     expected = []

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_costs
 from finflow.env.objective import Moments
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity
@@ -74,7 +74,7 @@ def made_process(edge: float = EDGE, volume: float | None = 1e6, noise: float = 
 
 def mean_excess(process: DecisionProcess, bps: float) -> float:
     env = EnvConfig(commission_bps=bps, slippage_bps=0.0)
-    own, equal = run_backtests(process.repriced(env), WINDOW, [Switcher(), EqualWeight()])
+    own, equal = run_backtests(with_costs(process, env), WINDOW, [Switcher(), EqualWeight()])
     return float(own.returns.mean() - equal.returns.mean())
 
 
@@ -131,8 +131,8 @@ def test_at_capacity_the_share_is_gone(share: float) -> None:
     def taken(capital: float) -> float:
         env = process.env.model_copy(update={"initial_capital": capital})
         free = env.model_copy(update={"costs": CostsConfig(minimum=0.01)})
-        (full,) = run_backtests(process.repriced(env), WINDOW, [Switcher()])
-        ideal, equal = run_backtests(process.repriced(free), WINDOW, [Switcher(), EqualWeight()])
+        (full,) = run_backtests(with_costs(process, env), WINDOW, [Switcher()])
+        ideal, equal = run_backtests(with_costs(process, free), WINDOW, [Switcher(), EqualWeight()])
         return float((ideal.returns.mean() - full.returns.mean()) / (ideal.returns.mean() - equal.returns.mean()))
 
     assert taken(found) <= share < taken(1.001 * found)

@@ -11,7 +11,7 @@ import torch
 
 from finflow import cores
 from finflow.config import CostsConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_costs
 from finflow.evaluation.analysis import sweeps
 from finflow.evaluation.analysis.sweeps import break_even_bps
 from finflow.evaluation.backtest import ComparisonContext, run_backtests
@@ -76,11 +76,11 @@ def test_the_break_even_cost_is_where_both_earn_the_same(
     bps = found["return_bps"]
     assert bps == pytest.approx(break_even_bps(process, range(300, 600), Momentum), abs=0.02)
     assert bps > 1.0
-    even = process.repriced(process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+    even = with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
     own, equal = run_backtests(even, range(300, 600), [Momentum(), EqualWeight()])
     assert own.returns.mean() == pytest.approx(equal.returns.mean(), abs=1e-8)
     bps = found["sharpe_bps"]
-    even = process.repriced(process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+    even = with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
     own, equal = run_backtests(even, range(300, 600), [Momentum(), EqualWeight()])
     ratios = [metrics.sharpe(run.returns, run.cash_returns) for run in (own, equal)]
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
@@ -128,7 +128,7 @@ def test_strategies_are_fitted_once_for_all_costs(
     context = context_of(process_of(), range(300, 342), "minimum-variance")
     assert len(fits) == 2
     for bps in (0.0, 50.0):
-        context.play(context.process.repriced(context.process.env.model_copy(update={"commission_bps": bps})))
+        context.play(with_costs(context.process, context.process.env.model_copy(update={"commission_bps": bps})))
     assert len(fits) == 2
 
 

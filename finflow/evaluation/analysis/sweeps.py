@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from finflow.config import CostsConfig
 from finflow.cores import forked
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_costs, with_lag
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
@@ -67,11 +67,11 @@ def section(context: ComparisonContext) -> Section:
 
 def _at_cost(process: DecisionProcess, bps: float) -> DecisionProcess:
     """The process with one proportional cost in place of commission and slippage."""
-    return process.repriced(process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
+    return with_costs(process, process.env.model_copy(update={"commission_bps": bps, "slippage_bps": 0.0}))
 
 
 def _with_capital(process: DecisionProcess, capital: float) -> DecisionProcess:
-    return process.repriced(process.env.model_copy(update={"initial_capital": capital}))
+    return with_costs(process, process.env.model_copy(update={"initial_capital": capital}))
 
 
 def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]], list[str]]:
@@ -81,7 +81,7 @@ def _over_lags(context: ComparisonContext) -> tuple[dict[str, dict[str, object]]
         if lag == context.process.lag:
             found[str(lag)] = _figures({run.name: run for run in context.runs})
         elif lag or context.process.env.fill != "open":
-            found[str(lag)] = _figures(context.play(context.process.delayed(lag)))
+            found[str(lag)] = _figures(context.play(with_lag(context.process, lag)))
     missing = len(found) < len(LAGS)
     return found, ["Fills at the open have no lag of 0: the close would be known before it."] if missing else []
 
@@ -327,7 +327,7 @@ def capacity(
         sized = _with_capital(process, capital)
         env = sized.env
         if not free or env.costs.minimum > 0.0:  # else capital plays no part without the costs that grow with size
-            unhindered = process.repriced(env.model_copy(update={"costs": CostsConfig(minimum=env.costs.minimum)}))
+            unhindered = with_costs(process, env.model_copy(update={"costs": CostsConfig(minimum=env.costs.minimum)}))
             both = run_backtests(unhindered, window, [make(), EqualWeight()])
             free[:] = [float(run.returns.mean()) for run in both]
         (full,) = run_backtests(sized, window, [make()])

@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
-from finflow.evaluation.report import section_types as sections
+from finflow.evaluation.report import section_schemas as sections
 from finflow.evaluation.report.number_types import (
     Answer,
     Bootstrap,

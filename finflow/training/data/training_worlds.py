@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, concatenate_markets, with_universes
 from finflow.env.episode_worlds import PURPOSE, EpisodeWorlds
 from finflow.env.objective import Moments
 from finflow.errors import MarketError
@@ -60,7 +60,7 @@ def make_learning_market(
         If an episode does not fit into a resampled history.
     """
     if not config.worlds.bootstraps:
-        return LearningMarket(process.with_universes(draw_universes(config, process)), ())
+        return LearningMarket(with_universes(process, draw_universes(config, process)), ())
     stop = max(window.stop for window in windows)
     panel = process.panel.until(stop)
     own = Features(
@@ -94,8 +94,8 @@ def make_learning_market(
             f"a resampled history (worlds.bootstraps) has {min(map(len, ranges)) - 1} bars to decide at, fewer than "
             f"env.episode_length ({episode}); use more data or shorter episodes"
         )
-    stacked = real.beside(others)
-    return LearningMarket(stacked.with_universes(draw_universes(config, process)), tuple(ranges))
+    stacked = concatenate_markets(real, others)
+    return LearningMarket(with_universes(stacked, draw_universes(config, process)), tuple(ranges))
 
 
 def draw_universes(config: Config, process: DecisionProcess) -> NDArray[np.int64] | None:
