@@ -23,7 +23,7 @@ from finflow.cli.exit_status import run_safely
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.run_resolver import resolve_run
-from finflow.training.judging import held_out
+from finflow.training.judging import evaluations
 from finflow.training.phases.stopping import request_stop
 
 ROOT = Path(__file__).parents[1]
@@ -379,7 +379,7 @@ def test_a_stale_dataset_is_refused_and_kept(run: Path, capsys: pytest.CaptureFi
 
 def test_a_log_cut_off_by_a_kill_is_read_as_far_as_it_goes(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"phase": "offline", "update": 50}\n{"phase": "offline", "upd')
-    rows = held_out._logged(read_checkpoint(run), run, "metrics.jsonl")
+    rows = evaluations._logged(read_checkpoint(run), run, "metrics.jsonl")
     assert rows == ['{"phase": "offline", "update": 50}']
 
 

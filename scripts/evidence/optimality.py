@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -166,6 +167,11 @@ def train_and_follow(config: Config) -> dict[str, Any]:
     return {"market": market, "seconds": {"processor": seconds}, "curve": curve, **last}
 
 
+def peer_environment() -> dict[str, str]:
+    """Environment of a peer's process, which imports the measures of this folder from the repository."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+
 def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path, folder: Path) -> list[dict[str, Any]]:
     """Each algorithm with each mapping on the market of one of our results; kept as JSON, and resumed.
 
@@ -197,7 +203,7 @@ def peers_on(own: Mapping[str, Any], config: Config, python: Path, script: Path,
                 settings = folder / f".{path.stem}.yaml"
                 write_atomically(settings, dump_config(config))
                 command = [str(python), str(script), str(settings), algorithm, mapping, str(stamp["limit"])]
-                ended = subprocess.run(command, capture_output=True, text=True, check=False)
+                ended = subprocess.run(command, capture_output=True, text=True, check=False, env=peer_environment())
                 settings.unlink()
                 if ended.returncode:
                     raise EvidenceError(f"{algorithm} on {own['market']} failed: {ended.stderr.strip()[-300:]}")

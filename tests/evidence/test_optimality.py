@@ -17,6 +17,7 @@ from scripts.evidence.optimality import (
     limit_of,
     optimality_table,
     optimality_variants,
+    peer_environment,
     peers_on,
     seconds_to,
 )
@@ -126,7 +127,9 @@ def peers_of(config: Config, folder: Path) -> dict[str, list]:
     settings = folder / "settings.yaml"
     settings.write_text(dump_config(config))
     command = [sys.executable, str(folder / "sb3_market.py"), str(settings), "sac", "softmax", "4"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False, env=peer_environment()
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
