@@ -209,8 +209,18 @@ def test_actions_of_another_shape_or_not_finite_are_refused(process: DecisionPro
     env.reset(seed=0)
     with pytest.raises(ValueError, match="shape"):
         env.step(np.full((N, K - 1), 0.25))
+    before, _ = env.get_state()
     with pytest.raises(ValueError, match="not finite"):
         env.step(np.full((N, K), np.inf))
+    after, _ = env.get_state()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_step_leaves_the_state_it_was_given_as_it_was(process: DecisionProcess) -> None:
+    state = process.start(np.array([15, 16]), np.full((2, K), 1.0 / K))
+    before = {name: value.copy() for name, value in vars(state).items()}
+    process.step(state, np.eye(K)[:2])
+    assert all(np.array_equal(value, before[name]) for name, value in vars(state).items())
 
 
 def test_starts_for_other_than_all_portfolios_are_refused(process: DecisionProcess) -> None:
