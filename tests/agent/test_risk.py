@@ -114,6 +114,7 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
     return float(aims[0])
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_risk_measures_change_what_is_held_where_risk_and_return_trade_off(make_batch: Callable[..., Batch]) -> None:
     """The risky asset pays more on average; its worst quarter is far worse: fear leaves it, and greed does not."""
@@ -123,6 +124,7 @@ def test_risk_measures_change_what_is_held_where_risk_and_return_trade_off(make_
     assert held["wang"] < 0.35, held
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(300)
 def test_a_reference_that_is_taken_from_rewards_hides_no_risk(make_batch: Callable[..., Batch]) -> None:
     """In excess of what the risky asset pays it has no risk at all; the measure still sees what it costs."""

@@ -105,6 +105,7 @@ def medium() -> tuple[float, tuple[Tensor, ...]]:
     return float(total.mean()), data
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(240)
 def test_iql_beats_its_data_and_their_imitation(medium: tuple[float, tuple[Tensor, ...]]) -> None:
     behaviour, data = medium

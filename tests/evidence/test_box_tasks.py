@@ -33,6 +33,7 @@ def test_the_identity_task_is_solved_in_four_hundred_steps() -> None:
     assert returns(IdentityTask(), learn(IdentityTask(), small_config(), 100, seed=0), 20, HELD_OUT_SEED).mean() < 60.0
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(240)
 def test_the_pendulum_is_swung_up_and_held() -> None:
     player = learn(pendulum(), small_config(), STEPS, seed=0, random_steps=PENDULUM_RANDOM_STEPS)

@@ -38,6 +38,7 @@ DEMO_SIZED = {
 }
 
 
+@pytest.mark.learning
 @pytest.mark.timeout(600)
 def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path) -> None:
     """On the embedded prices, after both phases: of the sleeve and with cash, and none of them mostly in cash."""
