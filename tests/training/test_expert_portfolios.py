@@ -17,9 +17,9 @@ from finflow.training.trainer import FinFlowTrainer
 DEMO_SIZED = {
     "env.episode_length": 126,
     "train.offline_episodes": 60,
-    "train.offline_training_epochs": 6,
+    "train.offline_training_epochs": 3,
     "train.offline_batch_size": 64,
-    "train.online_episodes": 24,
+    "train.online_episodes": 16,
     "train.online_batch_size": 64,
     "train.warmup_episodes": 8,
     "train.critic_only_updates": 20,
@@ -29,11 +29,12 @@ DEMO_SIZED = {
     "bcell.hidden_dim": 64,
     "bcell.expert_cloning": 4.0,  # in so few updates the anchor is quicker than the default 1: docs/reference/agent.md
     "bcell.memory_capacity": 5000,
-    "bcell.actor_lr": 1e-3,
-    "bcell.critic_lr": 1e-3,
+    "bcell.actor_lr": 2e-3,
+    "bcell.critic_lr": 2e-3,
     "bcell.n_quantiles": 8,
     "bcell.cql_samples": 2,
     "evaluation.bootstrap_samples": 100,
+    "evaluation.rebalance_every": 252,  # the rivals of the report are not looked at
     "evaluation.sweeps": False,
 }
 
