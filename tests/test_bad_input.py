@@ -23,7 +23,7 @@ from finflow.cli.exit_status import run_safely
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.run_resolver import resolve_run
-from finflow.training.judging import evaluations
+from finflow.training.judging import evaluations, held_out
 from finflow.training.phases.stopping import request_stop
 
 ROOT = Path(__file__).parents[1]
@@ -229,6 +229,10 @@ def test_damaged_prices_without_a_network_are_refused_and_with_no_cache_asked_fo
         return pd.concat({"Close": prices()[["A", "B"]]}, axis=1)
 
     monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
+    # What is done with the prices is no part of this: one compared strategy, and no section that plays again.
+    monkeypatch.setattr(held_out, "COMPARED", ("buy-and-hold",))
+    monkeypatch.setattr(held_out, "sections_of", lambda *given: ())
+    monkeypatch.setattr(held_out, "write_report", lambda folder, data: folder / "report.html")
     ends = [f"market.{key}" for key in ("train_end=2011-06-30", "validation_end=2011-10-31", "cache_dir=cache")]
     words = ["--mode", "backtest", "--strategy", "equal-weight", "--tickers", "A", "B"]
     words += [word for end in ends for word in ("--set", end)]
