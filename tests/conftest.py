@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any, NamedTuple
 
@@ -101,6 +101,19 @@ def check_numbers(page: Page, content: Any) -> int:
         decimals = len(text.partition(".")[2])
         assert math.isclose(float(text), value * shown.scale, rel_tol=1e-12, abs_tol=0.5000001 * 10.0**-decimals), shown
     return len(page.numbers)
+
+
+@pytest.fixture(scope="module")
+def quick_reports() -> Iterator[None]:
+    """Reports with all their numbers, but few compared strategies and no pictures: those have tests of their own."""
+    from finflow.evaluation.report import report, tearsheet
+    from finflow.training.judging import held_out
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held_out, "COMPARED", ("equal-weight", "buy-and-hold", "momentum"))
+        patch.setattr(report, "draw_figures", lambda data, results: [])
+        patch.setattr(tearsheet, "why_impossible", lambda run, baseline: "a test goes without")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,7 @@ train:
   checkpoint_updates: 7
   validation_updates: 11
 bcell: {hidden_dim: 16, n_quantiles: 8, cql_samples: 2, memory_capacity: 150}
+offline: {evaluation_updates: 0}
 evaluation: {bootstrap_samples: 100, lookback: 60, sweeps: false}
 output: {logs_dir: logs, offline_dir: offline}
 """

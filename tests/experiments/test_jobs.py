@@ -33,6 +33,7 @@ from finflow.training.judging.evaluations import evaluate_ensemble
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.durability import small_config
 
+pytestmark = pytest.mark.usefixtures("quick_reports")
 ROOT = Path(__file__).parents[2]
 SEEDS = 3
 QUICK = {"train.seeds": SEEDS, "evaluation.bootstrap_samples": 100, "evaluation.sweeps": False}
@@ -66,7 +67,7 @@ def run_trainings(job: Job, where: ComputeResources | None = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def serial(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> Job:
     """A job that was done here, one agent after another, and judged."""
     folder = tmp_path_factory.mktemp("serial")
     job = job_of(config_in(folder), folder / "logs" / "job")

@@ -27,6 +27,7 @@ from finflow.training.data.offline_data import offline_data
 from finflow.training.data.training_data import prepare
 from finflow.training.phases.stopping import request_stop
 
+pytestmark = pytest.mark.usefixtures("quick_reports")
 SMALL = {
     "market.source": "csv",
     "market.train_end": "2014-06-30",
@@ -41,6 +42,7 @@ SMALL = {
     "train.offline_batch_size": 16,
     "train.online_batch_size": 8,
     "train.validation_updates": 9,
+    "offline.evaluation_updates": 0,
     "bcell.hidden_dim": 8,
     "bcell.n_quantiles": 4,
     "bcell.cql_samples": 1,

@@ -38,6 +38,7 @@ from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 
+pytestmark = pytest.mark.usefixtures("quick_reports")
 SPACE = {
     "bcell.actor_lr": {"low": 1e-4, "high": 1e-2, "log": True},
     "bcell.gamma": {"low": 0.9, "high": 0.99},
@@ -57,6 +58,7 @@ SMALL = {
     "train.offline_batch_size": 16,
     "train.online_batch_size": 8,
     "train.validation_updates": 4,
+    "offline.evaluation_updates": 0,
     "bcell.hidden_dim": 8,
     "bcell.n_quantiles": 4,
     "bcell.cql_samples": 1,

@@ -23,7 +23,7 @@ from finflow.training.judging.reading_count import strategy_identity
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
-    """What reports would be made from."""
+    """What reports would be made from, without the sections that play again and with few compared strategies."""
     made: list[ReportData] = []
 
     def keep(folder: Path, data: ReportData) -> Path:
@@ -31,6 +31,8 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[ReportData]:
         return folder / "report.html"
 
     monkeypatch.setattr(held_out, "write_report", keep)
+    monkeypatch.setattr(held_out, "sections_of", lambda *given: ())
+    monkeypatch.setattr(held_out, "COMPARED", ("equal-weight", "buy-and-hold", "momentum"))
     return made
 
 

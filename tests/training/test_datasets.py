@@ -94,9 +94,10 @@ def test_collecting_anew_what_fits_changes_no_bit_and_mends_a_damaged_file(tiny:
 
 
 def test_pretraining_shows_the_card_reuses_the_file_and_refuses_another(
-    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], quick_reports: None
 ) -> None:
-    (tmp_path / "tiny.yaml").write_text(dump_config(tiny()), encoding="utf-8")
+    config = tiny(offline__evaluation_updates=0)
+    (tmp_path / "tiny.yaml").write_text(dump_config(config), encoding="utf-8")
     path = tmp_path / "data" / "set.npz"
     arguments = ["--config", str(tmp_path / "tiny.yaml"), "--save-path", str(path), "--collect-episodes", "8"]
     assert called("pretrain_iql.py", *arguments) == 0
