@@ -139,16 +139,16 @@ def _growth_of_the_next_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _paid_for_the_way_to_the_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The return that ends at the fill is paid, not the one that begins there: a fill at the bar before."""
-    from finflow.env.decision_process import DecisionProcess
+    from finflow.env import decision_process
 
-    real = DecisionProcess._rows
+    real = decision_process._rows
 
-    def early(self: DecisionProcess, table: Any, state: Any) -> Any:
-        if table is self.growth:
+    def early(table: Any, state: Any) -> Any:
+        if table.shape[1] == state.weights.shape[-1]:  # growth alone has a column for cash
             state = dataclasses.replace(state, bar=state.bar - 1)
-        return real(self, table, state)
+        return real(table, state)
 
-    monkeypatch.setattr(DecisionProcess, "_rows", early)
+    monkeypatch.setattr(decision_process, "_rows", early)
 
 
 def _observation_of_the_fill_bar_at_lag_2(monkeypatch: pytest.MonkeyPatch) -> None:
