@@ -287,3 +287,12 @@ def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], mo
     assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100
     _observation_of_the_fill_bar(monkeypatch)
     assert "agent" in bad(audit_configuration(config, agent=trainer.run_folder))
+
+
+def test_an_agent_of_the_offline_phase_is_audited(tiny: Callable[..., Config]) -> None:
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    found = audit_configuration(config, agent=trainer.run_folder)
+    assert (found.complaint, bad(found)) == (None, [])
+    assert sum(finding.rows for finding in found.findings if finding.component == "agent") > 100

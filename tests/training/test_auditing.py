@@ -13,7 +13,8 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, load_config
 from finflow.errors import FinflowError, MarketError
-from finflow.evaluation.audit.shocked_panels import SHOCKS, UNPRIMED
+from finflow.evaluation.audit.look_ahead import Probe
+from finflow.evaluation.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
 from finflow.strategies.classical import NAMED
@@ -245,6 +246,16 @@ def test_it_would_be_caught_if_there_were_anything(
     found = audit_configuration(tiny(), ["mine:Base"])
     assert bad(found) == ["backtest", "strategy mine:Base"]
     assert "memory behind prices" in str(found.complaint)
+
+
+def test_a_test_window_that_ends_inside_the_data_is_clean(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prices that a probe cuts end long before the configured end of the test window."""
+    monkeypatch.setattr(auditing, "probes_of", lambda split, *_: (Probe(split.validation_end + 3, CUT),))
+    found = audit_configuration(tiny(market__test_end="2012-01-20"))
+    assert (found.complaint, bad(found)) == (None, [])
+    assert "evaluation" in {finding.component for finding in found.findings}
 
 
 def test_a_synthetic_market_is_clean(tiny: Callable[..., Config]) -> None:

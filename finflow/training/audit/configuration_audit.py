@@ -69,6 +69,9 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     split_panel(panel, config.market)  # refuses windows that are empty
     split = _by_date(panel, config)
     panel = panel.until(split.test_end)
+    # A probe may cut the panel before the date that the test window ends on.
+    market = config.market.model_copy(update={"test_end": None})
+    config = config.model_copy(update={"market": market})
     subjects = AuditSubjects(panel, config, split)
     makers: dict[str, Callable[[], Strategy]] = {
         name: _maker(name, config) for name in dict.fromkeys((*NAMED, *strategies))
