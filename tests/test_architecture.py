@@ -24,6 +24,7 @@ ROOM_OF = {
     "__main__": "cli",
     "tensor_file": "files",
     "imports": "files",
+    "compiled_function": "files",
     "cores": "files",
     "provenance": "files",
 }

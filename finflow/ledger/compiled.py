@@ -8,16 +8,16 @@ the order in which NumPy does, so that both ways give the same results; tests ho
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from finflow.compiled_function import compiled_function
 from finflow.ledger.constraints import ROUNDING, SIMPLEX_TOLERANCE
 
 FloatArray = NDArray[np.float64]
 PAIRWISE_BLOCK = 128  # longest row that NumPy sums in eight running sums before it halves
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def row_sum(values: FloatArray) -> float:
     """Sum of one row in the order of ``numpy.sum``: eight running sums, added in pairs; halves of long rows apart."""
     size = values.size
@@ -38,7 +38,7 @@ def row_sum(values: FloatArray) -> float:
     return total
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def orders(
     weights: FloatArray,
     action: FloatArray,
@@ -66,7 +66,7 @@ def orders(
     return before, target
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def settle(
     before: FloatArray, target: FloatArray, rates: FloatArray, scale: FloatArray, rounds: int, tolerance: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, bool]:
@@ -103,7 +103,7 @@ def settle(
     return weights, turnover, factor, last, False
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _drift(weights: FloatArray, growth: FloatArray, result: FloatArray) -> None:
     """One row of ``accounting.drift``."""
     for i in range(weights.size):
@@ -113,7 +113,7 @@ def _drift(weights: FloatArray, growth: FloatArray, result: FloatArray) -> None:
         result[i] /= total
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _as_portfolio(action: FloatArray, result: FloatArray, spare: FloatArray) -> None:
     """One row of ``constraints.as_portfolio``."""
     total, negative = row_sum(action), 0
@@ -127,7 +127,7 @@ def _as_portfolio(action: FloatArray, result: FloatArray, spare: FloatArray) -> 
             result[i] /= total
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _project(values: FloatArray, kept: FloatArray) -> None:
     """One row of ``constraints.project_to_simplex``, in place."""
     values -= values.max()
@@ -144,7 +144,7 @@ def _project(values: FloatArray, kept: FloatArray) -> None:
         values[i] = max(values[i] - threshold, 0.0)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _pay_out(weights: FloatArray, listed: NDArray[np.bool_], ended: FloatArray) -> None:
     """One row of ``accounting.pay_out``, in place."""
     for i in range(listed.size):
@@ -153,7 +153,7 @@ def _pay_out(weights: FloatArray, listed: NDArray[np.bool_], ended: FloatArray) 
     weights[-1] += row_sum(ended[:-1])
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray, spare: FloatArray) -> None:
     """One row of ``constraints.keep_listed``, in place."""
     for i in range(listed.size):
@@ -170,7 +170,7 @@ def _keep_listed(target: FloatArray, listed: NDArray[np.bool_], held: FloatArray
         target[-1] = target[-1] if total > 0.0 else 1.0
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _limit(before: FloatArray, target: FloatArray, limits: tuple[float, float, float], spare: FloatArray) -> None:
     """One row of ``constraints.apply_limits``, in place."""
     max_weight, max_turnover, band = limits
@@ -188,7 +188,7 @@ def _limit(before: FloatArray, target: FloatArray, limits: tuple[float, float, f
         target[:] = before
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _turnover(before: FloatArray, target: FloatArray, spare: FloatArray) -> float:
     """One row of ``constraints.turnover``; ``spare`` is (assets,)."""
     for i in range(spare.size):

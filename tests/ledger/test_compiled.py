@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
 import pytest
 
+from finflow.compiled_function import compiled_function
 from finflow.ledger import accounting, compiled
 from finflow.ledger.constraints import Limits
 from finflow.ledger.costs import CostModel, FixedMinimum, Proportional, Scaled, Summed, proportional_rates
@@ -62,3 +64,12 @@ def test_other_precisions_and_libraries_take_the_array_version() -> None:
     assert accounting.is_compiled(np.zeros((1, 2)))
     assert not accounting.is_compiled(np.zeros((1, 2), dtype=np.float32))
     assert not accounting.is_compiled([[0.0, 1.0]])
+
+
+def test_code_that_cannot_be_kept_on_disk_is_compiled_all_the_same() -> None:
+    """As where the package and the home folder may only be read; numba alone would refuse to import."""
+    names: dict[str, Callable[[float], float]] = {}
+    exec(compile("def twice(x): return 2.0 * x", "<a file that is not there>", "exec"), names)
+    twice = compiled_function(error_model="numpy")(names["twice"])
+    assert twice(3.0) == 6.0
+    assert twice.signatures

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from finflow.compiled_function import compiled_function
 from finflow.errors import MarketError
 from finflow.imports import import_path
 from finflow.market.features import rolling_windows as rolling
@@ -320,7 +320,7 @@ def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fits: Fl
     return result
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
     """Scale bar by bar, in the order of the result in memory."""
     for bar in range(raw.shape[1]):

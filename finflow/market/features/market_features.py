@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from finflow.compiled_function import compiled_function
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.rolling_windows import FLOOR, PanelView
 from finflow.market.panel import BARS_PER_YEAR
@@ -278,7 +278,7 @@ def _likelihoods(returns: FloatArray, states: TwoStates) -> tuple[FloatArray, fl
     return np.exp(logs - largest), float(largest.sum())
 
 
-@njit(cache=True)
+@compiled_function()
 def _forward(likelihoods: FloatArray, stay: FloatArray) -> FloatArray:
     """Probabilities of both states given what is known up to each bar; even before the first."""
     result = np.empty_like(likelihoods)
@@ -293,7 +293,7 @@ def _forward(likelihoods: FloatArray, stay: FloatArray) -> FloatArray:
     return result
 
 
-@njit(cache=True)
+@compiled_function()
 def _expectations(likelihoods: FloatArray, stay: FloatArray) -> tuple[FloatArray, FloatArray, float]:
     """Given all returns: each state's probability at each bar, expected moves between states, and the evidence."""
     forward = _forward(likelihoods, stay)

@@ -13,9 +13,9 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numba import njit
 from numpy.typing import NDArray
 
+from finflow.compiled_function import compiled_function
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 
@@ -163,7 +163,7 @@ def percentile_rank(values: FloatArray) -> FloatArray:
     return result
 
 
-@njit(cache=True, error_model="numpy")
+@compiled_function(error_model="numpy")
 def _rank(values: FloatArray, order: NDArray[np.int64], result: FloatArray) -> None:
     """Ranks of rows whose order is known; NaN comes last in it."""
     for row in range(len(values)):
