@@ -147,9 +147,8 @@ def _found(path: Path | None) -> Path | None:
 
 def _below(base: Config, path: Path | None) -> dict[str, object]:
     """The checkpoint's values, but for the keys that file or environment name: those levels lie above it."""
-    from finflow.config import ENVIRONMENT_PREFIX, leaves
+    from finflow.config import ENVIRONMENT_PREFIX, flatten, leaves
     from finflow.config.yaml_text import parse_file
-    from finflow.training.checkpoints.checkpoint_reader import flatten
 
     named = set() if path is None else set(flatten(parse_file(path)[0]))
     for name, text in os.environ.items():

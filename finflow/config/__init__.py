@@ -19,6 +19,7 @@ from finflow.config.loading import (
     config_hash,
     dump_config,
     dump_run,
+    flatten,
     leaves,
     load_config,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "describe_schema",
     "dump_config",
     "dump_run",
+    "flatten",
     "holds_whole_numbers",
     "leaves",
     "load_config",

@@ -28,7 +28,7 @@ from finflow.config.schema import KEYS, SECTIONS, Config, allowed_values, holds_
 from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError
 
-__all__ = ["SPACE", "changed_config", "config_hash", "dump_config", "dump_run", "leaves", "load_config"]
+__all__ = ["SPACE", "changed_config", "config_hash", "dump_config", "dump_run", "flatten", "leaves", "load_config"]
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
@@ -104,6 +104,17 @@ def leaves(config: Config) -> dict[str, object]:
     """Return every key and its value, such that `load_config` takes them as overrides."""
     found = {key: reduce(getattr, key.split("."), config) for key in KEYS}
     return {key: json.dumps(value) if isinstance(value, str) else value for key, value in found.items()}
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Nested keys as dotted ones; a search space is one value."""
+    flat: dict[str, object] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping) and f"{prefix}{name}" != SPACE:
+            flat.update(flatten(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def dump_config(config: Config) -> str:

@@ -275,6 +275,14 @@ def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
     assert "is the same agent as" in capsys.readouterr().err
 
 
+def test_of_run_folders_the_best_checkpoints_are_judged_together(serial: Job, tmp_path: Path) -> None:
+    best = resolve_run(serial.folder).find_agents()[:2]
+    assert [path.stem for path in best] == ["checkpoint_best"] * 2
+    folders = [resolve_run(path).folder for path in best]
+    outcomes = [evaluate_ensemble(paths, {}, tmp_path / name) for name, paths in (("a", best), ("b", folders))]
+    assert len({outcome.report.with_name("metrics.json").read_text() for outcome in outcomes}) == 1
+
+
 def test_agents_that_see_other_things_do_not_act_as_one(serial: Job, tmp_path: Path) -> None:
     job = copy(serial, tmp_path)
     env = job.config.env.model_copy(update={"commission_bps": 77.0})

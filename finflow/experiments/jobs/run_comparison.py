@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
 from finflow.errors import EvidenceError
 from finflow.evaluation.multi_run import comparison_page
@@ -24,7 +25,6 @@ from finflow.evaluation.statistics.run_statistics import improvement_estimate, i
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.strategies.classical import PATIENT
-from finflow.training.checkpoints.checkpoint_reader import flatten
 from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import CONFIG
 

@@ -15,7 +15,7 @@ from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import SPACE, BCellConfig, Config, config_hash, describe_schema, load_config
+from finflow.config import BCellConfig, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint_folder import BEST
@@ -88,6 +88,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
                 f"{found} holds what is not a number, in {name}: learning had failed there; use an earlier checkpoint"
             )
     return Checkpoint(found, tensors, facts, warning, file.version)
+
+
+def read_best(path: Path) -> Checkpoint:
+    """Read the checkpoint to evaluate: the file given, or of a run folder its best by validation, else its latest.
+
+    Raises
+    ------
+    CheckpointError
+        As `read_checkpoint`.
+    """
+    best = resolve_run(path).checkpoints.path(BEST)
+    return read_checkpoint(best if path.is_dir() and best.is_file() else path)
 
 
 def read_newest(path: Path) -> tuple[Path, TensorFile, str | None]:
@@ -170,17 +182,6 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
         known = [key for key, *_ in describe_schema() if key.startswith("output.")]
         stored |= {key: value for key, value in flatten(content).items() if key in known}
     return load_config(None, {**stored, **(overrides or {})}, environ={})
-
-
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Nested keys as dotted ones; a search space is one value."""
-    flat: dict[str, object] = {}
-    for name, value in nested.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}" != SPACE:
-            flat.update(flatten(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def check_same_configuration(checkpoint: Checkpoint, config: Config) -> None:
@@ -327,8 +328,7 @@ def load_agent(path: Path, overrides: Mapping[str, object]) -> LoadedAgent:
     ConfigError, CheckpointError, MarketError
     """
     check_free(overrides)
-    best = resolve_run(path).checkpoints.path(BEST)
-    checkpoint = read_checkpoint(best if path.is_dir() and best.is_file() else path)
+    checkpoint = read_best(path)
     config = stored_config(checkpoint, overrides)
     torch.set_num_threads(config.train.threads)
     training_data = prepare(config)

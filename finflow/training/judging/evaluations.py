@@ -21,7 +21,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
     check_same_features,
     load_agent,
     policy_of,
-    read_checkpoint,
+    read_best,
     stored_config,
 )
 from finflow.training.checkpoints.manifest import write_manifest
@@ -148,7 +148,7 @@ def evaluate_ensemble(
         If an agent cannot be used, or was not trained to see what the others see.
     """
     check_free(overrides)
-    checkpoints = [read_checkpoint(path) for path in paths]
+    checkpoints = [read_best(path) for path in paths]
     config = stored_config(checkpoints[0], overrides)
     torch.set_num_threads(config.train.threads)
     training_data = prepare(config)
