@@ -111,11 +111,6 @@ class MarketPanel:
         """Number of risky assets, cash not counted."""
         return len(self.assets)
 
-    @property
-    def bars_per_year(self) -> int:
-        """Bars that make a year (252)."""
-        return BARS_PER_YEAR
-
     @cached_property
     def listed(self) -> NDArray[np.bool_]:
         """Mask of assets that have a price at a bar, shape (bars, assets)."""

@@ -22,6 +22,7 @@ from finflow.agent.losses.regularisers import (
     gate_imbalance,
     kl_from_equal_weight,
     kl_per_dimension,
+    policy_regulariser,
 )
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.logistic_normal import LogisticNormal
@@ -96,6 +97,20 @@ def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_bat
     aims = [trained(shape, make_batch, 150, anchor=anchor).decide(states).aim for anchor in anchors]
     apart = [float(FROM_EQUAL[to](aim, states.listed).mean()) for aim in aims]
     assert apart[1] < 0.3 * apart[0]
+
+
+def test_the_penalties_on_a_policy_add_up(shape: NetworkShape, make_batch: MakeBatch) -> None:
+    """Experts that are held to what their families name, an open gate and an anchor, at once."""
+    batch = make_batch()
+    batch = batch._replace(named=torch.softmax(torch.randn(16, 5, 5, generator=generator(4)), dim=-1))
+    anchor = AnchorConfig(weight=2.0, to="equal-weight")
+    config = CONFIG.model_copy(update={"expert_cloning": 3.0, "gate_balance": 5.0, "anchor": anchor})
+    policy = BCell(shape, config, generator(1), CPU).policy
+    decision = policy(batch.states)
+    penalty, metrics = policy_regulariser(policy, decision, batch, policy, 0, config)
+    expected = 3.0 * metrics["naming_loss"] + 5.0 * metrics["gate_imbalance"] + 2.0 * metrics["anchor_loss"]
+    assert min(value.item() for value in metrics.values()) > 0.0
+    torch.testing.assert_close(penalty, expected)
 
 
 def test_the_sleeve_is_judged_without_cash() -> None:

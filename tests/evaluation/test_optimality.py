@@ -24,10 +24,11 @@ from finflow.evaluation.analysis.optimality import (
 from finflow.evaluation.backtest import run_backtests
 from finflow.ledger.costs import BASIS_POINT
 from finflow.strategies.classical import BuyAndHold, EqualWeight, InverseVolatility
-from finflow.strategies.optimal.optimal_policy import Optimum, optimum_of, plug_in
+from finflow.strategies.optimal.optimal_policy import Optimum, optimum, optimum_of
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from scripts.evidence.planted_signals import OWN
+from tests.evaluation.plug_in_estimates import estimate_process
 
 #: Samples of each market; two where one leaves the score in doubt.
 SEEDS = {
@@ -64,7 +65,9 @@ def scores(kind: str) -> dict[str, Optimality]:
     for seed in SEEDS[kind]:
         made = training_data(kind, seed)
         rate = (made.config.env.commission_bps + made.config.env.slippage_bps) * BASIS_POINT
-        estimate = plug_in(kind.partition(",")[0], made.panel.close[: made.split.train_end], rate)
+        estimate = optimum(
+            estimate_process(kind.partition(",")[0], made.panel.close[: made.split.train_end]), rate, name="plug-in"
+        )
         policy = ExpertPolicy(made.shape._replace(hidden=32), torch.Generator().manual_seed(seed))
         agent = AgentStrategy(policy, torch.device("cpu"))
         window = made.split.validation

@@ -162,6 +162,22 @@ def test_every_shape_yfinance_knows_is_read_alike() -> None:
             assert table.index.tz is None
 
 
+def test_an_adjusted_close_beside_the_close_is_no_field_of_its_own() -> None:
+    one = yahoo(["AAA"])
+    beside = pd.concat([one, (one[["Close"]] / 2.0).rename(columns={"Close": "Adj Close"}, level=0)], axis=1)
+    for shape in (beside, beside.swaplevel(axis=1), beside.droplevel(1, axis=1)):
+        tables = tables_from_frame(shape, ["AAA"])
+        assert list(tables) == list(tables_from_frame(one, ["AAA"]))
+        np.testing.assert_array_equal(tables["close"], one["Close"])
+
+
+def test_prices_without_a_volume_are_whole(tmp_path: Path) -> None:
+    panel = load(tmp_path, Fake(lambda tickers: yahoo(tickers).drop(columns="Volume", level=0)))
+    assert panel.volume is None
+    assert panel.open is not None
+    assert "fields_left_out" not in panel.provenance
+
+
 @pytest.mark.parametrize("empty", [None, pd.DataFrame(), yahoo(["AAA"]).iloc[:0], yahoo(["AAA"]) * np.nan])
 def test_an_empty_answer_is_no_prices(empty: pd.DataFrame | None) -> None:
     tables = tables_from_frame(empty, ["AAA"])

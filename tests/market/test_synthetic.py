@@ -1,4 +1,4 @@
-"""Made-up markets: what their law says is what their prices do, and labels permuted leave nothing to find."""
+"""Synthetic markets: prices follow the process that their parameters describe."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from scipy.stats import multivariate_normal
 from finflow.config import MarketConfig, load_config
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import compute_features
-from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel
 from finflow.market.synthetic.price_processes import PriceProcess, Regimes
-from finflow.market.synthetic.synthetic_market import permute_labels, process_of
+from finflow.market.synthetic.synthetic_market import process_of
 
 KINDS = ("lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable")
 
@@ -111,35 +110,3 @@ def test_the_agents_features_show_the_signal(kind: str, share: float) -> None:
     reading, *_ = np.linalg.lstsq(seen[train], belief[train], rcond=None)
     error = belief[test] - seen[test] @ reading
     assert 1.0 - error.var() / belief[test].var() > share
-
-
-def test_permuted_labels_leave_each_dates_returns_and_no_difference_between_assets() -> None:
-    config = market("lognormal", assets=4, bars=8_000)
-    law = process_of(config.synthetic)
-    log_prices = law.draw(np.random.default_rng(2), 8_000) * np.array([0.25, 0.5, 1.0, 2.0])
-    drawn = load_panel(config)
-    panel = MarketPanel(dates=drawn.dates, assets=drawn.assets, close=np.exp(0.1 * log_prices))
-    null = permute_labels(panel, seed=3)
-    before, after = (np.diff(np.log(each.close), axis=0) for each in (panel, null))
-    np.testing.assert_allclose(np.sort(after, axis=1), np.sort(before, axis=1), atol=1e-12)
-    assert before.std(axis=0)[3] / before.std(axis=0)[0] > 4.0  # the low-volatility tilt there was ...
-    assert after.std(axis=0).max() / after.std(axis=0).min() < 1.1  # ... is gone
-    rank = after.argsort(axis=1).argsort(axis=1)
-    for left, right in itertools.combinations(range(4), 2):  # who is best today says nothing about tomorrow
-        assert abs(np.corrcoef(rank[:-1, left], rank[1:, right])[0, 1]) < 4.0 / np.sqrt(8_000)
-    assert "permuted" in null.provenance["labels"]
-    assert permute_labels(panel, seed=3).sha256 == null.sha256 != permute_labels(panel, seed=4).sha256
-
-
-def test_permuted_labels_respect_listings() -> None:
-    rng = np.random.default_rng(0)
-    close = np.exp(np.cumsum(0.01 * rng.standard_normal((300, 3)), axis=0))
-    close[:100, 1] = np.nan
-    close[250:, 2] = np.nan
-    dates = np.datetime64("2020-01-01") + np.arange(300)
-    panel = MarketPanel(dates=dates, assets=("A", "B", "C"), close=close)
-    null = permute_labels(panel, seed=0)
-    assert (null.listed == panel.listed).all()
-    with np.errstate(invalid="ignore"):
-        before, after = (np.sort(np.diff(np.log(each.close), axis=0), axis=1) for each in (panel, null))
-    np.testing.assert_allclose(after, before, atol=1e-12)

@@ -32,7 +32,7 @@ from finflow.errors import ConfigError
 from finflow.ledger.costs import BASIS_POINT
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.market.synthetic.price_processes import MeanReversion, PriceProcess
-from finflow.market.synthetic.synthetic_market import estimate_process, process_of
+from finflow.market.synthetic.synthetic_market import process_of
 from finflow.strategies.optimal.dynamic_programming import axes_for, interpolation, solve_with_costs, trading_cost
 from finflow.strategies.optimal.garleanu_pedersen import spread_rule
 from finflow.strategies.strategy import Information
@@ -47,7 +47,6 @@ __all__ = [
     "expected_growth",
     "optimum",
     "optimum_of",
-    "plug_in",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -243,23 +242,6 @@ def _ahead(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """Probabilities (B, scenarios) and gross growth (B, scenarios, K) of the next bar, at every node of the belief."""
     ahead = [law.scenarios(float(belief)) for belief in law.beliefs]
     return np.stack([each.probability for each in ahead]), np.stack([_with_cash(each.returns, cash) for each in ahead])
-
-
-def plug_in(kind: str, close: FloatArray, cost_rate: float, cash: float = 0.0) -> Optimum:
-    """The optimum of the price process estimated from prices, as if the estimate were the truth.
-
-    Parameters
-    ----------
-    kind : str
-        A value of `market.synthetic.kind`.
-    close : float64 (bars, assets)
-        Prices of the training window.
-    cost_rate : float
-        Proportional cost, as a share of the traded value.
-    cash : float
-        Log return of cash over a bar.
-    """
-    return optimum(estimate_process(kind, close), cost_rate, cash, name="plug-in")
 
 
 @lru_cache(maxsize=4)
