@@ -133,8 +133,13 @@ class MarketConfig(Section):
 
 
 class FeaturesConfig(Section):
-    """Features of a user beside those that finflow has."""
+    """Features beside those that every market has: a bank of filters, and those of a user."""
 
+    filters: Literal["none", "momentum", "all"] = key(
+        "none",
+        "experts that read exponential averages of market-relative returns, with half-lives of .7 to 25 bars; none "
+        "leaves them out, all is for markets whose drifts are hidden, momentum keeps the other experts to their lenses",
+    )
     extra: Names = key(
         (),
         "features of your own, each package.module:function, for one expert with @lens after it: a function of the "

@@ -39,7 +39,7 @@ class Config(Section):
     """A complete configuration; `Config()` is the default one."""
 
     market: MarketConfig = key(MarketConfig(), "prices and their split")
-    features: FeaturesConfig = key(FeaturesConfig(), "features of your own")
+    features: FeaturesConfig = key(FeaturesConfig(), "features beside the standard ones")
     env: EnvConfig = key(EnvConfig(), "execution, costs and constraints")
     objectives: ObjectivesConfig = key(ObjectivesConfig(), "the reward")
     train: TrainConfig = key(TrainConfig(), "length and schedule of learning")

@@ -135,7 +135,7 @@ def judge_market(
         Strategy -> ``answer``; whether it would have been a yes against daily equal weight alone (``daily``); and what
         the three witnesses said against that: ``dsr``, ``p``, ``low``.
     """
-    features = compute_features(panel, WARM_UP, ())
+    features = compute_features(panel, WARM_UP)
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
     rivals: list[Strategy] = [EqualWeight(), PatientEqualWeight()]

@@ -47,8 +47,8 @@ def _turbulence_of_all_bars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fitted_on_validation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(panel: Any, fit: int, extra: Any = ()) -> Any:
-        return compute_features(panel, panel.n_bars, extra)
+    def late(panel: Any, fit: int, chosen: Any = None) -> Any:
+        return compute_features(panel, panel.n_bars, chosen)
 
     monkeypatch.setattr(training_data, "compute_features", late)
 
@@ -202,7 +202,7 @@ def _a_bar_too_many_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _held_out_scaled_on_the_test_window(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(self: TrainingData) -> DecisionProcess:
-        features = compute_features(self.panel, self.split.test_end, self.config.features.extra)
+        features = compute_features(self.panel, self.split.test_end, self.config.features)
         return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
 
     monkeypatch.setattr(TrainingData, "held_out_process", late)

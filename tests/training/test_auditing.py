@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli import main
-from finflow.config import Config, load_config
+from finflow.config import Config, FeaturesConfig, load_config
 from finflow.errors import FinflowError, MarketError
 from finflow.evaluation.audit.look_ahead import Probe
 from finflow.evaluation.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
@@ -348,7 +348,7 @@ def test_a_feature_of_ones_own_joins_its_lens(tiny: Callable[..., Config]) -> No
 def test_a_feature_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callable[..., Config]) -> None:
     config = tiny()
     with pytest.raises(MarketError) as caught:
-        compute_features(load_panel(config.market), 500, [path])
+        compute_features(load_panel(config.market), 500, FeaturesConfig(extra=(path,)))
     assert words in str(caught.value)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finflow.config import Config
+from finflow.config import Config, FeaturesConfig
 from finflow.errors import MarketError
 from finflow.evaluation.audit.findings import verdict_of
 from finflow.evaluation.audit.look_ahead import Probe, audit
@@ -69,7 +69,7 @@ def test_it_joins_the_market_and_leaves_the_assets_alone(tiny: Callable[..., Con
 )
 def test_one_that_cannot_be_used_is_refused(path: str, words: str, tiny: Callable[..., Config]) -> None:
     with pytest.raises(MarketError, match=words):
-        compute_features(load_panel(tiny().market), 500, [path])
+        compute_features(load_panel(tiny().market), 500, FeaturesConfig(extra=(path,)))
 
 
 @pytest.mark.parametrize(("name", "clean"), [("swing", True), ("ahead", False)])

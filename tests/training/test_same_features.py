@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from finflow.config import Config
+from finflow.config import Config, FeaturesConfig
 from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
+from finflow.market.features.filter_features import HALF_LIVES
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.training.audit.audit_subjects import AuditSubjects
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, feature_names
 from finflow.training.data import training_data
+from finflow.training.data.training_data import prepare
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
@@ -71,3 +74,31 @@ def test_names_are_compared_and_not_only_counted(tiny: Callable[..., Config]) ->
         check_same_features(checkpoint(features=swapped), plain)
     with pytest.raises(CheckpointError, match="does not say which features"):
         check_same_features(checkpoint(shape={}), plain)
+
+
+def test_an_agent_of_filters_refuses_a_market_without_them(tiny: Callable[..., Config]) -> None:
+    panel, chosen = load_panel(tiny().market), FeaturesConfig(filters="all")
+    features = compute_features(panel, FIT, chosen)
+    saved = checkpoint(features=feature_names(features))
+    check_same_features(saved, features)
+    with pytest.raises(CheckpointError, match=r"lacks relative_average_0.7, .*and features.filters"):
+        check_same_features(saved, compute_features(panel, FIT))
+
+
+def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Callable[..., Config], tmp_path: Path) -> None:
+    trainer = FinFlowTrainer(tiny(features__filters="momentum"))
+    trainer.train_iql()
+    names = trainer.training_data.features.asset_names
+    assert [name for name in names if name.startswith("relative_average_")] == list(names[-len(HALF_LIVES) :])
+    saved = trainer.run_folder / "models" / "checkpoint_latest.safetensors"
+    evaluate_checkpoint(saved, {}, output=tmp_path / "judged")
+    assert (tmp_path / "judged").exists()
+
+
+def test_the_audit_asks_the_filters_before_and_after_scaling(tiny: Callable[..., Config]) -> None:
+    config = tiny(features__filters="all")
+    data = prepare(config)
+    subjects = AuditSubjects(data.panel, config, data.split, near=True)
+    component = next(one for one in subjects.of_features() if one.name == "features")
+    names = {f"relative_average_{half_life:g}" for half_life in HALF_LIVES}
+    assert {*names, *(f"raw {name}" for name in names)} <= set(component.answer(data.panel, 600))

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
+from finflow.config import FeaturesConfig
 from finflow.errors import MarketError
-from finflow.imports import import_path
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, TRADING_FEATURES, AssetFeature
+from finflow.market.features.filter_features import FILTER_FEATURES, filter_features
 from finflow.market.features.market_features import (
     MARKET_FEATURES,
     TurbulenceFit,
@@ -23,6 +24,7 @@ from finflow.market.features.market_features import (
     fit_turbulence,
     turbulence,
 )
+from finflow.market.features.own_features import own_feature
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
@@ -36,7 +38,6 @@ __all__ = [
     "apply_features",
     "compute_features",
     "features_of",
-    "own_feature",
 ]
 
 LONGEST_LOOKBACK = 253
@@ -96,7 +97,10 @@ class Features:
     fitted: Fitted | None = None
 
 
-def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = ()) -> Features:
+_PLAIN = FeaturesConfig()
+
+
+def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig = _PLAIN) -> Features:
     """Compute every feature of every bar.
 
     Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, the
@@ -109,8 +113,9 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
         The market.
     fit_until : int
         Number of bars in the training window.
-    extra : sequence of str
-        Features of a user, as in `features.extra`; they follow the others, scaled like them.
+    chosen : FeaturesConfig
+        Which features there are beside finflow's own of every market: the bank of filters, then those of a user; they
+        follow the others, scaled like them.
 
     Raises
     ------
@@ -128,7 +133,7 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
             f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
             f"{needed} at least; move market.train_end or use more data"
         )
-    raw = _raw(panel, extra, lambda view: (fit_turbulence(view, fit_until), _states(view, fit_until)))
+    raw = _raw(panel, chosen, lambda view: (fit_turbulence(view, fit_until), _states(view, fit_until)))
     if raw.first_bar + _FEWEST_ROWS > fit_until:
         raise MarketError(
             f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
@@ -141,7 +146,7 @@ def compute_features(panel: MarketPanel, fit_until: int, extra: Sequence[str] = 
     return _scaled(raw, Fitted(*raw.models, *scales))
 
 
-def apply_features(panel: MarketPanel, fitted: Fitted, extra: Sequence[str] = ()) -> Features:
+def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = _PLAIN) -> Features:
     """Compute the features of a panel with the parameters fitted on another.
 
     Parameters
@@ -149,10 +154,10 @@ def apply_features(panel: MarketPanel, fitted: Fitted, extra: Sequence[str] = ()
     panel : MarketPanel
         With the same assets and fields as the one that `fitted` comes from.
     fitted : Fitted
-    extra : sequence of str
+    chosen : FeaturesConfig
         As it was there.
     """
-    return _scaled(_raw(panel, extra, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
+    return _scaled(_raw(panel, chosen, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
 
 
 class _Raw(NamedTuple):
@@ -169,12 +174,12 @@ class _Raw(NamedTuple):
 
 
 def _raw(
-    panel: MarketPanel, extra: Sequence[str], models_of: Callable[[PanelView], tuple[TurbulenceFit, TwoStates]]
+    panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelView], tuple[TurbulenceFit, TwoStates]]
 ) -> _Raw:
     """Compute every feature of every bar, unscaled."""
     view = PanelView(panel)
-    added = [own_feature(path) for path in extra]
-    own = features_of(panel)
+    added = [own_feature(path) for path in chosen.extra]
+    own = [*features_of(panel), *filter_features(chosen)]
     computed = [(one, one.compute(panel)) for one in added]
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
     of_market = [(one, values) for one, values in computed if values.ndim == 1]
@@ -221,64 +226,14 @@ def features_of(panel: MarketPanel) -> list[AssetFeature]:
     ]
 
 
-class OwnFeature(NamedTuple):
-    """A feature of a user, the lenses that read it, and its function."""
-
-    name: str
-    lenses: tuple[str, ...]
-    compute: Callable[[MarketPanel], FloatArray]
-
-
-def own_feature(path: str) -> OwnFeature:
-    """Import a feature of a user.
-
-    Parameters
-    ----------
-    path : str
-        `package.module:function`, for every expert, or `package.module:function@lens`, for one. The function takes the
-        panel and returns (bars, assets), or (bars,) for a feature of the market, which all experts read; row t may use
-        bars up to t. Where a value is not finite, the whole asset, or the whole market, counts as unknown at that bar.
-
-    Raises
-    ------
-    MarketError
-        If it cannot be imported; and, on computing, if it raises or returns anything else.
-    """
-    place, _, lens = path.partition("@")
-    name = place.rpartition(":")[2]
-    try:
-        function = import_path(place)
-    except Exception as error:
-        raise MarketError(f"the feature {place!r} cannot be imported: {_reason(error)}") from error
-    if not callable(function):
-        raise MarketError(f"the feature {place!r} is not a function of the panel")
-
-    def compute(panel: MarketPanel) -> FloatArray:
-        try:
-            values = np.array(function(panel), dtype=np.float64)
-        except Exception as error:
-            raise MarketError(f"the feature {place!r} failed: {_reason(error)}") from error
-        if values.shape not in (panel.close.shape, (panel.n_bars,)):
-            raise MarketError(
-                f"the feature {place!r} has the shape {values.shape}, not {panel.close.shape} (bars by assets) or "
-                f"{(panel.n_bars,)} (of the market)"
-            )
-        if lens and values.ndim == 1:
-            raise MarketError(f"the feature {place!r} is of the market, which every expert reads; leave @{lens} out")
-        if not np.isfinite(values).any():
-            raise MarketError(f"the feature {place!r} has not one finite value")
-        return values
-
-    return OwnFeature(name, (lens,) if lens else LENSES, compute)
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-
-
 def _check_names(added: Iterable[str]) -> None:
     """Refuse a user's feature with the name of one of finflow's, whether or not this panel has it."""
-    ours = {*(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)), *MARKET_FEATURES, "turbulence", "crisis"}
+    ours = {
+        *(one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES, *FILTER_FEATURES["all"])),
+        *MARKET_FEATURES,
+        "turbulence",
+        "crisis",
+    }
     taken = ours.intersection(added)
     if taken:
         raise MarketError(f"features.extra has a feature {min(taken)!r}, and so has finflow; give yours another name")

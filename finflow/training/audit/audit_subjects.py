@@ -13,8 +13,9 @@ from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
 from finflow.evaluation.backtest import index_backtest
 from finflow.ledger.costs import costs_of
 from finflow.market.features.asset_features import ASSET_FEATURES
-from finflow.market.features.feature_set import own_feature
+from finflow.market.features.filter_features import filter_features
 from finflow.market.features.market_features import MARKET_FEATURES
+from finflow.market.features.own_features import own_feature
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.offline.collection import collect
@@ -147,7 +148,8 @@ class AuditSubjects(AuditedMarket):
     def _unrounded(self, panel: MarketPanel) -> Answer:
         """The features before they are scaled and rounded, where a leak too small to survive that would hide."""
         view = PanelView(panel)
-        assets = {f"raw {one.name}": by_bar(one.compute(view)) for one in ASSET_FEATURES}
+        features = (*ASSET_FEATURES, *filter_features(self.config.features))
+        assets = {f"raw {one.name}": by_bar(one.compute(view)) for one in features}
         return {**assets, **{f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}}
 
     def _liquidity(self, panel: MarketPanel, last: int) -> Answer:

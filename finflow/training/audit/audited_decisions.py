@@ -59,7 +59,7 @@ class AuditedMarket:
         self.process = lru_cache(maxsize=6)(self._process)
 
     def _features(self, panel: MarketPanel, fit: int) -> Features:
-        return compute_features(panel, fit, self.config.features.extra)
+        return compute_features(panel, fit, self.config.features)
 
     def _process(self, panel: MarketPanel, fit: int, lag: int) -> DecisionProcess:
         features = self.features(panel, fit)

@@ -174,7 +174,7 @@ def pieces_of(panel: MarketPanel, config: Config, split: Split, first: int) -> I
             fit = lasts.start - start
             try:
                 piece = panel.between(rows.start, rows.stop)
-                compute_features(piece, fit, config.features.extra)
+                compute_features(piece, fit, config.features)
             except MarketError:
                 if start == 0:
                     break

@@ -222,7 +222,7 @@ def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
         raise CheckpointError(
             f"{checkpoint.path} was trained on other features: this market "
             f"{' and '.join(differences) or 'has them in another order'}; use prices with the same fields (open, high, "
-            "low, volume) and the same features.extra"
+            "low, volume) and the same features.extra and features.filters"
         )
 
 

@@ -112,7 +112,7 @@ class TrainingData:
         """A process over the test window as well: for the final evaluation alone."""
         if not self.split.test:
             raise ValueError("the market of a fold has no test window")
-        features = compute_features(self.panel, self.split.train_end, self.config.features.extra)
+        features = compute_features(self.panel, self.split.train_end, self.config.features)
         return DecisionProcess(self.panel, features, self.config.env, self.config.objectives, self.moments)
 
 
@@ -159,7 +159,7 @@ def prepare_pieces(
     joined = panel.spliced(pieces)
     train_end = joined.n_bars - validation
     if features is None:
-        features = compute_features(joined, train_end, config.features.extra)
+        features = compute_features(joined, train_end, config.features)
     moments = _moments(joined, config, range(features.first_bar, train_end))
     process = DecisionProcess(joined, features, config.env, config.objectives, moments)
     listed = int(np.flatnonzero(joined.listed.sum(axis=1) >= 2)[0])
@@ -199,7 +199,7 @@ def features_on(training_data: TrainingData, panel: MarketPanel) -> Features:
     """Features of other bars, by what was fitted on the training window."""
     if training_data.features.fitted is None:
         raise ValueError("nothing was fitted with these features")
-    return apply_features(panel, training_data.features.fitted, training_data.config.features.extra)
+    return apply_features(panel, training_data.features.fitted, training_data.config.features)
 
 
 def _moments(panel: MarketPanel, config: Config, train: range) -> Moments:
@@ -222,7 +222,7 @@ def prepare_from(panel: MarketPanel, config: Config) -> TrainingData:
     split = split_panel(panel, config.market)
     panel = panel.until(split.test_end)
     seen = visible(panel, split)
-    features = compute_features(seen, split.train_end, config.features.extra)
+    features = compute_features(seen, split.train_end, config.features)
     moments = _moments(seen, config, range(features.first_bar, split.train_end))
     process = DecisionProcess(seen, features, config.env, config.objectives, moments)
     decisions = len(process.decision_bars(split.train))

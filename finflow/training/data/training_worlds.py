@@ -84,7 +84,7 @@ def make_learning_market(
         rng = np.random.default_rng(np.random.SeedSequence(words))
         source = draw_days(panel.listed, eligible, config.worlds.block_length, rng)
         other = resampled_panel(panel, source)
-        made = apply_features(other, features.fitted, config.features.extra)
+        made = apply_features(other, features.fitted, config.features)
         others.append(DecisionProcess(other, made, config.env, config.objectives, moments))
         first = stop * (number + 1)
         ranges.append(range(first + others[-1].first_bar, first + stop))
