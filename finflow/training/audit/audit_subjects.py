@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.config import FeaturesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.audit.look_ahead import Answer, Component, Rows, by_bar
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, UNPRIMED
@@ -42,6 +43,15 @@ _LEVELS = ("crash", "boom", REPEAT)
 _DOOR = ("replaced", "crash", CUT, REPEAT, UNPRIMED)
 """Probes of listings at the door: with other listings, no two of three assets may be left."""
 _EPISODES, _LENGTH = 24, 60
+
+
+def _unscaled(panel: MarketPanel, chosen: FeaturesConfig) -> Iterator[tuple[str, FloatArray]]:
+    """Yield names and values of finflow's features of assets that need only closes, and of the market's."""
+    view = PanelView(panel)
+    for one in (*ASSET_FEATURES, *filter_features(chosen)):
+        yield one.name, one.compute(view)
+    for name, compute in MARKET_FEATURES.items():
+        yield name, compute(view)
 
 
 class AuditSubjects(AuditedMarket):
@@ -147,10 +157,7 @@ class AuditSubjects(AuditedMarket):
 
     def _unrounded(self, panel: MarketPanel) -> Answer:
         """The features before they are scaled and rounded, where a leak too small to survive that would hide."""
-        view = PanelView(panel)
-        features = (*ASSET_FEATURES, *filter_features(self.config.features))
-        assets = {f"raw {one.name}": by_bar(one.compute(view)) for one in features}
-        return {**assets, **{f"raw {name}": by_bar(compute(view)) for name, compute in MARKET_FEATURES.items()}}
+        return {f"raw {name}": by_bar(value) for name, value in _unscaled(panel, self.config.features)}
 
     def _liquidity(self, panel: MarketPanel, last: int) -> Answer:
         """Inputs of the costs, row t of them from bars up to t."""
