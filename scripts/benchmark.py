@@ -53,7 +53,7 @@ class Stopwatch:
         self._clock, self._processor = time.perf_counter(), time.process_time()
 
     def runs(self) -> bool:
-        """Whether there is time left."""
+        """True while there is time left."""
         return time.perf_counter() - self._clock < SECONDS
 
     def rate(self) -> Rate:

@@ -1,4 +1,4 @@
-"""What guarding costs: one training whose guard is switched on and off in turn, and the price of its checkpoints."""
+"""Cost of the guard: one training with the guard on and off in turn, and the time of its checkpoints."""
 
 from __future__ import annotations
 

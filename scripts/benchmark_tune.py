@@ -1,4 +1,4 @@
-"""What a search costs beside its trainings, and what a second worker brings."""
+"""Overhead of a search over its trainings, and the speed-up by a second worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of learners share: a clock of the processor's time, the machine's bound, peers as processes."""
+"""Shared by the benchmarks of learners: a clock of the processor's time, the machine's bound, peers as processes."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def print_rates(contenders: dict[str, Contender], rates: dict[str, list[float]],
 
 
 def print_ratio(rates: dict[str, list[float]], ours: str, peer: str, goal: float) -> None:
-    """How many times the peer's updates ours are, round by round."""
+    """Print the ratio of our updates to the peer's, round by round."""
     ratios = [mine / other for mine, other in zip(rates[ours], rates[peer], strict=True)]
     print(
         f"{ours} / {peer}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}), "

@@ -253,6 +253,20 @@ def test_no_random_state_is_global(path: Path) -> None:
     assert global_randomness(path.read_text("utf-8")) == []
 
 
+def interrogative_docstrings(source: str) -> list[str]:
+    """First lines of docstrings that ask, as "What ...", where a noun phrase or an imperative is wanted."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = (ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
+    return [text.splitlines()[0] for text in docstrings if text.startswith(("What ", "How ", "Whether ", "Where"))]
+
+
+def test_docstrings_begin_with_a_noun_phrase_or_an_imperative() -> None:
+    scripts = (PACKAGE.parent / "scripts").rglob("*.py")
+    found = {str(path): interrogative_docstrings(path.read_text("utf-8")) for path in [*SOURCES, *scripts]}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert interrogative_docstrings('def f():\n    """What it is."""') == ["What it is."]
+
+
 def test_every_room_of_the_package_was_read() -> None:
     rooms = {room_of(module_of(path)) for path in SOURCES}
     assert {"training", "market", "ledger", "config", "errors"} <= rooms

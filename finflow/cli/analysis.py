@@ -169,7 +169,7 @@ def _evaluation_folder(run: Path, overrides: Mapping[str, object], elsewhere: ob
 
 
 def _part(overrides: Mapping[str, object]) -> Path | None:
-    """Where, in a folder, an evaluation under other conditions goes; None under the same."""
+    """Subfolder for an evaluation under other conditions; None under the same."""
     deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
     if not deciding:
         return None

@@ -1,1 +1,1 @@
-"""What a strategy is worth: backtests, metrics, significance and reports."""
+"""Evaluation of strategies: backtests, metrics, significance and reports."""

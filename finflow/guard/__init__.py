@@ -1,1 +1,1 @@
-"""What keeps learning safe: detectors, rollback and checkpoints."""
+"""Safeguards of learning: detectors, rollback and checkpoints."""

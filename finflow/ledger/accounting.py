@@ -197,7 +197,7 @@ def _wealth_factor(
 
 
 def is_compiled(weights: Any) -> bool:
-    """Whether portfolios are NumPy's, in double precision: those that the compiled arithmetic takes."""
+    """True for portfolios of NumPy's in double precision, which the compiled arithmetic takes."""
     return isinstance(weights, np.ndarray) and weights.dtype == np.float64 and weights.ndim == 2
 
 

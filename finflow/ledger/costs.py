@@ -45,7 +45,7 @@ class CostModel(Protocol):
 
     @property
     def needs_market(self) -> bool:
-        """Whether the cost depends on volume or volatility."""
+        """True where the cost depends on volume or volatility."""
         ...
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
@@ -206,7 +206,7 @@ class Summed:
 
     @property
     def needs_market(self) -> bool:
-        """Whether any of the costs depends on volume or volatility."""
+        """True where any of the costs depends on volume or volatility."""
         return any(model.needs_market for model in self.models)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
@@ -232,7 +232,7 @@ class Scaled:
 
     @property
     def needs_market(self) -> bool:
-        """Whether the cost depends on volume or volatility."""
+        """True where the cost depends on volume or volatility."""
         return self.model.needs_market
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:

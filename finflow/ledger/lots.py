@@ -121,7 +121,7 @@ class Lots:
         return Gains(short, long)
 
     def unrealised(self, day: int, value: float) -> Gains:
-        """What a sale of everything would bring beyond its cost, without selling.
+        """Gain that a sale of everything would realise, without selling.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Lots:
 
 
 def tax_of_year(gains: Gains, interest: float, carried: Losses, tax: TaxConfig) -> tuple[float, Losses]:
-    """What a year's gains and interest owe.
+    """Tax on a year's gains and interest.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ class OnlineSelection(ABC):
         return with_cash(held / held.sum())
 
     def _follows(self, prices: FloatArray, step: int) -> bool:
-        """Whether this decision is the next one of the same run."""
+        """True where this decision is the next one of the same run."""
         one_on = step == self._step + 1 and step > 0 and len(prices) == self._bars + 1
         return one_on and np.array_equal(prices[-2], self._last, equal_nan=True)
 

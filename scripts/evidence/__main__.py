@@ -322,26 +322,26 @@ def _interpreter(text: str) -> Path:
 
 
 def _ablation(given: argparse.Namespace) -> None:
-    """What the parts of the agent are worth."""
+    """Contribution of each part of the agent."""
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
     page = ABLATION_HEAD + ablation_table(results, classical_results(Config())) + _made(results)
     write_atomically(PAGES / "ablation.md", page)
 
 
 def _crises(given: argparse.Namespace) -> None:
-    """What a trained gate does when the market is bad."""
+    """Gate weights of trained agents in crises."""
     results = run_missing(crises_variants(given.seeds), KEPT, RUNS)
     write_atomically(PAGES / "crises.md", CRISES_HEAD + crises_table(results) + _made(results))
 
 
 def _durability(given: argparse.Namespace) -> None:
-    """What kills, faults of the disk and misleading files do to a training."""
+    """Trainings that are killed, meet faults of the disk, or read damaged files."""
     result = made_once(KEPT / "durability.json", RUNS / "durability")
     write_atomically(PAGES / "durability.md", durability_page(result))
 
 
 def _generalisation(given: argparse.Namespace) -> None:
-    """What each device against memorising is worth, and the chosen configuration on other markets."""
+    """Contribution of each regulariser by walk-forward, and the chosen configuration on other markets."""
     results = run_missing(walk_forward_variants(given.seeds), KEPT, RUNS)
     reading: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
@@ -365,7 +365,7 @@ def write_generalisation(
 
 
 def _hand_over(given: argparse.Namespace) -> None:
-    """Whether a policy dips where the online phase takes over, with and without what is to keep it from that."""
+    """Validation value across the hand-over to the online phase, with and without its safeguards."""
     results = run_missing(hand_over_variants(given.seeds), KEPT, RUNS)
     page = HAND_OVER_HEAD + hand_over_table(results) + _made(results)
     write_atomically(PAGES / "hand-over.md", page)
@@ -385,7 +385,7 @@ def _offline(given: argparse.Namespace) -> None:
 
 
 def _optimality(given: argparse.Namespace) -> None:
-    """How near whole trainings come to the optimum, and in what time; beside peers where they are installed."""
+    """Scores against the known optimum and training time; of peers too, where they are installed."""
     variants = optimality_variants(given.seeds)
     results = run_missing(variants, KEPT, RUNS)
     peers: list[dict[str, Any]] = []
@@ -405,7 +405,7 @@ def _pendulum(given: argparse.Namespace) -> None:
 
 
 def _planted(given: argparse.Namespace) -> None:
-    """What offline learning finds on markets whose optimum is known."""
+    """Scores of offline learning on markets whose optimum is known."""
     results = run_missing(planted_variants(PLANTED_SEEDS), KEPT, RUNS)
     write_atomically(PAGES / "planted.md", PLANTED_HEAD + planted_table(results) + _made(results))
 
@@ -418,7 +418,7 @@ def _runs(given: argparse.Namespace) -> None:
 
 
 def _tune(given: argparse.Namespace) -> None:
-    """What a search finds, beside random trials and no search."""
+    """Results of a search, compared with random trials and with no search."""
     results = run_missing(tuning_variants(ROOT / "configs" / "demo.yaml"), KEPT, RUNS)
     write_atomically(PAGES / "tuning.md", TUNING_HEAD + tuning_table(results) + _made(results))
 
@@ -435,7 +435,7 @@ def _nulls(given: argparse.Namespace) -> None:
 
 
 def _made(results: Sequence[Mapping[str, Any]]) -> str:
-    """What made a table."""
+    """Provenance of a table."""
     seconds = [sum(result["seconds"].values()) for result in results]
     codes = ", ".join(sorted({result["code"] for result in results}))
     return f"\nCode {codes}; {len(results)} trainings of {min(seconds):.0f} to {max(seconds):.0f} s each.\n"

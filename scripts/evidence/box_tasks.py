@@ -1,5 +1,4 @@
-"""What the online update does on tasks that others have solved: Pendulum-v1, and an environment that wants its own
-observation back.
+"""The online update on solved tasks: Pendulum-v1, and an environment whose best action is its observation.
 
 References
 ----------

@@ -26,7 +26,7 @@ BoxTask = gym.Env[NDArray[Any], NDArray[Any]]
 
 
 class BoxUnits(NamedTuple):
-    """How a learner sees a task: fixed from the random steps before learning, as rewards are in a training.
+    """Units in which a learner sees a task: fixed from the random steps before learning, as rewards are in a training.
 
     Attributes
     ----------

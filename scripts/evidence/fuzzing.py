@@ -230,7 +230,7 @@ class Fuzzer:
         return change(rng, content, self.base)
 
     def opened(self, content: bytes) -> str:
-        """What came of opening a file: ``refused``, ``taken``, or what went wrong."""
+        """Outcome of opening a file: ``refused``, ``taken``, or the error."""
         self.path.write_bytes(content)
         self.events.clear()
         self.watching = True
@@ -305,7 +305,7 @@ def _peak(afresh: bool = False) -> int:
 
 
 def _equal(path: Path, originals: list[bytes], base: Path) -> bool:
-    """Whether a file that was taken holds what one of the originals does: spaces that pad a header may change."""
+    """True where an accepted file holds what one of the originals does: spaces that pad a header may change."""
     tensors, state = read_tensors(path)
     for content in originals:
         others, facts = _opened(base, content)

@@ -1,4 +1,4 @@
-"""What each device against memorising is worth, by walk-forward: trainings judged on years that they never saw.
+"""Contribution of each regulariser by walk-forward: trainings judged on years that they never saw.
 
 Everything that chooses lies within training and validation windows. Each configuration is trained for every fold and
 seed, in a reduced size that is the same for all; they are ranked by the mean of what a training earns over equal weight
@@ -395,7 +395,7 @@ def shown_mean(values: Sequence[float], decimals: int = 2) -> str:
 
 
 def account(results: Sequence[Result]) -> str:
-    """How many things were tried, and what the windows were, in words."""
+    """Describe the number of tries and the judged windows."""
     own = _trainings(results)
     first = next(iter(own.values()))
     windows = sorted({" to ".join(one["window"]) for one in first})

@@ -46,7 +46,7 @@ MARKETS = ("embedded", "lognormal", "mean-reverting", "regime")
 
 
 class Fault(NamedTuple):
-    """What goes wrong.
+    """A fault that is injected into a training.
 
     Attributes
     ----------

@@ -123,14 +123,14 @@ def _fine_tuned(
 
 
 def _judge(training_data: TrainingData) -> tuple[Judge, str]:
-    """What a backtest of the validation window is worth, and what that is called."""
+    """Measure of a backtest of the validation window, and its name."""
     if training_data.config.market.source == "embedded":
         return lambda run: sharpe(run.returns, run.cash_returns), "Sharpe ratio"
     return judge_of(training_data), "score"
 
 
 def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:
-    """How far worth falls under where it began, at most, up to an update; zero or more."""
+    """Largest fall of the measure below its first value up to an update; zero or more."""
     first = curve[0][1]
     return max(0.0, *(first - worth for update, worth in curve if update <= last))
 

@@ -1,4 +1,4 @@
-"""How often the verdict says yes where nothing can be won, and how often where something can.
+"""Error rate of the verdict in markets without an edge, and its power where one is planted.
 
 The null: the labels of the assets are permuted independently at each date, so that all assets are exchangeable and no
 rule can beat equal weight but by luck, while what the market does as a whole, and how far its assets lie apart on any
@@ -69,7 +69,7 @@ class FirstHalf:
 
 @dataclass(frozen=True)
 class NullStudy:
-    """What a calibration is made of.
+    """Settings of the calibration of the verdict.
 
     Attributes
     ----------

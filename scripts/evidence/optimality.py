@@ -117,7 +117,7 @@ def optimality_variants(seeds: int, more: Mapping[str, object] | None = None) ->
 
 
 def judge_of(training_data: TrainingData) -> Judge:
-    """What scores a backtest of the validation window; not a number where the optimum is no better than holding.
+    """Score of a backtest of the validation window; NaN where the optimum is no better than holding.
 
     Raises
     ------

@@ -186,7 +186,7 @@ def earlier_readings(found: Sequence[Result]) -> str:
 
 
 def _verdict(found: Result) -> str:
-    """How far a reading is from equal weight, and whether that is shown."""
+    """Distance of a reading from equal weight, and whether it is significant."""
     against, verdict = found["against_equal_weight"], found["verdict"]
     low, high = against["interval"] if against["interval"] is not None else (math.nan, math.nan)
     dsr = math.nan if verdict["dsr"] is None else verdict["dsr"]

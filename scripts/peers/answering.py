@@ -1,4 +1,4 @@
-"""How a peer is timed: once a line with the seconds of processor time to measure for, answered by a line of JSON.
+"""Timing of a peer: each line with the seconds of processor time to measure for is answered by a line of JSON.
 
 The first answer says what one update costs. One thread.
 """

@@ -158,7 +158,7 @@ class _Grid:
 
     @property
     def invests_all(self) -> bool:
-        """Whether no node holds cash."""
+        """True where no node holds cash."""
         return len(self.axes[0]) == 1
 
     def between(self, weights: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
@@ -273,7 +273,7 @@ def _expected_cost(
 
 
 def _moves(law: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
-    """Where a target drifts to: rows (candidate, belief), columns (node, belief); and E[G] there, of the same rows."""
+    """Drift of each target: rows (candidate, belief), columns (node, belief); and E[G] there, of the same rows."""
     beliefs = law.beliefs
     n_nodes, n_beliefs = len(grid.weights), len(beliefs)
     held = np.empty((n_nodes, n_beliefs))

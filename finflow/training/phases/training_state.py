@@ -33,7 +33,7 @@ METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": Be
 
 @dataclass
 class Counters:
-    """How far a training has come.
+    """Progress counters of a training.
 
     Attributes
     ----------
