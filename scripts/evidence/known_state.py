@@ -1,9 +1,9 @@
-"""The state of a made-up market, shown to whoever learns there: what its law expects of each asset, given the past.
+"""Feature for synthetic markets: the expected return of each asset under the true price process, given the past.
 
-The optimum of such a market is a function of the law's belief (`finflow.market.synthetic.price_processes`) and the
+The optimum of such a market is a function of the process's belief (`finflow.market.synthetic.price_processes`) and the
 portfolio. The features that finflow has let through only a part of that belief, so that a learner that reads them can
 be as good as that part allows, and no better. With this one beside them what is measured is the learner. It is causal,
-and knows the law's numbers, which no feature of a real market can.
+and knows the parameters of the process, which no feature of a real market can.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def expected_returns(panel: MarketPanel) -> NDArray[np.float64]:
     """
     facts = panel.provenance
     if facts.get("source") != "synthetic":
-        raise MarketError("only a made-up market (market.source = synthetic) has a law that expects something")
-    law = process_of(SyntheticConfig(kind=facts["kind"], assets=panel.n_assets, **facts["parameters"]))
-    nodes = [law.scenarios(belief) for belief in law.beliefs]
+        raise MarketError("only a synthetic market (market.source = synthetic) has a known price process")
+    process = process_of(SyntheticConfig(kind=facts["kind"], assets=panel.n_assets, **facts["parameters"]))
+    nodes = [process.scenarios(belief) for belief in process.beliefs]
     expected = np.stack([node.probability @ np.expm1(node.returns) for node in nodes])  # (beliefs, assets)
-    beliefs = law.filtered(np.log(panel.close))
-    return np.stack([np.interp(beliefs, law.beliefs, of_asset) for of_asset in expected.T], axis=1)
+    beliefs = process.filtered(np.log(panel.close))
+    return np.stack([np.interp(beliefs, process.beliefs, of_asset) for of_asset in expected.T], axis=1)

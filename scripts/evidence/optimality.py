@@ -60,7 +60,7 @@ MAPPINGS = ("softmax", "share")
 PREFIX = "optimality-"
 HIDDEN = ("mean-reverting", "regime")  # kinds whose state has to be guessed from prices
 ALONE = "-by-features"
-#: The state of the market, as its law sees it, beside the features that every market has.
+#: The state of the price process, beside the features that every market has.
 SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
 #: A trade pays for itself within days, so that rewards further ahead are noise. The policy leaves the pretrained one

@@ -38,9 +38,9 @@ SEEDS = {
 
 
 def settings(kind: str, seed: int) -> Config:
-    law, _, visible = kind.partition(", ")
-    keys = {"market.source": "synthetic", "market.synthetic.kind": law, "market.synthetic.seed": seed}
-    return load_config(None, keys | (OWN[law] if visible else {}), {})
+    name, _, visible = kind.partition(", ")
+    keys = {"market.source": "synthetic", "market.synthetic.kind": name, "market.synthetic.seed": seed}
+    return load_config(None, keys | (OWN[name] if visible else {}), {})
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""The state that is shown is the law's expectation, from the past alone, on every kind of made-up market."""
+"""The feature is the expectation of the price process, from the past alone, on every kind of synthetic market."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_later_prices_change_nothing(kind: str) -> None:
 def test_the_numbers_of_the_law_are_those_configured() -> None:
     panel = market("regime", defensive_ratio=0.5, edge=0.004)
     config = load_config(None, {"market.synthetic.kind": "regime"}, environ={}).market.synthetic
-    law = process_of(config.model_copy(update={"defensive_ratio": 0.5, "edge": 0.004}))
-    sure = law.scenarios(1.0)
+    process = process_of(config.model_copy(update={"defensive_ratio": 0.5, "edge": 0.004}))
+    sure = process.scenarios(1.0)
     assert expected_returns(panel)[:, 1].max() <= float(sure.probability @ np.expm1(sure.returns[:, 1])) + 1e-9
 
 
-def test_a_real_market_has_no_law() -> None:
+def test_a_real_market_has_no_known_process() -> None:
     panel = load_panel(load_config(None, {}, environ={}).market)
     with pytest.raises(MarketError, match="made-up"):
         import_path(EXPECTED_RETURNS)(panel)

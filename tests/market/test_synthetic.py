@@ -33,7 +33,7 @@ def test_every_kind_gives_a_panel_that_the_default_windows_fit(kind: str, assets
     assert (panel.n_bars, panel.n_assets) == (20_000, assets)
     assert (len(split.train), len(split.validation), len(split.test)) == (17_130, 1_044, 1_826)
     assert compute_features(panel, split.train_end).first_bar < 300
-    assert panel.provenance["parameters"]["volatility"] > 0.0  # what a report prints of the law
+    assert panel.provenance["parameters"]["volatility"] > 0.0  # what a report prints of the process
     assert load_panel(config).sha256 == panel.sha256
     assert load_panel(market(kind, assets=assets, seed=1)).sha256 != panel.sha256
 
@@ -47,16 +47,16 @@ def test_a_parameter_that_the_kind_lacks_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("assets", [2, 3])
-def test_prices_follow_the_scenarios_of_their_law(kind: str, assets: int) -> None:
+def test_prices_follow_the_scenarios_of_their_process(kind: str, assets: int) -> None:
     """Mean and covariance of the next return, given the belief, are those that the optimum is computed from."""
-    law = process_of(market(kind, assets=assets).synthetic)
-    log_prices = law.draw(np.random.default_rng(0), 40_000)
-    beliefs, returns = law.filtered(log_prices)[:-1], np.diff(log_prices, axis=0)
-    nodes = law.beliefs
+    process = process_of(market(kind, assets=assets).synthetic)
+    log_prices = process.draw(np.random.default_rng(0), 40_000)
+    beliefs, returns = process.filtered(log_prices)[:-1], np.diff(log_prices, axis=0)
+    nodes = process.beliefs
     nearest = np.abs(beliefs[:, None] - nodes).argmin(axis=1)
     expected, spread = np.empty_like(returns), np.empty_like(returns)
     for node in np.unique(nearest):
-        probability, moves, _ = law.scenarios(float(nodes[node]))
+        probability, moves, _ = process.scenarios(float(nodes[node]))
         mean = probability @ moves
         expected[nearest == node] = mean
         spread[nearest == node] = np.sqrt(probability @ (moves - mean) ** 2)
@@ -71,29 +71,29 @@ def test_prices_follow_the_scenarios_of_their_law(kind: str, assets: int) -> Non
 
 
 def test_the_filter_is_bayes_rule() -> None:
-    law = process_of(market("regime", persistence=0.8).synthetic)
-    assert isinstance(law, Regimes)
-    log_prices = law.draw(np.random.default_rng(5), 7)
+    process = process_of(market("regime", persistence=0.8).synthetic)
+    assert isinstance(process, Regimes)
+    log_prices = process.draw(np.random.default_rng(5), 7)
     returns = np.diff(log_prices, axis=0)
     weights = np.zeros(2)
     for path in itertools.product((0, 1), repeat=7):  # the regime of every bar, summed over all of them
         chance = 0.5
         for before, after, value in zip(path, path[1:], returns, strict=False):
-            stays = float(law.stay[before])
-            density = multivariate_normal(law.means[after], law.covariances[after]).pdf(value)
+            stays = float(process.stay[before])
+            density = multivariate_normal(process.means[after], process.covariances[after]).pdf(value)
             chance *= (stays if before == after else 1.0 - stays) * density
         weights[path[-1]] += chance
-    assert law.filtered(log_prices)[-1] == pytest.approx(weights[1] / weights.sum(), rel=1e-9)
-    assert law.belief(log_prices) == law.filtered(log_prices)[-1]
+    assert process.filtered(log_prices)[-1] == pytest.approx(weights[1] / weights.sum(), rel=1e-9)
+    assert process.belief(log_prices) == process.filtered(log_prices)[-1]
 
 
 def test_the_newest_belief_needs_no_more_than_recent_prices() -> None:
     for kind in KINDS:
-        law: PriceProcess = process_of(market(kind).synthetic)
-        log_prices = law.draw(np.random.default_rng(1), 2_000)
-        beliefs = law.filtered(log_prices)
+        process: PriceProcess = process_of(market(kind).synthetic)
+        log_prices = process.draw(np.random.default_rng(1), 2_000)
+        beliefs = process.filtered(log_prices)
         for bar in (50, 700, 1_999):
-            assert law.belief(log_prices[: bar + 1][-400:]) == pytest.approx(beliefs[bar], abs=1e-6)
+            assert process.belief(log_prices[: bar + 1][-400:]) == pytest.approx(beliefs[bar], abs=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "share"), [("mean-reverting", 0.7), ("regime", 0.7)])

@@ -97,22 +97,24 @@ def slow_spread() -> MeanReversion:
 
 @lru_cache
 def paths() -> tuple[FloatArray, FloatArray]:
-    law, rng = slow_spread(), np.random.default_rng(1)
-    drawn = np.stack([law.draw(rng, BARS) for _ in range(PATHS)])
+    process, rng = slow_spread(), np.random.default_rng(1)
+    drawn = np.stack([process.draw(rng, BARS) for _ in range(PATHS)])
     growth = np.exp(np.diff(drawn, axis=1))
-    return np.stack([law.filtered(path) for path in drawn]), np.concatenate([growth, np.ones_like(growth[..., :1])], 2)
+    return np.stack([process.filtered(path) for path in drawn]), np.concatenate(
+        [growth, np.ones_like(growth[..., :1])], 2
+    )
 
 
 def earned(rule: Rule) -> FloatArray:
     """Expected log growth a bar of every path, on the ledger, with wealth always as large as a day's volume."""
-    law, (beliefs, growth) = slow_spread(), paths()
+    process, (beliefs, growth) = slow_spread(), paths()
     weights, growths = np.tile([0.5, 0.5, 0.0], (PATHS, 1)), []
     volume = MarketState(np.ones((PATHS, 2)), np.ones((PATHS, 2)))
     for bar in range(BARS - 2):
         before, target = (drift(each, growth[:, bar]) for each in (weights, rule.targets(beliefs[:, bar], weights)))
         fill = settle(before, target, LinearSlippage(COST), np.ones(PATHS), volume)
         weights = np.asarray(fill.weights)
-        growths.append(np.log(fill.wealth_factor) + expected_growth(law, weights, beliefs[:, bar + 1]))
+        growths.append(np.log(fill.wealth_factor) + expected_growth(process, weights, beliefs[:, bar + 1]))
     return np.stack(growths)[SETTLING:].mean(axis=0)
 
 
@@ -130,14 +132,14 @@ def test_no_other_rate_or_aim_earns_more_on_the_ledger() -> None:
 
 def test_dynamic_programming_on_the_grid_gains_next_to_nothing_over_the_closed_form() -> None:
     """Targets agree to a step and a half of 161 nodes, growth to 2 % of what trading gains."""
-    law = slow_spread()
-    rule, utility = solve_with_costs(law, trading_cost(0.0, COST), 0.0, (np.ones(1), np.linspace(0.0, 1.0, 161)))
-    closed = spread_rule(law, COST)
+    process = slow_spread()
+    rule, utility = solve_with_costs(process, trading_cost(0.0, COST), 0.0, (np.ones(1), np.linspace(0.0, 1.0, 161)))
+    closed = spread_rule(process, COST)
     assert utility == pytest.approx(closed.utility, rel=0.02)
     own, grid, still = (earned(each) for each in (closed.rule, rule, SpreadRule(closed.rule.rate, 0.0)))
     assert abs((grid - own).mean()) < 0.02 * (own - still).mean() + 2e-6
     held = np.tile([0.5, 0.5, 0.0], (5, 1))
-    beliefs = np.linspace(-1.0, 1.0, 5) * law.deviation
+    beliefs = np.linspace(-1.0, 1.0, 5) * process.deviation
     np.testing.assert_allclose(rule.targets(beliefs, held), closed.rule.targets(beliefs, held), atol=1.5 / 160.0)
 
 

@@ -31,29 +31,31 @@ def market(kind: str, assets: int = 2) -> MarketConfig:
 
 
 @lru_cache
-def law_for(kind: str, assets: int = 2) -> PriceProcess:
+def process_for(kind: str, assets: int = 2) -> PriceProcess:
     return process_of(market(kind, assets).synthetic)
 
 
 @lru_cache
 def solved(kind: str, rate: float, assets: int = 2) -> tuple[PriceProcess, Optimum]:
-    law = law_for(kind, assets)
-    return law, optimum(law, rate)
+    process = process_for(kind, assets)
+    return process, optimum(process, rate)
 
 
 @lru_cache
 def paths(kind: str, assets: int = 2) -> tuple[FloatArray, FloatArray]:
     """Beliefs (paths, bars) and gross growth (paths, bars - 1, K)."""
-    law = law_for(kind, assets)
+    process = process_for(kind, assets)
     rng = np.random.default_rng(11)
-    drawn = np.stack([law.draw(rng, BARS) for _ in range(PATHS)])
+    drawn = np.stack([process.draw(rng, BARS) for _ in range(PATHS)])
     growth = np.exp(np.diff(drawn, axis=1))
-    return np.stack([law.filtered(path) for path in drawn]), np.concatenate([growth, np.ones_like(growth[..., :1])], 2)
+    return np.stack([process.filtered(path) for path in drawn]), np.concatenate(
+        [growth, np.ones_like(growth[..., :1])], 2
+    )
 
 
 def earned(kind: str, rate: float, targets: Targets, assets: int = 2) -> FloatArray:
     """Expected log growth a bar of every path, on the ledger, each decision knowing bars up to one before its fill."""
-    law, _ = solved(kind, rate, assets)
+    process, _ = solved(kind, rate, assets)
     beliefs, growth = paths(kind, assets)
     weights = np.tile([*[1.0 / assets] * assets, 0.0], (PATHS, 1))
     held, paid = [], []
@@ -64,7 +66,7 @@ def earned(kind: str, rate: float, targets: Targets, assets: int = 2) -> FloatAr
         weights = np.asarray(fill.weights)
         held.append(weights)
         paid.append(np.log(fill.wealth_factor))
-    grown = expected_growth(law, np.concatenate(held[SETTLING:]), beliefs[:, SETTLING + 1 : BARS - 1].T.ravel())
+    grown = expected_growth(process, np.concatenate(held[SETTLING:]), beliefs[:, SETTLING + 1 : BARS - 1].T.ravel())
     return np.mean(paid[SETTLING:], axis=0) + grown.reshape(-1, PATHS).mean(axis=0)
 
 
@@ -111,9 +113,9 @@ def test_more_assets_change_the_optimum_as_they_should(kind: str, assets: int) -
 
     The first two are the market of two assets again, on other grids and with other quadratures: within a thousandth.
     """
-    law = law_for(kind, assets)
+    process = process_for(kind, assets)
     density = 1.0 if kind == "mean-reverting" and assets == 3 else 0.7
-    best, two = optimum(law, RATE, density=density), solved(kind, RATE)[1]
+    best, two = optimum(process, RATE, density=density), solved(kind, RATE)[1]
     if kind != "exchangeable":
         assert best.utility == pytest.approx(two.utility, rel=1e-3)
         return
@@ -124,18 +126,18 @@ def test_more_assets_change_the_optimum_as_they_should(kind: str, assets: int) -
 
 @pytest.mark.parametrize("kind", ["lognormal", "mean-reverting", "regime", "exchangeable"])
 def test_a_grid_half_as_dense_finds_the_same_optimum(kind: str) -> None:
-    law, best = solved(kind, RATE, 3)
-    assert optimum(law, RATE, density=0.5).utility == pytest.approx(best.utility, rel=2e-4)
+    process, best = solved(kind, RATE, 3)
+    assert optimum(process, RATE, density=0.5).utility == pytest.approx(best.utility, rel=2e-4)
 
 
 def test_a_signal_is_worth_less_a_bar_late_and_the_policy_knows_it() -> None:
     """Deciding by the belief of the fill's own bar would earn more: the optimum is derived for lag 1."""
-    law, best = solved("mean-reverting", 0.0)
+    process, best = solved("mean-reverting", 0.0)
     beliefs, _ = paths("mean-reverting")
     rule = best.policy.rule
     fresh = rule.targets(beliefs[:, 1:].ravel(), np.empty(0))
     late = rule.targets(beliefs[:, :-1].ravel(), np.empty(0))
-    worth = [float(expected_growth(law, each, beliefs[:, 1:].ravel()).mean()) for each in (fresh, late)]
+    worth = [float(expected_growth(process, each, beliefs[:, 1:].ravel()).mean()) for each in (fresh, late)]
     assert worth[0] > 1.05 * worth[1]
     assert worth[1] == pytest.approx(best.utility, rel=0.03)
 
@@ -145,31 +147,33 @@ def test_independent_returns_give_mertons_share() -> None:
 
     Merton trades without pause; here a target drifts for two bars, which costs a share of the variance per bar.
     """
-    law, best = solved("lognormal", 0.0)
+    process, best = solved("lognormal", 0.0)
     target = best.policy.rule.targets(np.zeros(1), np.empty(0))[0]
     np.testing.assert_allclose(target, [0.5, 0.0, 0.5], atol=1e-4)
     assert best.utility == pytest.approx(0.03125**2 / 0.25**2 / 2.0, rel=0.03)
     symmetric = solved("exchangeable", 0.0)[1].policy.rule.targets(np.zeros(1), np.empty(0))[0]
     np.testing.assert_allclose(symmetric, [0.5, 0.5, 0.0], atol=1e-4)
-    assert law.n_assets == 2
+    assert process.n_assets == 2
 
 
 @pytest.mark.parametrize("assets", [2, 3, 4])
 def test_one_asset_that_is_always_best_is_best_at_any_cost(assets: int) -> None:
-    free, dear = (optimum(law_for("constant-drift", assets), rate) for rate in (0.0, 0.02))
+    free, dear = (optimum(process_for("constant-drift", assets), rate) for rate in (0.0, 0.02))
     assert free.utility == dear.utility == pytest.approx(0.004 - 0.5 * 0.01**2)
     assert dear.policy.rule.targets(np.zeros(1), np.empty(0))[0].argmax() == 0
 
 
 @pytest.mark.parametrize("kind", ["lognormal", "mean-reverting"])
 def test_four_assets_without_costs(kind: str) -> None:
-    law = law_for(kind, 4)
-    best = optimum(law, 0.0)
-    portfolios = best.policy.rule.targets(law.beliefs, np.empty(0))
+    process = process_for(kind, 4)
+    best = optimum(process, 0.0)
+    portfolios = best.policy.rule.targets(process.beliefs, np.empty(0))
     assert portfolios.min() >= 0.0
     np.testing.assert_allclose(portfolios.sum(axis=1), 1.0)
-    equal = np.tile([0.25] * 4 + [0.0], (len(law.beliefs), 1))
-    assert (expected_growth(law, portfolios, law.beliefs) >= expected_growth(law, equal, law.beliefs) - 1e-6).all()
+    equal = np.tile([0.25] * 4 + [0.0], (len(process.beliefs), 1))
+    assert (
+        expected_growth(process, portfolios, process.beliefs) >= expected_growth(process, equal, process.beliefs) - 1e-6
+    ).all()
 
 
 @pytest.mark.parametrize(

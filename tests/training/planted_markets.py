@@ -37,7 +37,7 @@ SMALL = {
 
 class Learned(NamedTuple):
     """What IQL made of a market: its run over the validation window, the optimal policy's, the scores, and what an
-    observer who knows the law believes at each decision."""
+    observer who knows the price process believes at each decision."""
 
     own: Backtest
     optimal: Backtest

@@ -1,9 +1,9 @@
 """Score against a known optimum: (U - U0) / (U* - U0).
 
 U is the expected log growth a bar, net of costs; U* that of the optimal policy, U0 the better of equal weight and
-holding. All of them are measured on the same bars, where chance strikes them alike, and growth over a bar is replaced
-by its expectation under the law, given the weights held and what prices had said at the fill. That has the same mean
-as the growth itself without most of its noise: what luck did after the fill is no merit.
+holding. All of them are measured on the same bars, and growth over a bar is replaced by its expectation under the price
+process, given the weights held and the prices up to the fill. That has the same mean as the growth itself without most
+of its noise.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class KnownOptimum:
     Attributes
     ----------
     parameters : mapping
-        Of the law, per bar.
+        Of the price process, per bar.
     method : str
         How the optimum was found.
     utility : float
@@ -117,7 +117,7 @@ def measure_growth(process: DecisionProcess, window: range, strategy: Strategy, 
     Parameters
     ----------
     process : DecisionProcess
-        Of a panel drawn from the law of ``best``, with costs at which it is the optimum.
+        Of a panel drawn from the process of ``best``, with costs at which it is the optimum.
     window : range
     strategy : Strategy
     best : Optimum
@@ -136,7 +136,7 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
     Parameters
     ----------
     process : DecisionProcess
-        Of a panel drawn from the law of ``best``, with costs at which it is the optimum.
+        Of a panel drawn from the process of ``best``, with costs at which it is the optimum.
     window : range
         That of the backtests.
     runs : sequence of Backtest
@@ -200,10 +200,10 @@ def growth_of_runs(
     process, window, runs, best
         As for ``score_runs``; no run need be there.
     """
-    law, bars = best.policy.law, process.decision_bars(window)
-    beliefs = law.filtered(np.log(process.panel.close))[bars.start : bars.stop]
+    prices, bars = best.policy.process, process.decision_bars(window)
+    beliefs = prices.filtered(np.log(process.panel.close))[bars.start : bars.stop]
     cash = float(np.log1p(runs[0].cash_returns[0]))
-    return {run.name: np.log1p(-run.costs) + expected_growth(law, run.weights, beliefs, cash) for run in runs}
+    return {run.name: np.log1p(-run.costs) + expected_growth(prices, run.weights, beliefs, cash) for run in runs}
 
 
 def _standard_error(values: FloatArray) -> float:

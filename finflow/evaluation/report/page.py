@@ -266,14 +266,14 @@ def _optimum(data: ReportData, content: Mapping[str, object]) -> Section | None:
     nothing = "" if math.isfinite(one.score) else " Here the optimum is not measurably better: there is no score."
     notes = (
         f"1 is the optimum, 0 is {one.baseline_name}, the better of equal weight and holding; ± is a standard "
-        f"error. Growth is what the law of the prices leads one to expect of the weights held, net of costs.{nothing}",
+        f"error. Growth is the expected log growth of the weights held under the price process, net of costs.{nothing}",
         (
             f"The best policy: {known.method}. In the long run it grows by ",
             Cell(("utility",), "%", 4),
             " a bar.",
         ),
         f"Its targets for an account in equal weights: {_text_of(known.policy)}.",
-        f"Parameters of the law, per bar: {_text_of(known.parameters)}.",
+        f"Parameters of the price process, per bar: {_text_of(known.parameters)}.",
     )
     table = Table("Scores", ("Strategy", "Score", "Log growth a bar"), rows, heading=False)
     return Section("optimum", "Nearness to the optimum", numbers, (table,), notes=notes)

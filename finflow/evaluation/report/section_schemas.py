@@ -32,13 +32,13 @@ class Score(TypedDict):
 
     score: Annotated[Number, about("1 is the optimum, 0 the baseline.")]
     standard_error: Annotated[Number, about("Of the score.")]
-    utility: Annotated[Number, about("Log growth a bar that the law leads one to expect of its weights.")]
+    utility: Annotated[Number, about("Expected log growth a bar of its weights under the price process.")]
 
 
 class Optimum(TypedDict):
     """Nearness to the best policy, in a synthetic market."""
 
-    parameters: Annotated[dict[str, Any], about("Of the law, per bar; the names depend on the law.")]
+    parameters: Annotated[dict[str, Any], about("Of the price process, per bar; the names depend on the process.")]
     method: Annotated[str, about("Method that found the best policy.")]
     policy: Annotated[dict[str, Any], about("Its targets for an account in equal weights; names depend on the method.")]
     utility: Annotated[Number, about("Its log growth a bar, in the long run.")]

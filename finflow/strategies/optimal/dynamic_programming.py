@@ -210,13 +210,13 @@ class TradingRule:
 
 
 def solve_with_costs(
-    law: PriceProcess, cost: TradingCost, cash: float, axes: Axes, also: FloatArray | None = None
+    process: PriceProcess, cost: TradingCost, cash: float, axes: Axes, also: FloatArray | None = None
 ) -> tuple[TradingRule, float]:
     """Solve the program above by relative value iteration.
 
     Parameters
     ----------
-    law : PriceProcess
+    process : PriceProcess
     cost : callable
         Log wealth factor of a trade.
     cash : float
@@ -232,13 +232,13 @@ def solve_with_costs(
     gain : float
         Expected log growth a bar, costs paid.
     """
-    beliefs = law.beliefs
+    beliefs = process.beliefs
     grid = _Grid(axes)
     nodes = grid.weights
     candidates = nodes if also is None else np.concatenate([nodes, also])
-    ahead, earned = _moves(law, grid, candidates, cash)
+    ahead, earned = _moves(process, grid, candidates, cash)
     n_nodes, n_candidates, n_beliefs = len(nodes), len(candidates), len(beliefs)
-    costs = _expected_cost(law, nodes, candidates, cost, cash)
+    costs = _expected_cost(process, nodes, candidates, cost, cash)
     value = np.zeros((n_nodes, n_beliefs))
     columns = np.arange(n_beliefs)
     choice = np.zeros((n_nodes, n_beliefs), dtype=np.int64)
@@ -260,10 +260,10 @@ def solve_with_costs(
 
 
 def _expected_cost(
-    law: PriceProcess, nodes: FloatArray, candidates: FloatArray, cost: TradingCost, cash: float
+    process: PriceProcess, nodes: FloatArray, candidates: FloatArray, cost: TradingCost, cash: float
 ) -> FloatArray:
     """C: log wealth factor of every trade (from, to), once bar t has moved both sides; in the middle belief."""
-    probability, returns, _ = law.scenarios(float(law.beliefs[len(law.beliefs) // 2]))
+    probability, returns, _ = process.scenarios(float(process.beliefs[len(process.beliefs) // 2]))
     expected = np.zeros((len(nodes), len(candidates)))
     for chance, move in zip(probability, returns, strict=True):
         factors = np.exp(np.append(move, cash))
@@ -272,14 +272,14 @@ def _expected_cost(
     return expected
 
 
-def _moves(law: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
+def _moves(process: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
     """Drift of each target: rows (candidate, belief), columns (node, belief); and E[G] there, of the same rows."""
-    beliefs = law.beliefs
+    beliefs = process.beliefs
     n_nodes, n_beliefs = len(grid.weights), len(beliefs)
     held = np.empty((n_nodes, n_beliefs))
     blocks = []
     for column, belief in enumerate(beliefs):
-        probability, returns, after = law.scenarios(float(belief))
+        probability, returns, after = process.scenarios(float(belief))
         factors = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
         held[:, column] = np.log(grid.weights @ factors.T) @ probability
         next_index, next_share = interpolation(beliefs, after)

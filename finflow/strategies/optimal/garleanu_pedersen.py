@@ -148,7 +148,7 @@ class SpreadSolution(NamedTuple):
         return self.deviation <= 0.5 / 3.0 and self.move <= 0.25
 
 
-def spread_rule(law: MeanReversion, participation_cost: float) -> SpreadSolution:
+def spread_rule(process: MeanReversion, participation_cost: float) -> SpreadSolution:
     """The closed form for a mean-reverting spread z of two assets at lag 1, in the limit of small weights and returns.
 
     With the first asset's weight 1/2 + x, log growth over a bar is ``x dz + (1/4 - x^2) dz^2 / 2`` and what is common,
@@ -158,13 +158,13 @@ def spread_rule(law: MeanReversion, participation_cost: float) -> SpreadSolution
 
     Parameters
     ----------
-    law : MeanReversion
+    process : MeanReversion
         Of two assets.
     participation_cost : float
         Cost of a trade as a share of wealth, for each unit of the squared weight traded in an asset: the rate of the
         ledger's linear slippage times wealth over the value traded in a day.
     """
-    stay, variance = law.persistence, law.innovation**2
+    stay, variance = process.persistence, process.innovation**2
     problem = PartialTrading(
         covariance=np.array([[variance]]),
         loadings=np.array([[-(1.0 - stay) - variance / 4.0]]),
@@ -180,5 +180,5 @@ def spread_rule(law: MeanReversion, participation_cost: float) -> SpreadSolution
     squared = float(position @ moments @ position)
     signal = -(1.0 - stay) * float(position @ moments[:, 1])
     paid = 2.0 * participation_cost * float(trade @ moments @ trade)
-    utility = law.mean + variance / 8.0 + signal - 0.5 * variance * squared - paid
-    return SpreadSolution(SpreadRule(rate, slope + 0.25), utility, float(np.sqrt(squared)), law.innovation)
+    utility = process.mean + variance / 8.0 + signal - 0.5 * variance * squared - paid
+    return SpreadSolution(SpreadRule(rate, slope + 0.25), utility, float(np.sqrt(squared)), process.innovation)

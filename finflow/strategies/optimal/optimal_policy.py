@@ -92,14 +92,14 @@ class TargetRule:
 class OptimalPolicy:
     """A rule as a Strategy: reads the belief off prices and names the rule's target."""
 
-    def __init__(self, law: PriceProcess, rule: Rule, name: str = OPTIMAL) -> None:
-        self.law = law
+    def __init__(self, process: PriceProcess, rule: Rule, name: str = OPTIMAL) -> None:
+        self.process = process
         self.rule = rule
         self.name = name
 
     def decide(self, information: Information) -> FloatArray:
         """The rule's target, (K,)."""
-        belief = self.law.belief(np.log(information.prices[-400:]))
+        belief = self.process.belief(np.log(information.prices[-400:]))
         target: FloatArray = self.rule.targets(np.array([belief]), information.portfolio[None, :])[0]
         return target
 
@@ -129,11 +129,11 @@ class Optimum:
         assets : sequence of str
             Names, without cash.
         """
-        law, names = self.policy.law, [*assets, "cash"]
-        grid = np.cumsum(_long_run(law))
-        places = [0] if len(law.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
-        beliefs = law.beliefs[np.unique(places)]
-        held = np.append(np.full(law.n_assets, 1.0 / law.n_assets), 0.0)
+        process, names = self.policy.process, [*assets, "cash"]
+        grid = np.cumsum(_long_run(process))
+        places = [0] if len(process.beliefs) == 1 else [int(np.searchsorted(grid, level)) for level in _LEVELS]
+        beliefs = process.beliefs[np.unique(places)]
+        held = np.append(np.full(process.n_assets, 1.0 / process.n_assets), 0.0)
         targets = self.policy.rule.targets(beliefs, np.tile(held, (len(beliefs), 1)))
         portfolios = [
             " and ".join(f"{weight:.0%} {name}" for weight, name in zip(row, names, strict=True) if weight >= 0.005)
@@ -141,7 +141,7 @@ class Optimum:
         ]
         if len(beliefs) == 1:
             return {"always": portfolios[0]}
-        return {f"{law.belief_name} {belief:.2f}": text for belief, text in zip(beliefs, portfolios, strict=True)}
+        return {f"{process.belief_name} {belief:.2f}": text for belief, text in zip(beliefs, portfolios, strict=True)}
 
 
 def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
@@ -170,18 +170,18 @@ def optimum_of(market: MarketConfig, env: EnvConfig) -> Optimum:
 
 
 def optimum(
-    law: PriceProcess,
+    process: PriceProcess,
     cost_rate: float,
     cash: float = 0.0,
     name: str = OPTIMAL,
     density: float = 1.0,
     participation_cost: float = 0.0,
 ) -> Optimum:
-    """The best policy under a law.
+    """The optimal policy under a price process.
 
     Parameters
     ----------
-    law : PriceProcess
+    process : PriceProcess
     cost_rate : float
         Proportional cost, as a share of the traded value.
     cash : float
@@ -193,42 +193,42 @@ def optimum(
     participation_cost : float
         The rate of linear slippage times wealth over the value traded in a day, both constant.
     """
-    beliefs = law.beliefs
-    portfolios, growth = _without_costs(law, cash)
+    beliefs = process.beliefs
+    portfolios, growth = _without_costs(process, cash)
     one_asset = bool((portfolios.max(axis=1) == 1.0).all() and (portfolios == portfolios[0]).all())
     if (cost_rate == 0.0 and participation_cost == 0.0) or one_asset:
-        utility = float(_long_run(law) @ growth)
+        utility = float(_long_run(process) @ growth)
         how = "exact without trading: one asset at all times" if one_asset else "exact without costs, by quadrature"
-        return Optimum(OptimalPolicy(law, TargetRule(beliefs, portfolios), name), utility, how)
+        return Optimum(OptimalPolicy(process, TargetRule(beliefs, portfolios), name), utility, how)
     with_cash = bool((portfolios[:, -1] > 0.0).any())
-    if isinstance(law, MeanReversion) and law.n_assets == 2 and cost_rate == 0.0 and not with_cash:
-        solution = spread_rule(law, participation_cost)
+    if isinstance(process, MeanReversion) and process.n_assets == 2 and cost_rate == 0.0 and not with_cash:
+        solution = spread_rule(process, participation_cost)
         if solution.valid:
-            return Optimum(OptimalPolicy(law, solution.rule, name), solution.utility, CLOSED_FORM)
+            return Optimum(OptimalPolicy(process, solution.rule, name), solution.utility, CLOSED_FORM)
     if (
         participation_cost > 0.0
     ):  # small trades are cheap: the nodes must lie closer than where any trade costs its share
         density *= _CLOSER
-    axes = axes_for(law.n_assets, with_cash, len(beliefs), density)
+    axes = axes_for(process.n_assets, with_cash, len(beliefs), density)
     cost = trading_cost(cost_rate, participation_cost)
-    rule, utility = solve_with_costs(law, cost, cash, axes, _further_targets(portfolios))
-    return Optimum(OptimalPolicy(law, rule, name), utility, ON_A_GRID)
+    rule, utility = solve_with_costs(process, cost, cash, axes, _further_targets(portfolios))
+    return Optimum(OptimalPolicy(process, rule, name), utility, ON_A_GRID)
 
 
-def expected_growth(law: PriceProcess, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
+def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatArray, cash: float = 0.0) -> FloatArray:
     """Expected log growth over the next bar of weights held in a belief, before any cost, (n,).
 
     Parameters
     ----------
-    law : PriceProcess
+    process : PriceProcess
     weights : float64 (n, K)
     beliefs : float64 (n,)
-        Between the nodes of the law's belief the expectation is interpolated (quadratic).
+        Between the nodes of the process's belief the expectation is interpolated (quadratic).
     cash : float
         Log return of cash over a bar.
     """
-    chances, growth = _ahead(law, cash)
-    index, share = interpolation(law.beliefs, beliefs)
+    chances, growth = _ahead(process, cash)
+    index, share = interpolation(process.beliefs, beliefs)
     result = np.zeros(len(weights))
     for column in range(index.shape[1]):
         node = index[:, column]
@@ -238,19 +238,19 @@ def expected_growth(law: PriceProcess, weights: FloatArray, beliefs: FloatArray,
 
 
 @lru_cache(maxsize=4)
-def _ahead(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
+def _ahead(process: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """Probabilities (B, scenarios) and gross growth (B, scenarios, K) of the next bar, at every node of the belief."""
-    ahead = [law.scenarios(float(belief)) for belief in law.beliefs]
+    ahead = [process.scenarios(float(belief)) for belief in process.beliefs]
     return np.stack([each.probability for each in ahead]), np.stack([_with_cash(each.returns, cash) for each in ahead])
 
 
 @lru_cache(maxsize=4)
-def _without_costs(law: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
+def _without_costs(process: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """The best portfolio (B, K) at every node of the belief, and its expected log growth (B,)."""
     portfolios, growth = [], []
-    start = np.full(law.n_assets + 1, 1.0 / (law.n_assets + 1))
-    for belief in law.beliefs:
-        best, value = _best_target(law, float(belief), cash, start)
+    start = np.full(process.n_assets + 1, 1.0 / (process.n_assets + 1))
+    for belief in process.beliefs:
+        best, value = _best_target(process, float(belief), cash, start)
         portfolios.append(best)
         growth.append(value)
         start = 0.9 * best + 0.1 / len(best)
@@ -265,13 +265,13 @@ def _further_targets(portfolios: FloatArray) -> FloatArray:
     return found
 
 
-def _best_target(law: PriceProcess, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
+def _best_target(process: PriceProcess, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
     """Maximise E[log(a . g g')] - E[log(a . g)] over the simplex."""
-    now = law.scenarios(belief)
+    now = process.scenarios(belief)
     first = _with_cash(now.returns, cash)
     chances, both = [], []
     for chance, grown, after in zip(now.probability, first, now.belief, strict=True):
-        ahead = law.scenarios(float(after))
+        ahead = process.scenarios(float(after))
         chances.append(chance * ahead.probability)
         both.append(grown * _with_cash(ahead.returns, cash))
     probability, second = np.concatenate(chances), np.concatenate(both)
@@ -306,12 +306,12 @@ def _with_cash(returns: FloatArray, cash: float) -> FloatArray:
     return growth
 
 
-def _long_run(law: PriceProcess) -> FloatArray:
+def _long_run(process: PriceProcess) -> FloatArray:
     """Long-run distribution over the nodes of the belief, (B,)."""
-    beliefs = law.beliefs
+    beliefs = process.beliefs
     moves = np.zeros((len(beliefs), len(beliefs)))
     for row, belief in enumerate(beliefs):
-        probability, _, after = law.scenarios(float(belief))
+        probability, _, after = process.scenarios(float(belief))
         index, share = interpolation(beliefs, after)
         np.add.at(moves[row], index, share * probability[:, None])
     for _ in range(16):  # the chain squared so often has run for 65 536 bars

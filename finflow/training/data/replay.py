@@ -34,11 +34,11 @@ class MarketTensors(NamedTuple):
     market : Tensor, (bars, M)
     lag : int
     complete : bool
-        Whether every asset is listed at every bar.
+        True where every asset is listed at every bar.
     members : Tensor or None, (pool, n)
-        Assets of each sub-universe: states are then narrowed to these.
+        Assets of each sub-universe, to which states are restricted.
     named : Tensor, (bars, 5, K), optional
-        What the rules of the five families name at every bar, on average over each family's variants.
+        Portfolios of the rules of the five families at every bar, on average over each family's variants.
     """
 
     assets: Tensor

@@ -282,7 +282,7 @@ def _generalisation(training: pd.DataFrame | None) -> list[Section]:
 
 
 def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
-    """The optimum of a synthetic market, from its law; or None, and the reason why it is unknown."""
+    """The optimum of a synthetic market, from its price process; or None, and the reason why it is unknown."""
     if config.market.source != "synthetic":
         return None, ()
     try:
