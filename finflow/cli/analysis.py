@@ -130,9 +130,9 @@ def run_explanation(
     overrides = evaluation_overrides(arguments, checkpoint)
     from finflow.evaluation.analysis.decision_explanation import as_numbers, lines
     from finflow.files import write_atomically
-    from finflow.training.judging.explainer import asked_of, explain_dates
+    from finflow.training.judging.explainer import explain_dates, parse_feature_change
 
-    found = explain_dates(checkpoint, overrides, dates, [asked_of(change) for change in changes])
+    found = explain_dates(checkpoint, overrides, dates, [parse_feature_change(change) for change in changes])
     if output is not None:
         content = {one.date: as_numbers(one) for one in found}
         write_atomically(

@@ -20,7 +20,7 @@ from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 if TYPE_CHECKING:
     from finflow.config import Config
     from finflow.experiments.jobs.folds import Protocol
-    from finflow.experiments.jobs.seed_job import Job, TrainingJob
+    from finflow.experiments.jobs.seed_job import SeedJob, TrainingJob
     from finflow.experiments.tasks.task_runner import ComputeResources
     from finflow.training.judging.held_out import Outcome
 
@@ -145,10 +145,10 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
 
     if given.universe is not None:
         plans: Sequence[TrainingJob] = _in_universes(
-            given, lambda name, config: protocols.plan_of(config, protocol, parent, name), base
+            given, lambda name, config: protocols.make_protocol_job(config, protocol, parent, name), base
         )
     else:
-        plans = [protocols.plan_of(resolve(given, base), protocol, parent)]
+        plans = [protocols.make_protocol_job(resolve(given, base), protocol, parent)]
     mark = hashlib.sha256("\n".join(str(plan.folder) for plan in plans).encode()).hexdigest()[:8]
     with _ready(given, plans, dry_run) as resources:
         if resources is None:
@@ -240,10 +240,10 @@ def _show(
     print("\n".join(report_universes([job.market for job in jobs], outcomes, folder)))
 
 
-def _job(config: Config, folder: Path, market: str = "") -> Job:
-    from finflow.experiments.jobs.seed_job import job_of
+def _job(config: Config, folder: Path, market: str = "") -> SeedJob:
+    from finflow.experiments.jobs.seed_job import make_seed_job
 
-    return job_of(config, folder, market)
+    return make_seed_job(config, folder, market)
 
 
 def _in_universes(
@@ -261,7 +261,7 @@ def _in_universes(
     return made
 
 
-def _resumed(given: argparse.Namespace) -> list[Job]:
+def _resumed(given: argparse.Namespace) -> list[SeedJob]:
     """The jobs in a folder, with as many agents as they have or more."""
     from finflow.training.checkpoints.run_resolver import resolve_run
 
@@ -280,7 +280,7 @@ def _resumed(given: argparse.Namespace) -> list[Job]:
     return jobs
 
 
-def _several(given: argparse.Namespace, make: Callable[[], list[Job]], folder: Path | None = None) -> None:
+def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folder: Path | None = None) -> None:
     """Prepare jobs, run the trainings that they miss, and show the outcome."""
     if given.recollect:
         raise ConfigError("--recollect belongs to a single training")

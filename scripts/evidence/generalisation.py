@@ -24,7 +24,7 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import sharpe, summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 from finflow.experiments.jobs.independent_trainings import train_all
-from finflow.experiments.jobs.protocols import plan_of
+from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.strategies.classical import COMPARED, named_strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -133,7 +133,7 @@ def walk_forward_variants(
 def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
     """Train one fold, and judge its best checkpoint, beside equal weight, on the fold's own window."""
     began = time.process_time()
-    plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
+    plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut, seed = plan.folds[fold - 1], config.train.seed
     training = plan.training(cut, seed)
     (path,) = train_all([training], {training.market: plan.panel})
@@ -161,7 +161,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
 def judge_rules(config: Config, fold: int) -> dict[str, Any]:
     """The classical strategies on a fold's window."""
     began = time.process_time()
-    plan = plan_of(config, "walk-forward", config.output.logs_dir / "generalisation")
+    plan = make_protocol_job(config, "walk-forward", config.output.logs_dir / "generalisation")
     cut = plan.folds[fold - 1]
     process = process_on(plan.training(cut, config.train.seed).training_data(plan.panel), plan.panel)
     names = dict.fromkeys((BASELINE, *COMPARED))

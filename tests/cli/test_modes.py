@@ -15,7 +15,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
-from finflow.experiments.jobs.seed_job import Job
+from finflow.experiments.jobs.seed_job import SeedJob
 
 ROOT = Path(__file__).parents[2]
 
@@ -294,8 +294,8 @@ class Trainings:
         self.folders: list[str] = []
         self.during: Callable[[], None] = lambda: None
         for name, fake in {
-            "experiments.jobs.protocols.plan_of": self.plan_of,
-            "experiments.jobs.seed_job.job_of": self.job_of,
+            "experiments.jobs.protocols.make_protocol_job": self.make_protocol_job,
+            "experiments.jobs.seed_job.make_seed_job": self.make_seed_job,
             "experiments.jobs.seed_job.run_all": self.run,
             "experiments.jobs.seed_job.estimate_all": self.estimate,
             "training.trainer.new_run_folder": self.new_folder,
@@ -306,11 +306,11 @@ class Trainings:
         self.folders.append(str(logs))
         return logs / "new"
 
-    def plan_of(self, config: Config, protocol: str, parent: Path | None) -> Any:
+    def make_protocol_job(self, config: Config, protocol: str, parent: Path | None) -> Any:
         self.planned.append((config, protocol, parent))
         return SimpleNamespace(trainings=[SimpleNamespace(config=config)], market="", folder=Path("plan"))
 
-    def job_of(self, config: Config, folder: Path, market: str = "") -> FakeJob:
+    def make_seed_job(self, config: Config, folder: Path, market: str = "") -> FakeJob:
         self.jobs.append((config, folder, market))
         return FakeJob(config, folder, market)
 
@@ -405,7 +405,7 @@ def test_a_dry_run_of_a_job_makes_no_folder(protocols: Trainings) -> None:
 def begun(folder: Path, seeds: int) -> Path:
     """The folder of a job of some agents, none of them made."""
     config = load_config(None, {"bcell.gamma": 0.9, "train.seeds": seeds}, {})
-    Job(config, None, folder).begin()  # type: ignore[arg-type]
+    SeedJob(config, None, folder).begin()  # type: ignore[arg-type]
     return folder
 
 

@@ -60,5 +60,5 @@ def test_the_numbers_of_the_law_are_those_configured() -> None:
 
 def test_a_real_market_has_no_known_process() -> None:
     panel = load_panel(load_config(None, {}, environ={}).market)
-    with pytest.raises(MarketError, match="made-up"):
+    with pytest.raises(MarketError, match="known price process"):
         import_path(EXPECTED_RETURNS)(panel)

@@ -25,8 +25,8 @@ from finflow.cli import main
 from finflow.config import load_config
 from finflow.errors import ConfigError, MarketError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
-from finflow.experiments.jobs.protocols import plan_of
-from finflow.experiments.jobs.seed_job import job_of
+from finflow.experiments.jobs.protocols import make_protocol_job
+from finflow.experiments.jobs.seed_job import make_seed_job
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
 from finflow.experiments.tuning.study_folder import stored_study
 from finflow.experiments.tuning.trial_worker import rerun
@@ -166,8 +166,8 @@ def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel
     changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
     shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
     config = small_config(folder, {**changes, **shorter})
-    job = job_of(config, folder / "job")
-    plan = plan_of(config, "walk-forward", folder / "protocols", "folds")
+    job = make_seed_job(config, folder / "job")
+    plan = make_protocol_job(config, "walk-forward", folder / "protocols", "folds")
     return [*job.trainings, *plan.trainings], {"": job.panel, "folds": plan.panel}
 
 

@@ -22,7 +22,7 @@ from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
-from finflow.experiments.jobs.seed_job import Job, estimate_all, job_of, run_all
+from finflow.experiments.jobs.seed_job import SeedJob, estimate_all, make_seed_job, run_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
@@ -47,7 +47,7 @@ def config_in(folder: Path) -> Config:
     return small_config(folder, dict(QUICK))
 
 
-def bits(job: Job) -> dict[int, tuple[bytes, bytes]]:
+def bits(job: SeedJob) -> dict[int, tuple[bytes, bytes]]:
     """The last checkpoint and the log of every agent, by seed."""
     made = {}
     for training in job.trainings:
@@ -62,26 +62,26 @@ def runs_of(training: Training) -> list[Path]:
     return [path for path in training.place.iterdir() if path.is_dir()]
 
 
-def run_trainings(job: Job, where: ComputeResources | None = None) -> None:
+def run_trainings(job: SeedJob, where: ComputeResources | None = None) -> None:
     train_all(job.trainings, {job.market: job.panel}, where)
 
 
 @pytest.fixture(scope="module")
-def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> Job:
+def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> SeedJob:
     """A job that was done here, one agent after another, and judged."""
     folder = tmp_path_factory.mktemp("serial")
-    job = job_of(config_in(folder), folder / "logs" / "job")
+    job = make_seed_job(config_in(folder), folder / "logs" / "job")
     run_all([job], tell=lambda line: None)
     return job
 
 
-def copy(serial: Job, folder: Path) -> Job:
+def copy(serial: SeedJob, folder: Path) -> SeedJob:
     """The same job elsewhere, with nothing done."""
-    return Job(config_in(folder), serial.panel, folder / "logs" / "job")
+    return SeedJob(config_in(folder), serial.panel, folder / "logs" / "job")
 
 
 def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
-    serial: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serial: SeedJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The killed training goes on from its last checkpoint, in the folder that it had."""
     job, killed = copy(serial, tmp_path), threading.Event()
@@ -114,7 +114,7 @@ def opens(process: int, folder: Path) -> bool:
 
 
 def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_anew_in_one_folder(
-    serial: Job, tmp_path: Path
+    serial: SeedJob, tmp_path: Path
 ) -> None:
     """The best so far may have been written by then; nothing goes on from it."""
     training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
@@ -130,7 +130,7 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
 
 
 def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
-    serial: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serial: SeedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until its first latest checkpoint, a run that is being made looks like one that was killed."""
     training, panels = copy(serial, tmp_path).trainings[0], {"": serial.panel}
@@ -150,9 +150,9 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     assert not list(training.place.glob(".*"))
 
 
-def test_the_folder_of_a_job_keeps_no_password(serial: Job, tmp_path: Path) -> None:
+def test_the_folder_of_a_job_keeps_no_password(serial: SeedJob, tmp_path: Path) -> None:
     config = small_config(tmp_path, {"tune.storage": "postgresql://me:secret@db/none"})
-    Job(config, serial.panel, tmp_path / "job").begin()
+    SeedJob(config, serial.panel, tmp_path / "job").begin()
     assert "secret" not in (tmp_path / "job" / "config.yaml").read_text()
 
 
@@ -173,7 +173,7 @@ def test_a_folder_is_let_go_of_when_its_process_is_killed(tmp_path: Path) -> Non
     assert not list(folder.iterdir())
 
 
-def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: Job, tmp_path: Path) -> None:
+def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(serial: SeedJob, tmp_path: Path) -> None:
     job = copy(serial, tmp_path)
     job.begin()
     script = tmp_path / "script.py"
@@ -213,12 +213,12 @@ from pathlib import Path
 
 from scripts.evidence.durability import small_config
 from finflow.experiments.tasks.task_runner import ComputeResources
-from finflow.experiments.jobs.seed_job import job_of
+from finflow.experiments.jobs.seed_job import make_seed_job
 from finflow.experiments.jobs.independent_trainings import train_all
 
 if __name__ == "__main__":
     folder = Path({folder!r})
-    job = job_of(small_config(folder, {changes!r}), folder / "logs" / "job")
+    job = make_seed_job(small_config(folder, {changes!r}), folder / "logs" / "job")
     train_all(job.trainings, {{"": job.panel}}, ComputeResources(workers=2))
 """
 
@@ -237,7 +237,7 @@ def agents(trainings: Sequence[Training]) -> dict[str, int]:
 
 
 def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
-    serial: Job,
+    serial: SeedJob,
     fits_schema: Callable[[Any], list[str]],
     read_page: Callable[[str], Any],
     numbers_hold: Callable[..., int],
@@ -259,7 +259,7 @@ def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
 
 
 def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
-    serial: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    serial: SeedJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = json.loads((serial.folder / "reports" / "metrics.json").read_text())
     elsewhere = ["--set", f"output.logs_dir={tmp_path}"]
@@ -275,7 +275,7 @@ def test_a_job_is_judged_again_from_its_folder_or_from_its_checkpoints(
     assert "is the same agent as" in capsys.readouterr().err
 
 
-def test_of_run_folders_the_best_checkpoints_are_judged_together(serial: Job, tmp_path: Path) -> None:
+def test_of_run_folders_the_best_checkpoints_are_judged_together(serial: SeedJob, tmp_path: Path) -> None:
     best = resolve_run(serial.folder).find_agents()[:2]
     assert [path.stem for path in best] == ["checkpoint_best"] * 2
     folders = [resolve_run(path).folder for path in best]
@@ -283,7 +283,7 @@ def test_of_run_folders_the_best_checkpoints_are_judged_together(serial: Job, tm
     assert len({outcome.report.with_name("metrics.json").read_text() for outcome in outcomes}) == 1
 
 
-def test_agents_that_see_other_things_do_not_act_as_one(serial: Job, tmp_path: Path) -> None:
+def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_path: Path) -> None:
     job = copy(serial, tmp_path)
     env = job.config.env.model_copy(update={"commission_bps": 77.0})
     train = job.config.train.model_copy(update={"seeds": 1, "offline_training_epochs": 0, "online_episodes": 1})

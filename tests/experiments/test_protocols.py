@@ -19,7 +19,7 @@ from finflow.evaluation.report.section import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.jobs.independent_trainings import best_checkpoint, train
-from finflow.experiments.jobs.protocols import Plan, plan_of
+from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
 from finflow.experiments.jobs.seed_job import estimate_all
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
@@ -82,13 +82,13 @@ def small(tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
-def with_a_hole(plan: Plan) -> Fold:
+def with_a_hole(plan: ProtocolJob) -> Fold:
     """The fold that learns from bars before and after those that it is judged on."""
     (fold,) = (one for one in plan.folds if len(one.pieces) == 2 and one.tests[0].stop == one.tests[1].start)
     return fold
 
 
-def train_fold(plan: Plan, fold: Fold, seed: int) -> Path:
+def train_fold(plan: ProtocolJob, fold: Fold, seed: int) -> Path:
     """Make a training in this process; its best checkpoint."""
     training, panels = plan.training(fold, seed), {plan.market: plan.panel}
     train(panels, training)
@@ -96,7 +96,7 @@ def train_fold(plan: Plan, fold: Fold, seed: int) -> Path:
 
 
 def trained(config: Config) -> Checkpoint:
-    plan = plan_of(config, "cpcv")
+    plan = make_protocol_job(config, "cpcv")
     return read_checkpoint(train_fold(plan, with_a_hole(plan), config.train.seed))
 
 
@@ -110,7 +110,7 @@ def same_bits(first: Checkpoint, second: Checkpoint) -> bool:
 def test_no_held_out_bar_moves_a_bit_of_what_was_learned(small: Callable[..., Config], tmp_path: Path) -> None:
     """Judged windows, the purge before them, the embargo after them, and the test window, all with other prices."""
     config = small()
-    plan = plan_of(config, "cpcv")
+    plan = make_protocol_job(config, "cpcv")
     fold = with_a_hole(plan)
     seen = {bar for piece in fold.pieces for bar in piece}
     hidden = np.array([bar for bar in range(BARS) if bar not in seen])
@@ -124,7 +124,7 @@ def test_no_held_out_bar_moves_a_bit_of_what_was_learned(small: Callable[..., Co
 
 def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Callable[..., Config]) -> None:
     config = small()
-    plan = plan_of(config, "cpcv")
+    plan = make_protocol_job(config, "cpcv")
     fold = with_a_hole(plan)
     training_data = plan.training(fold, 0).training_data(plan.panel)
     data = offline_data(config, training_data).dataset
@@ -144,7 +144,7 @@ def test_no_decision_is_learned_from_across_the_hole_or_in_the_purge(small: Call
 
 def test_the_test_window_is_not_even_loaded(small: Callable[..., Config]) -> None:
     config = small()
-    plan = plan_of(config, "walk-forward")
+    plan = make_protocol_job(config, "walk-forward")
     assert plan.panel.n_bars == prepare(config).split.validation_end
     assert plan.windows[-1].stop == plan.panel.n_bars
 
@@ -152,20 +152,22 @@ def test_the_test_window_is_not_even_loaded(small: Callable[..., Config]) -> Non
 def test_a_finished_training_is_kept_until_configuration_or_code_change(
     small: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(small(), "walk-forward")
+    plan = make_protocol_job(small(), "walk-forward")
     fold = plan.folds[0]
     path = train_fold(plan, fold, 0)
     with monkeypatch.context() as patch:
         patch.setattr(trainings, "FinFlowTrainer", lambda *given, **named: pytest.fail("trained again"))
         assert train_fold(plan, fold, 0) == path
-        judged_otherwise = plan_of(small(evaluation__confidence=0.9), "walk-forward")
+        judged_otherwise = make_protocol_job(small(evaluation__confidence=0.9), "walk-forward")
         assert train_fold(judged_otherwise, fold, 0) == path
     monkeypatch.setattr(trainings, "code_hash", lambda: "other")
     assert train_fold(plan, fold, 0) != path
 
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_bits(small: Callable[..., Config], tmp_path: Path) -> None:
-    whole, cut = (plan_of(small(output__logs_dir=str(tmp_path / name)), "walk-forward") for name in ("a", "b"))
+    whole, cut = (
+        make_protocol_job(small(output__logs_dir=str(tmp_path / name)), "walk-forward") for name in ("a", "b")
+    )
     fold = whole.folds[0]
     request_stop()
     with pytest.raises(KeyboardInterrupt):
@@ -196,7 +198,7 @@ def test_a_dry_run_counts_and_estimates_and_leaves_nothing(
 
 
 def test_an_estimate_is_for_what_is_not_there_yet(small: Callable[..., Config]) -> None:
-    plan = plan_of(small(), "walk-forward")
+    plan = make_protocol_job(small(), "walk-forward")
     told = estimate_all([plan])
     assert (told.trainings, told.finished) == (2, 0)
     assert 0.02 < told.seconds < 60.0
@@ -244,9 +246,9 @@ def test_a_protocol_reports_windows_paths_and_their_spread(
 def test_decisions_of_a_users_own_are_refused(small: Callable[..., Config], tmp_path: Path) -> None:
     config = small(offline__decisions=[str(tmp_path / "mine.csv")])
     with pytest.raises(FinflowError, match=r"leave offline\.decisions out"):
-        plan_of(config, "walk-forward")
+        make_protocol_job(config, "walk-forward")
 
 
 def test_episodes_that_no_segment_has_room_for_are_told(small: Callable[..., Config]) -> None:
     with pytest.raises(FinflowError, match=r"fold \d, seed 0 cannot be trained: no segment of the \d+ bars"):
-        plan_of(small(env__episode_length=500), "cpcv")
+        make_protocol_job(small(env__episode_length=500), "cpcv")

@@ -15,12 +15,12 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis.decision_explanation import Asked, as_numbers, largest_trades, lines, section
+from finflow.evaluation.analysis.decision_explanation import FeatureChange, as_numbers, largest_trades, lines, section
 from finflow.evaluation.backtest import run_backtests
 from finflow.evaluation.report.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.explainer import Explainer, asked_of
+from finflow.training.judging.explainer import Explainer, parse_feature_change
 from finflow.training.trainer import FinFlowTrainer
 
 CPU = torch.device("cpu")
@@ -84,16 +84,16 @@ def test_one_changed_feature_changes_the_decision_as_the_policy_says(training_da
     same = explainer.explain(30)
     feature = next(found for found in same.influences if found.by_asset)
     asset = explainer.run.assets[0]
-    (all_of_them,) = explainer.explain(30, [Asked(feature.feature, 4.0)]).altered
-    (one_of_them,) = explainer.explain(30, [Asked(feature.feature, 4.0, asset)]).altered
+    (all_of_them,) = explainer.explain(30, [FeatureChange(feature.feature, 4.0)]).altered
+    (one_of_them,) = explainer.explain(30, [FeatureChange(feature.feature, 4.0, asset)]).altered
     assert all_of_them.before == pytest.approx(feature.value)
     assert all_of_them.target != one_of_them.target != same.target
     own = explainer._states(30).assets[0, 0, explainer.asset_features.index(feature.feature)]
-    (unchanged,) = explainer.explain(30, [Asked(feature.feature, float(own), asset)]).altered
+    (unchanged,) = explainer.explain(30, [FeatureChange(feature.feature, float(own), asset)]).altered
     assert unchanged.target == same.target, "a feature set to the value that it has changes nothing"
     assert unchanged.before == float(own)
     for named in (explainer.market_features[0], "drawdown so far"):
-        (changed,) = explainer.explain(30, [Asked(named, 3.0)]).altered
+        (changed,) = explainer.explain(30, [FeatureChange(named, 3.0)]).altered
         assert changed.target != same.target
     assert {found.asked.value for found in same.altered} == {0.0}
     assert [found.asked.feature for found in same.altered] == [found.feature for found in same.influences[:8]]
@@ -102,12 +102,14 @@ def test_one_changed_feature_changes_the_decision_as_the_policy_says(training_da
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (Asked("volatilty_21", 0.0), "no feature volatilty_21; did you mean volatility_21"),
-        (Asked("market_trend", 0.0, "A"), "market_trend is a feature of the market, not of A"),
-        (Asked("rsi_14", 0.0, "E"), "there is no asset E"),
+        (FeatureChange("volatilty_21", 0.0), "no feature volatilty_21; did you mean volatility_21"),
+        (FeatureChange("market_trend", 0.0, "A"), "market_trend is a feature of the market, not of A"),
+        (FeatureChange("rsi_14", 0.0, "E"), "there is no asset E"),
     ],
 )
-def test_a_question_about_what_there_is_not_is_answered(training_data: TrainingData, asked: Asked, words: str) -> None:
+def test_a_question_about_what_there_is_not_is_answered(
+    training_data: TrainingData, asked: FeatureChange, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         explainer_of(training_data).explain(3, [asked])
 
@@ -115,12 +117,12 @@ def test_a_question_about_what_there_is_not_is_answered(training_data: TrainingD
 @pytest.mark.parametrize("text", ["trend", "=3", "trend=", "trend=much", "trend=nan"])
 def test_a_change_that_cannot_be_read_is_answered(text: str) -> None:
     with pytest.raises(ConfigError, match="write FEATURE=VALUE"):
-        asked_of(text)
+        parse_feature_change(text)
 
 
 def test_a_change_names_a_feature_and_perhaps_an_asset() -> None:
-    assert asked_of("rsi_14=-1.5") == Asked("rsi_14", -1.5)
-    assert asked_of("BRK:B:rsi_14=2") == Asked("rsi_14", 2.0, "BRK:B")
+    assert parse_feature_change("rsi_14=-1.5") == FeatureChange("rsi_14", -1.5)
+    assert parse_feature_change("BRK:B:rsi_14=2") == FeatureChange("rsi_14", 2.0, "BRK:B")
 
 
 def test_the_report_takes_the_largest_trades_apart(

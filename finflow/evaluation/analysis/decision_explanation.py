@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import Cell, Row, Section, Table, show
 
-__all__ = ["Altered", "Asked", "Influence", "Reasons", "as_numbers", "largest_trades", "lines", "section"]
+__all__ = [
+    "ChangedDecision",
+    "FeatureChange",
+    "Influence",
+    "Reasons",
+    "as_numbers",
+    "largest_trades",
+    "lines",
+    "section",
+]
 
 FloatArray = NDArray[np.float64]
 SHOWN = 8  # features, assets
@@ -23,7 +32,7 @@ SETTLING = 63  # bars in which an account that began in cash is built up
 
 
 @dataclass(frozen=True)
-class Asked:
+class FeatureChange:
     """A feature and the value to give it, in training deviations; of one asset, or of all where none is named."""
 
     feature: str
@@ -81,7 +90,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Altered(Move):
+class ChangedDecision(Move):
     """The decision as it would have been with one feature at another value.
 
     Attributes
@@ -92,7 +101,7 @@ class Altered(Move):
         Its value; the mean over listed assets where the feature of all was changed.
     """
 
-    asked: Asked
+    asked: FeatureChange
     before: float
 
 
@@ -141,7 +150,7 @@ class Reasons(Move):
     steps: int
     influences: tuple[Influence, ...]
     by_trade: dict[str, dict[str, float]]
-    altered: tuple[Altered, ...]
+    altered: tuple[ChangedDecision, ...]
 
     @property
     def trades(self) -> list[str]:

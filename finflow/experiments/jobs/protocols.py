@@ -31,7 +31,7 @@ from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import AGENT, Outcome, play_window, provenance, report_on, with_compared
 
-__all__ = ["Plan", "plan_of"]
+__all__ = ["ProtocolJob", "make_protocol_job"]
 
 PATHS = "paths.csv"
 NOBODYS_PATH = (
@@ -41,7 +41,7 @@ NOBODYS_PATH = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProtocolJob:
     """Trainings of a protocol, and the judgement of their agents.
 
     Attributes
@@ -118,7 +118,7 @@ class Plan:
         return f"{self.panel.dates[bars.start]} to {self.panel.dates[bars.stop - 1]}"
 
 
-def plan_of(config: Config, protocol: Protocol, parent: Path | None = None, market: str = "") -> Plan:
+def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = None, market: str = "") -> ProtocolJob:
     """Load the prices, cut them, and see that every fold can be trained and judged.
 
     Parameters
@@ -147,7 +147,7 @@ def plan_of(config: Config, protocol: Protocol, parent: Path | None = None, mark
     learning = config_hash(config.model_copy(update={"evaluation": EvaluationConfig()}))
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
     name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
-    plan = Plan(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
+    plan = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
     for fold in folds:  # before the first of them takes hours
         process = plan.training(fold, config.train.seed).training_data(panel).process
         for test in fold.tests:
@@ -159,7 +159,7 @@ def plan_of(config: Config, protocol: Protocol, parent: Path | None = None, mark
     return plan
 
 
-def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
+def _judge(plan: ProtocolJob, checkpoints: Sequence[Path]) -> Outcome:
     device = device_here(plan.config.train.device)
     config, windows = plan.config, plan.windows
     makers = with_compared({}, config)
@@ -195,7 +195,7 @@ def _judge(plan: Plan, checkpoints: Sequence[Path]) -> Outcome:
     )
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _facts(plan: ProtocolJob) -> dict[str, Any]:
     """Provenance for the report."""
     config, panel = plan.config, plan.panel
     known = provenance(config, panel)
@@ -216,7 +216,7 @@ def _facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _limits(plan: Plan, paths: int) -> tuple[str, ...]:
+def _limits(plan: ProtocolJob, paths: int) -> tuple[str, ...]:
     """Limits of the protocol, for the report."""
     survivorship = plan.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []

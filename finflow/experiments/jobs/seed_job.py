@@ -28,7 +28,7 @@ from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
 from finflow.training.judging.held_out import REPORTS, Outcome
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["Job", "TrainingJob", "estimate_all", "job_of", "report_universes", "run_all", "write_universes"]
+__all__ = ["SeedJob", "TrainingJob", "estimate_all", "make_seed_job", "report_universes", "run_all", "write_universes"]
 
 
 class TrainingJob(Protocol):
@@ -58,7 +58,7 @@ class TrainingJob(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class SeedJob:
     """Agents of several seeds in one market.
 
     Attributes
@@ -109,7 +109,7 @@ class Job:
         return outcome
 
 
-def job_of(config: Config, folder: Path, market: str = "") -> Job:
+def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     """Load the prices of a job, and see that an agent can be trained and judged.
 
     Parameters
@@ -127,7 +127,7 @@ def job_of(config: Config, folder: Path, market: str = "") -> Job:
     """
     panel = load_panel(config.market)
     prepare_from(panel, config)
-    return Job(config, panel, folder, market)
+    return SeedJob(config, panel, folder, market)
 
 
 def run_all(

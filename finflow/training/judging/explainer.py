@@ -20,7 +20,14 @@ from finflow.agent.networks.policy import Decision, ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.attribution import attribute
-from finflow.evaluation.analysis.decision_explanation import Altered, Asked, Influence, Move, Reasons, largest_trades
+from finflow.evaluation.analysis.decision_explanation import (
+    ChangedDecision,
+    FeatureChange,
+    Influence,
+    Move,
+    Reasons,
+    largest_trades,
+)
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.readings_ledger import readings_of
@@ -70,14 +77,14 @@ class Explainer:
         """Bars at which the decisions filled."""
         return self.process.panel.dates[self.bars.start : self.bars.stop]
 
-    def explain(self, step: int, asked: Sequence[Asked] = ()) -> Reasons:
+    def explain(self, step: int, asked: Sequence[FeatureChange] = ()) -> Reasons:
         """Explain one decision.
 
         Parameters
         ----------
         step : int
             Of the backtest.
-        asked : sequence of Asked
+        asked : sequence of FeatureChange
             Changes to try; the most influential features at their means where none are given.
 
         Raises
@@ -95,7 +102,7 @@ class Explainer:
         found = integrated_gradients(self.policy, states, directions)
         still = float(directions[0] @ held)
         influences = self._influences(states, found.assets[0], found.market[0], found.reward_state[0])
-        tried = asked or [Asked(one.feature, 0.0) for one in influences[:CHANGED]]
+        tried = asked or [FeatureChange(one.feature, 0.0) for one in influences[:CHANGED]]
         dates = self.process.panel.dates
         day = self.contributions
 
@@ -167,7 +174,7 @@ class Explainer:
             ]
         return tuple(sorted(found, key=lambda one: -abs(one.part)))
 
-    def _altered(self, states: States, asked: Asked) -> Altered:
+    def _altered(self, states: States, asked: FeatureChange) -> ChangedDecision:
         """The decision with one feature at another value."""
         assets, market, portfolio = (tensor.clone() for tensor in states[:3])
         listed, names = states.listed[0], self.run.assets[:-1]
@@ -194,7 +201,7 @@ class Explainer:
             before = float(portfolio[0, column])
             portfolio[0, column] = asked.value
         decision: Decision = decide(self.policy, States(assets, market, portfolio, states.complete))
-        return Altered(**vars(self._move(states, decision)), asked=asked, before=before)
+        return ChangedDecision(**vars(self._move(states, decision)), asked=asked, before=before)
 
     def _move(self, states: States, decision: Decision) -> Move:
         """Target of a decision, and the trade to it."""
@@ -208,7 +215,7 @@ class Explainer:
 
 
 def explain_dates(
-    path: Path, overrides: Mapping[str, object], dates: Sequence[str], asked: Sequence[Asked] = ()
+    path: Path, overrides: Mapping[str, object], dates: Sequence[str], asked: Sequence[FeatureChange] = ()
 ) -> list[Reasons]:
     """Explain decisions of a trained agent in its test window.
 
@@ -222,7 +229,7 @@ def explain_dates(
         As in `load_agent`.
     dates : sequence of str
         YYYY-MM-DD; a day without trading stands for the next one with.
-    asked : sequence of Asked
+    asked : sequence of FeatureChange
         Changes to try.
 
     Raises
@@ -243,7 +250,7 @@ def explain_dates(
     return [explainer.explain(step, asked) for step in steps]
 
 
-def asked_of(text: str) -> Asked:
+def parse_feature_change(text: str) -> FeatureChange:
     """Read `FEATURE=VALUE` or `ASSET:FEATURE=VALUE`.
 
     Raises
@@ -258,7 +265,7 @@ def asked_of(text: str) -> Asked:
     if not sign or not name or not math.isfinite(value):
         raise ConfigError(f"{text!r} is no change to try: write FEATURE=VALUE or ASSET:FEATURE=VALUE, as in trend=0")
     asset, colon, feature = name.rpartition(":")
-    return Asked(feature, value, asset if colon else None)
+    return FeatureChange(feature, value, asset if colon else None)
 
 
 def _steps(process: DecisionProcess, window: range, wanted: Sequence[np.datetime64]) -> list[int]:
