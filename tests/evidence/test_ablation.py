@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from scripts.evidence.ablation import PARTS, PREFIX, ROWS, ablation_table, ablation_variants
 from scripts.evidence.variants import run_missing
+from tests.short_trainings import SHORT, write_prices
 
-SMALL = {
-    "market.source": "csv",
-    "market.train_end": "2011-06-30",
-    "market.validation_end": "2011-10-31",
-    "env.episode_length": 20,
-    "train.offline_episodes": 6,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 4,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 0,
-    "train.n_envs": 4,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
-    "bcell.hidden_dim": 8,
-    "bcell.n_quantiles": 4,
-    "bcell.cql_samples": 1,
-}
+SMALL = SHORT | {"market.source": "csv", "market.train_end": "2011-06-30", "market.validation_end": "2011-10-31"}
 
 
 def metrics(sharpe: float) -> dict[str, float]:
@@ -54,11 +36,7 @@ def test_a_part_is_compared_seed_by_seed() -> None:
 
 
 def test_every_part_trains_and_is_shown(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    dates = pd.bdate_range("2009-06-01", periods=700, name="Date")
-    prices = pd.DataFrame(100 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (700, 3)), axis=0)), dates, list("ABC"))
-    prices.to_csv(tmp_path / "prices.csv")
-    variants = ablation_variants(1, {**SMALL, "market.path": str(tmp_path / "prices.csv")})
+    variants = ablation_variants(1, {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv"))})
     results = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
     assert [one["variant"].removeprefix(PREFIX) for one in results] == list(PARTS)
     assert "offline" not in results[-1]["updates"]  # from scratch

@@ -5,39 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from finflow.agent.networks.policy import EXPERTS
 from scripts.evidence.crises import crises_table, crises_variants
 from scripts.evidence.variants import run_missing
+from tests.short_trainings import SHORT, write_prices
 
-SMALL = {
-    "market.source": "csv",
-    "market.train_end": "2011-12-30",
-    "market.validation_end": "2012-12-31",
-    "env.episode_length": 20,
-    "train.offline_episodes": 6,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 4,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 0,
-    "train.n_envs": 4,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
-    "bcell.hidden_dim": 8,
-    "bcell.n_quantiles": 4,
-    "bcell.cql_samples": 1,
-}
+SMALL = SHORT | {"market.source": "csv", "market.train_end": "2011-12-30", "market.validation_end": "2012-12-31"}
 
 
 def test_the_gate_is_looked_at_in_each_window_and_state(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    dates = pd.bdate_range("2009-06-01", periods=950, name="Date")
     wild = np.where(np.arange(950) // 60 % 3 == 2, 0.03, 0.008)[:, None]  # a third of the time, for 60 days each
-    prices = pd.DataFrame(100 * np.exp(np.cumsum(rng.normal(3e-4, wild, (950, 3)), axis=0)), dates, list("ABC"))
-    prices.to_csv(tmp_path / "prices.csv")
-    variants = crises_variants(2, {**SMALL, "market.path": str(tmp_path / "prices.csv")})
+    prices = write_prices(tmp_path / "prices.csv", 950, wild)
+    variants = crises_variants(2, {**SMALL, "market.path": str(prices)})
     results = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
     for found in results:
         assert set(found["gate"]) == {"training", "validation"}

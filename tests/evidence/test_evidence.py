@@ -7,40 +7,21 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from finflow.strategies.strategy import Information
 from scripts.evidence import offline_methods
 from scripts.evidence import variants as evidence
 from scripts.evidence.variants import Variant, run_missing, table
+from tests.short_trainings import SHORT, write_prices
 
-SMALL = {
-    "market.source": "csv",
-    "market.train_end": "2011-06-30",
-    "market.validation_end": "2011-10-31",
-    "env.episode_length": 20,
-    "train.offline_episodes": 6,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 4,
-    "train.warmup_episodes": 4,
-    "train.n_envs": 4,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
-    "bcell.hidden_dim": 8,
-    "bcell.n_quantiles": 4,
-    "bcell.cql_samples": 1,
-}
+SMALL = SHORT | {"market.source": "csv", "market.train_end": "2011-06-30", "market.validation_end": "2011-10-31"}
 
 
 @pytest.fixture
 def variant(tmp_path: Path) -> Variant:
     """A training of a second."""
-    rng = np.random.default_rng(1)
-    dates = pd.bdate_range("2009-06-01", periods=700, name="Date")
-    prices = pd.DataFrame(100 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (700, 3)), axis=0)), dates, list("ABC"))
-    prices.to_csv(tmp_path / "prices.csv")
-    return Variant("small", (0, 1), {**SMALL, "market.path": str(tmp_path / "prices.csv")})
+    return Variant("small", (0, 1), {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv"))})
 
 
 def test_what_was_measured_is_kept_until_code_or_configuration_change(
@@ -73,7 +54,7 @@ def test_the_table_shows_mean_and_range_over_seeds() -> None:
 
 def test_the_offline_phase_is_measured_alone_and_tabled_beside_its_families(variant: Variant, tmp_path: Path) -> None:
     own = dataclasses.replace(variant, name="offline-bc", offline_only=True)
-    own = dataclasses.replace(own, overrides={**own.overrides, "offline.method": "bc"})
+    own = dataclasses.replace(own, overrides={**own.overrides, "offline.method": "bc", "offline.evaluation_updates": 3})
     results = run_missing([own], tmp_path / "evidence", tmp_path / "runs")
     assert set(results[0]["validation"]["end"]) == set(offline_methods.SHOWN)
     families = offline_methods.family_results(own.config(0, tmp_path))

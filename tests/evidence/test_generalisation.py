@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from finflow.config import Config, config_hash, load_config
@@ -31,25 +30,13 @@ from scripts.evidence.generalisation import (
 )
 from scripts.evidence.other_markets import earlier_readings, fitting, market_table, reading_table
 from scripts.evidence.variants import run_missing
+from tests.short_trainings import SHORT, write_prices
 
 SMALL: dict[str, object] = {
+    **SHORT,
     "market.source": "csv",
     "market.train_end": "2014-06-30",
     "market.validation_end": "2015-06-30",
-    "env.episode_length": 20,
-    "train.offline_episodes": 6,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 4,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 2,
-    "train.n_envs": 4,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
-    "bcell.hidden_dim": 8,
-    "bcell.n_quantiles": 4,
-    "bcell.cql_samples": 1,
-    "offline.evaluation_updates": 0,
-    "evaluation.lookback": 60,
     "evaluation.protocol.folds": 2,
     "evaluation.protocol.purge": 30,
 }
@@ -167,11 +154,7 @@ def test_sub_universes_fit_a_market_of_any_size() -> None:
 
 
 def test_a_fold_is_trained_judged_on_its_own_window_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(1)
-    dates = pd.bdate_range("2009-06-01", periods=1800, name="Date")
-    close = 100.0 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (1800, 3)), axis=0))
-    pd.DataFrame(close, dates, list("ABC")).to_csv(tmp_path / "prices.csv")
-    size = {**SMALL, "market.path": str(tmp_path / "prices.csv")}
+    size = {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv", 1800))}
     devices = {"worlds.assets": 2, "worlds.bootstraps": 1, "bcell.averaging.kind": "ema"}
     variants = [one for one in walk_forward_variants(1, {"devices": devices}, size) if one.name.endswith("2")]
     results = run_missing(variants, tmp_path / "kept", tmp_path / "runs")

@@ -6,31 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from finflow.config import load_config
 from scripts.evidence.hand_over import DEVICES, MARKETS, deepest_fall, hand_over_table, pretrain_and_branch
+from tests.short_trainings import SHORT, config_in
 
 SMALL: dict[str, object] = {
+    **SHORT,
     "market.synthetic.kind": "constant-drift",
     "market.synthetic.bars": 1500,
     "market.train_end": "2020-12-31",
     "market.validation_end": "2021-12-31",
-    "env.episode_length": 20,
-    "train.offline_episodes": 8,
-    "train.offline_training_epochs": 2,
     "train.online_episodes": 20,
-    "train.warmup_episodes": 4,
     "train.critic_only_updates": 4,
-    "train.n_envs": 4,
     "train.validation_updates": 5,
-    "bcell.hidden_dim": 8,
+    "bcell.actor_lr": 1e-2,  # so that the ways differ within 20 updates
 }
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     folder: Path = tmp_path_factory.mktemp("hand-over")
-    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
-    return pretrain_and_branch(load_config(None, {**MARKETS["lognormal"], **SMALL, **places}, environ={}))
+    return pretrain_and_branch(config_in(folder, {**MARKETS["lognormal"], **SMALL}))
 
 
 def test_all_ways_begin_at_the_pretrained_policy_and_only_one_goes_to_the_end(

@@ -22,20 +22,15 @@ from scripts.evidence.optimality import (
     seconds_to,
 )
 from scripts.evidence.variants import run_missing
+from tests.short_trainings import SHORT
 
 SMALL: dict[str, object] = {
+    **SHORT,
     "market.synthetic.bars": 1500,
     "market.train_end": "2020-12-31",
     "market.validation_end": "2021-12-31",
-    "env.episode_length": 20,
-    "train.offline_episodes": 8,
-    "train.offline_training_epochs": 1,
     "train.online_episodes": 8,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 4,
-    "train.n_envs": 4,
     "train.validation_updates": 5,
-    "bcell.hidden_dim": 8,
 }
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,19 +9,12 @@ import pytest
 from scripts.evidence import tuning_evidence
 from scripts.evidence.tuning_evidence import WAYS, tuning_table, tuning_variants
 from scripts.evidence.variants import run_missing
+from tests.short_trainings import SHORT
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 SMALL = {
+    **SHORT,
     "market.synthetic.bars": 6000,
-    "env.episode_length": 20,
-    "train.offline_episodes": 5,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 2,
-    "train.warmup_episodes": 2,
-    "train.n_envs": 2,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
-    "bcell.hidden_dim": 8,
     "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
 }
 

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 from finflow.cli import main
-from finflow.config import load_config
 from finflow.errors import ConfigError, MarketError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
@@ -34,6 +33,7 @@ from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from scripts.evidence.durability import small_config
+from tests.short_trainings import SHORT, config_in
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
 
@@ -233,31 +233,18 @@ def test_a_cluster_that_is_not_there_is_told_at_once(
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
     cluster: Any, two_nodes: list[Any], tmp_path: Path
 ) -> None:
-    config = load_config(
-        None,
-        {
-            "market.source": "synthetic",
-            "market.synthetic.bars": 1500,
-            "market.train_end": "2019-12-31",
-            "market.validation_end": "2021-06-30",
-            "env.episode_length": 20,
-            "train.offline_episodes": 5,
-            "train.offline_training_epochs": 1,
-            "train.online_episodes": 2,
-            "train.warmup_episodes": 2,
-            "train.n_envs": 2,
-            "train.offline_batch_size": 16,
-            "train.online_batch_size": 8,
-            "bcell.hidden_dim": 8,
-            "evaluation.protocol.purge": 5,
-            "tune.n_trials": 2,
-            "tune.folds": 1,
-            "tune.seeds": 1,
-            "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
-            "output.logs_dir": str(tmp_path),
-        },
-        environ={},
-    )
+    search: dict[str, object] = {
+        "market.source": "synthetic",
+        "market.synthetic.bars": 1500,
+        "market.train_end": "2019-12-31",
+        "market.validation_end": "2021-06-30",
+        "evaluation.protocol.purge": 5,
+        "tune.n_trials": 2,
+        "tune.folds": 1,
+        "tune.seeds": 1,
+        "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
+    }
+    config = config_in(tmp_path, {**SHORT, **search})
     outcome = tune(config, None, ComputeResources(cluster=cluster.address), lambda line: None)
     assert outcome.lines[0] == "2 trials: 2 to their end, 0 stopped early, 0 failed"
     for number in (0, 1):

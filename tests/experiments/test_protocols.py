@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from finflow.cli import main
-from finflow.config import Config, dump_config, load_config
+from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.evaluation.report.section import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
@@ -26,28 +27,15 @@ from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_chec
 from finflow.training.data.offline_data import offline_data
 from finflow.training.data.training_data import prepare
 from finflow.training.phases.stopping import request_stop
+from tests.short_trainings import SHORT, config_in, write_prices
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
 SMALL = {
+    **SHORT,
     "market.source": "csv",
     "market.train_end": "2014-06-30",
     "market.validation_end": "2016-06-30",
-    "env.episode_length": 20,
-    "train.offline_episodes": 6,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 4,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 2,
-    "train.n_envs": 4,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
     "train.validation_updates": 9,
-    "offline.evaluation_updates": 0,
-    "bcell.hidden_dim": 8,
-    "bcell.n_quantiles": 4,
-    "bcell.cql_samples": 1,
-    "evaluation.bootstrap_samples": 100,
-    "evaluation.lookback": 60,
     "evaluation.rebalance_every": 150,
     "evaluation.protocol.folds": 2,
     "evaluation.protocol.groups": 4,
@@ -57,29 +45,11 @@ SMALL = {
 BARS = 2000  # 1849 of them before the test window
 
 
-def write_prices(path: Path, changed: np.ndarray | None = None) -> Path:
-    """Prices of three assets; those of the bars ``changed`` are others."""
-    rng = np.random.default_rng(1)
-    close = 100.0 * np.exp(np.cumsum(rng.normal(3e-4, 0.01, (BARS, 3)), axis=0))
-    if changed is not None:
-        close[changed] *= rng.uniform(0.3, 3.0, (len(changed), 3))
-    dates = pd.bdate_range("2009-06-01", periods=BARS, name="Date")
-    pd.DataFrame(close, dates, list("ABC")).to_csv(path)
-    return path
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Callable[..., Config]:
     """Makes configurations of trainings of a second; keys in keyword form."""
-    write_prices(tmp_path / "prices.csv")
-
-    def make(**changes: object) -> Config:
-        places = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}
-        given = {name.replace("__", "."): value for name, value in changes.items()}
-        paths = {"market.path": str(tmp_path / "prices.csv"), **places}
-        return load_config(None, {**SMALL, **paths, **given}, environ={})
-
-    return make
+    prices = write_prices(tmp_path / "prices.csv", BARS)
+    return partial(config_in, tmp_path, {**SMALL, "market.path": str(prices)})
 
 
 def with_a_hole(plan: ProtocolJob) -> Fold:
@@ -116,9 +86,9 @@ def test_no_held_out_bar_moves_a_bit_of_what_was_learned(small: Callable[..., Co
     hidden = np.array([bar for bar in range(BARS) if bar not in seen])
     assert {bar for test in fold.tests for bar in test} < set(hidden.tolist())
     first = trained(config)
-    other = write_prices(tmp_path / "other.csv", hidden)
+    other = write_prices(tmp_path / "other.csv", BARS, changed=hidden)
     assert same_bits(first, trained(small(market__path=str(other), output__logs_dir=str(tmp_path / "more"))))
-    told = write_prices(tmp_path / "told.csv", np.array([fold.pieces[1].stop - 60]))
+    told = write_prices(tmp_path / "told.csv", BARS, changed=np.array([fold.pieces[1].stop - 60]))
     assert not same_bits(first, trained(small(market__path=str(told), output__logs_dir=str(tmp_path / "told"))))
 
 

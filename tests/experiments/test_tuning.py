@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from optuna.trial import TrialState
 
@@ -37,6 +36,7 @@ from finflow.experiments.tuning.tuning import StudyOutcome, describe_plan, tune
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import SHORT, config_in, write_prices
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
 SPACE = {
@@ -45,25 +45,11 @@ SPACE = {
     "bcell.n_quantiles": {"choices": [4, 2]},  # 2 is refused: there would be none left of those that are kept
 }
 SMALL = {
+    **SHORT,
     "market.source": "csv",
     "market.train_end": "2011-06-30",
     "market.validation_end": "2012-03-30",
-    "env.episode_length": 20,
-    "train.offline_episodes": 5,
-    "train.offline_training_epochs": 1,
-    "train.online_episodes": 4,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 2,
-    "train.n_envs": 4,
-    "train.offline_batch_size": 16,
-    "train.online_batch_size": 8,
     "train.validation_updates": 4,
-    "offline.evaluation_updates": 0,
-    "bcell.hidden_dim": 8,
-    "bcell.n_quantiles": 4,
-    "bcell.cql_samples": 1,
-    "evaluation.bootstrap_samples": 100,
-    "evaluation.lookback": 60,
     "evaluation.protocol.purge": 5,
     "tune.folds": 1,
     "tune.seeds": 1,
@@ -77,24 +63,12 @@ RUNNING = """select number, value_json from trials join trial_user_attributes us
 where key = 'worker' and state = 'RUNNING'"""
 
 
-def write_prices(path: Path, changed_from: int = BARS) -> Path:
-    """Prices of three assets; those from a bar on are others."""
-    rng = np.random.default_rng(3)
-    returns = rng.normal(0.0004, 0.01, (BARS, 3)) + rng.normal(0.0, 0.006, (BARS, 1))
-    close = 100.0 * np.exp(np.cumsum(returns, axis=0))
-    close[changed_from:] *= rng.uniform(0.3, 3.0, (BARS - changed_from, 3))
-    pd.DataFrame(close, pd.bdate_range("2009-06-01", periods=BARS, name="Date"), list("ABC")).to_csv(path)
-    return path
-
-
 def made(folder: Path, **changes: object) -> Config:
     """A search whose trials take a second; keys in keyword form."""
     path = folder / "prices.csv"
     if not path.exists():
-        write_prices(path)
-    places = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
-    given = {name.replace("__", "."): value for name, value in changes.items()}
-    return load_config(None, {**SMALL, "market.path": str(path), **places, **given}, environ={})
+        write_prices(path, BARS)
+    return config_in(folder, {**SMALL, "market.path": str(path)}, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +92,18 @@ def course(
 
 
 def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> None:
+    def changed_from(bar: int, name: str) -> Config:
+        path = write_prices(tmp_path / name, BARS, changed=np.arange(bar, BARS))
+        return made(tmp_path, tune__objective="sharpe,dsr", market__path=str(path))
+
     config = made(tmp_path, tune__objective="sharpe,dsr")
     context = trial_context(config, ("bcell.gamma",), 6)
     first = course(context, config, tmp_path / "a")
     cut = context.panel.n_bars
     assert str(context.panel.dates[-1]) <= "2012-03-30"
-    hidden = made(tmp_path, tune__objective="sharpe,dsr", market__path=str(write_prices(tmp_path / "o.csv", cut)))
+    hidden = changed_from(cut, "hidden.csv")
     assert course(trial_context(hidden, ("bcell.gamma",), 6), hidden, tmp_path / "b") == first
-    told = made(tmp_path, tune__objective="sharpe,dsr", market__path=str(write_prices(tmp_path / "t.csv", cut - 9)))
+    told = changed_from(cut - 9, "told.csv")
     assert course(trial_context(told, ("bcell.gamma",), 6), told, tmp_path / "c") != first
 
 
