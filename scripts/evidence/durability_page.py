@@ -1,4 +1,4 @@
-"""The page about durability: made once for a state of the code, and shown as it was measured."""
+"""The measurements of durability, made once for a state of the code, and their page."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ from scripts.evidence.durability import measure, small_config
 from scripts.evidence.fuzzing import fuzz
 
 CASES = 10_500
-HEAD = """# Evidence about durability
-
-<!-- Made by scripts/evidence durability from docs/evidence/results/durability.json: change nothing here. -->
-
-A training of 74 updates (14 offline, 60 online) on a made-up market, with a checkpoint every 7 updates or 3 episodes,
-is run once undisturbed, and then disturbed at drawn moments after its first checkpoint, and resumed. Identical: the
-final `checkpoint_latest`, `checkpoint_best` and `metrics.jsonl` are those of the undisturbed run, byte for byte.
-[checkpoints.md](checkpoints.md) says how it is done.
-"""
 
 
 def made_once(path: Path, runs: Path) -> dict[str, Any]:
@@ -41,10 +32,9 @@ def made_once(path: Path, runs: Path) -> dict[str, Any]:
 
 
 def durability_page(result: Mapping[str, Any]) -> str:
-    """The page as Markdown."""
+    """Tables and figures of the page, as Markdown."""
     fuzzed, power, seconds = result["fuzz"], result["power"], result["seconds"]
     parts = [
-        HEAD,
         "## SIGKILL\n",
         _table(("killed", "runs", "offline, online", "left half-written", "identical"), _kills(result["kills"])),
         "Within a write: after half of the bytes, before the flush, before the rename, before the second name.\n",
@@ -61,7 +51,7 @@ def durability_page(result: Mapping[str, Any]) -> str:
         f"The newest checkpoint was cut short at {power['cuts']:,} drawn bytes, under one of its names or under both: "
         f"{power['found'].get('right and said', 0):,} times the newest whole one was taken and the damage named. "
         f"{power['identical']} of {power['resumes']} runs resumed after such a cut ended identical.\n",
-        "## Files made to mislead\n",
+        "## Manipulated files\n",
         _table(("change", "cases", "refused", "taken", "harmless", "anything else"), _fuzzed(fuzzed["kinds"])),
         "Refused: one line, a CheckpointError. Taken: the hash was right, and every value is one that a training "
         "could hold. Harmless: the file holds what the original does. Nothing was executed, started, or opened "

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from finflow.config import Config, changed_config
+from finflow.config import Config, changed_config, flatten
 from finflow.config.yaml_text import parse_file
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
@@ -25,7 +25,7 @@ from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of
-from finflow.training.checkpoints.checkpoint_reader import flatten, policy_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.trainer import FinFlowTrainer

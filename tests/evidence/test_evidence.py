@@ -15,6 +15,7 @@ from scripts.evidence import variants as evidence
 from scripts.evidence.variants import Variant, run_missing, table
 from tests.short_trainings import SHORT, write_prices
 
+ROOT = Path(__file__).parents[2]
 SMALL = SHORT | {"market.source": "csv", "market.train_end": "2011-06-30", "market.validation_end": "2011-10-31"}
 
 
@@ -71,3 +72,9 @@ def test_a_family_rule_moves_part_of_the_way_to_what_was_known() -> None:
     held = np.array([0.2, 0.8])
     information = Information(step=0, prices=np.ones((2, 1)), listed=np.array([True]), portfolio=held)
     np.testing.assert_allclose(rule.decide(information), held + rule.rate * (targets[1] - held))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "evidence").glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_of_evidence_begins_with_its_text(path: Path) -> None:
+    text = (ROOT / "scripts" / "evidence" / "pages" / path.name).read_text("utf-8")
+    assert path.read_text("utf-8").startswith(text[: text.index("{{")] if "{{" in text else text)
