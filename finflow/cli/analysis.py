@@ -128,17 +128,15 @@ def run_explanation(
         A file, which is replaced.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.analysis.decision_explanation import as_numbers, lines
+    from finflow.evaluation.analysis.decision_explanation import lines
+    from finflow.evaluation.report.report_numbers import json_text
     from finflow.files import write_atomically
     from finflow.training.judging.explainer import explain_dates, parse_feature_change
 
     found = explain_dates(checkpoint, overrides, dates, [parse_feature_change(change) for change in changes])
     if output is not None:
-        content = {one.date: as_numbers(one) for one in found}
-        write_atomically(
-            output, json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
-        )
-    print("\n\n".join("\n".join(lines(one)) for one in found))
+        write_atomically(output, json_text(dict(found)))
+    print("\n\n".join("\n".join(lines(date, one)) for date, one in found))
     print("\nparts are shares of wealth, by integrated gradients from every feature at its training mean")
     if output is not None:
         print(f"written to {output}")

@@ -191,12 +191,14 @@ def test_light_and_dark_are_two_looks_that_can_be_read(page: Browser) -> None:
 def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
     days = 300
     returns = np.random.default_rng(0).normal(4e-4, 0.01, (4, days))
-    figures = dict.fromkeys(METRICS, 0.123)
-    against, bounds = {"sharpe_difference": 0.1, "dsr": 0.5, "spa_p": 0.3}, {key: (-0.1234, 0.4321) for key in METRICS}
-    runs = [
-        Compared(f"run {n}", "finflow", n, "no", figures, bounds, against, (-0.1, 0.3), returns[n], returns[3])
-        for n in range(3)
-    ]
+    figures = {**dict.fromkeys(METRICS, 0.123), "intervals": {key: (-0.1234, 0.4321) for key in METRICS}}
+    metrics = {
+        "agent": "finflow",
+        "strategies": {"finflow": figures},
+        "against_equal_weight": {"sharpe_difference": 0.1, "interval": (-0.1, 0.3)},
+        "verdict": {"beats_equal_weight": "no", "dsr": 0.5, "spa": {"p_consistent": 0.3}},
+    }
+    runs = [Compared.of(f"run {n}", metrics, n, returns[n], returns[3]) for n in range(3)]
     dates = np.datetime64("2016-01-02") + np.arange(days)
     likely = {"equal weight": Estimate(0.75, Interval(0.25, 1.0))}
     estimates = {"sharpe": Estimate(0.5, Interval(0.1, 0.9))}
@@ -207,7 +209,7 @@ def test_runs_side_by_side_fit_too(browser: Browser, tmp_path: Path) -> None:
         "the test window",
         judge_best(daily, 5, Resampling(99, 21, 0)),
     )
-    differences = {"train.seed": {run.label: str(run.seed) for run in runs}}
+    differences = {"train.seed": {run.label: str(run.numbers["seed"]) for run in runs}}
     window = {"start": "2016-01-02", "end": "2016-10-27", "days": days}
     for name, content in make(runs, [group], differences, window, "a" * 64, dates, choice).files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from finflow.evaluation.analysis.generalisation_section import section
-from finflow.evaluation.report.section import look_up, section_html
+from finflow.evaluation.report.report_numbers import look_up
+from finflow.evaluation.report.section import section_html
 
 
 def rows() -> pd.DataFrame:

@@ -12,8 +12,9 @@ import pytest
 
 from finflow.evaluation.report import section
 from finflow.evaluation.report.page import build_page
+from finflow.evaluation.report.report_numbers import look_up, show
 from finflow.evaluation.report.results import ReportData, as_json, judge
-from finflow.evaluation.report.section import Cell, Row, Section, Table, look_up, section_html, show
+from finflow.evaluation.report.section import Cell, Row, Section, Table, section_html
 
 NUMBERS = {"a<b": {"sharpe": 1.23456, "error": 0.5, "nothing": None, "word": "yes"}}
 

@@ -58,8 +58,8 @@ def test_the_better_of_two_is_found_with_its_uncertainty() -> None:
 def test_paths_of_a_protocol_are_summed_up() -> None:
     found = seeds.path_distribution([-0.2, 0.1, 0.3, 0.4, 0.6], seed=0)
     assert (found.count, found.low, found.median, found.high, found.share_positive) == (5, -0.2, 0.3, 0.6, 0.8)
-    assert found.centre.value == pytest.approx(np.mean([0.1, 0.3, 0.4]))
-    assert found.centre.interval.low <= found.centre.value <= found.centre.interval.high
+    assert found.interquartile_mean == pytest.approx(np.mean([0.1, 0.3, 0.4]))
+    assert found.interval_low <= found.interquartile_mean <= found.interval_high
 
 
 def test_one_seed_has_no_interval_and_missing_scores_are_told() -> None:

@@ -15,8 +15,15 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis.decision_explanation import FeatureChange, as_numbers, largest_trades, lines, section
+from finflow.evaluation.analysis.decision_explanation import (
+    ChangedDecision,
+    FeatureChange,
+    largest_trades,
+    lines,
+    section,
+)
 from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.report.report_numbers import plain
 from finflow.evaluation.report.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -48,55 +55,61 @@ def test_what_is_explained_is_what_was_decided(training_data: TrainingData) -> N
     run, recorded = explainer.run, explainer.run.explanation
     assert recorded is not None
     for step in (0, 17, len(run.dates) - 1):
-        one = explainer.explain(step)
+        date, one = explainer.explain(step)
+        weights = list(one.weights.values())
+        experts = {name: np.array([own.experts[name] for own in weights]) for name in EXPERTS}
         np.testing.assert_allclose(list(one.gate.values()), recorded["gate"][step], atol=1e-5)
-        np.testing.assert_allclose(
-            [list(weights.values()) for weights in one.experts.values()], recorded["experts"][step], atol=1e-5
-        )
+        np.testing.assert_allclose(list(experts.values()), recorded["experts"][step], atol=1e-5)
         assert one.trade_rate == pytest.approx(float(recorded["trade_rate"][step]), abs=1e-5)
-        mixed = sum(np.array(list(one.experts[name].values())) * one.gate[name] for name in EXPERTS)
-        np.testing.assert_allclose(list(one.aim.values()), mixed, atol=1e-12)
-        way = (1.0 - one.trade_rate) * np.array(list(one.held.values())) + one.trade_rate * mixed
-        np.testing.assert_allclose(list(one.target.values()), way, atol=1e-5)  # weights of nothing are a millionth
+        mixed = sum(experts[name] * one.gate[name] for name in EXPERTS)
+        np.testing.assert_allclose([own.aim for own in weights], mixed, atol=1e-12)
+        way = (1.0 - one.trade_rate) * np.array([own.held for own in weights]) + one.trade_rate * mixed
+        np.testing.assert_allclose(
+            [own.target for own in weights], way, atol=1e-5
+        )  # weights of nothing are a millionth
         assert one.turnover == float(run.turnover[step])
         assert sum(one.earned.values()) == pytest.approx(one.next_return, abs=1e-12)
-        assert one.date > one.known, "the agent knew nothing of the bar it filled at"
-    assert str(explainer.dates[17]) == explainer.explain(17).date
+        assert date > one.known, "the agent knew nothing of the bar it filled at"
+    assert str(explainer.dates[17]) == explainer.explain(17)[0]
 
 
 def test_the_parts_of_the_features_sum_to_the_trade(training_data: TrainingData) -> None:
-    one = explainer_of(training_data).explain(30)
-    assert sum(found.part for found in one.influences) == pytest.approx(
-        one.traded - one.baseline + one.error, abs=1e-12
-    )
-    assert abs(one.error) <= 1e-4
-    sizes = [abs(found.part) for found in one.influences]
+    _, one = explainer_of(training_data).explain(30)
+    parts = one.integrated_gradients
+    features = parts.features.values()
+    whole = one.traded - parts.baseline + parts.completeness_error
+    assert sum(found.part for found in features) == pytest.approx(whole, abs=1e-12)
+    assert abs(parts.completeness_error) <= 1e-4
+    sizes = [abs(found.part) for found in features]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > 1e-4
-    for found in one.influences:
+    for found in features:
         if found.by_asset:
             assert sum(found.by_asset.values()) == pytest.approx(found.part, abs=1e-12)
-    assert list(one.by_trade) == one.trades[:3]
+    assert list(parts.by_trade) == one.trades[:3]
 
 
 def test_one_changed_feature_changes_the_decision_as_the_policy_says(training_data: TrainingData) -> None:
     explainer = explainer_of(training_data)
-    same = explainer.explain(30)
-    feature = next(found for found in same.influences if found.by_asset)
+    _, same = explainer.explain(30)
+    target = {name: own.target for name, own in same.weights.items()}
+    feature, known = next(item for item in same.integrated_gradients.features.items() if item[1].by_asset)
     asset = explainer.run.assets[0]
-    (all_of_them,) = explainer.explain(30, [FeatureChange(feature.feature, 4.0)]).altered
-    (one_of_them,) = explainer.explain(30, [FeatureChange(feature.feature, 4.0, asset)]).altered
-    assert all_of_them.before == pytest.approx(feature.value)
-    assert all_of_them.target != one_of_them.target != same.target
-    own = explainer._states(30).assets[0, 0, explainer.asset_features.index(feature.feature)]
-    (unchanged,) = explainer.explain(30, [FeatureChange(feature.feature, float(own), asset)]).altered
-    assert unchanged.target == same.target, "a feature set to the value that it has changes nothing"
-    assert unchanged.before == float(own)
+
+    def changed(asked: FeatureChange) -> ChangedDecision:
+        return explainer.explain(30, [asked])[1].what_if[asked.name]
+
+    all_of_them, one_of_them = changed(FeatureChange(feature, 4.0)), changed(FeatureChange(feature, 4.0, asset))
+    assert all_of_them.before == pytest.approx(known.value)
+    assert all_of_them.target != one_of_them.target != target
+    own = float(explainer._states(30).assets[0, 0, explainer.asset_features.index(feature)])
+    unchanged = changed(FeatureChange(feature, own, asset))
+    assert unchanged.target == target, "a feature set to the value that it has changes nothing"
+    assert unchanged.before == own
     for named in (explainer.market_features[0], "drawdown so far"):
-        (changed,) = explainer.explain(30, [FeatureChange(named, 3.0)]).altered
-        assert changed.target != same.target
-    assert {found.asked.value for found in same.altered} == {0.0}
-    assert [found.asked.feature for found in same.altered] == [found.feature for found in same.influences[:8]]
+        assert changed(FeatureChange(named, 3.0)).target != target
+    assert {found.after for found in same.what_if.values()} == {0.0}
+    assert list(same.what_if) == list(same.integrated_gradients.features)[:8]
 
 
 @pytest.mark.parametrize(
@@ -135,12 +148,13 @@ def test_the_report_takes_the_largest_trades_apart(
     assert sorted(turnover[steps]) == sorted(later)
     found = explainer.largest(2)
     made = section(found)
-    assert list(made.numbers) == [one.date for one in found]
+    assert list(made.numbers) == [date for date, _ in found]
+    date, one = found[0]
     text = section_html(made)
-    assert f'data-path="decisions/{found[0].date}/integrated_gradients/completeness_error"' in text
+    assert f'data-path="decisions/{date}/integrated_gradients/completeness_error"' in text
     content = json.loads(json.dumps({"decisions": made.numbers}, allow_nan=False))
     assert not [error for error in fits_schema(content) if "decisions" in error]
-    content["decisions"][found[0].date]["what_if"][found[0].influences[0].feature]["traded"] = "much"
+    content["decisions"][date]["what_if"][next(iter(one.what_if))]["traded"] = "much"
     assert [error for error in fits_schema(content) if "decisions" in error]
 
 
@@ -174,9 +188,9 @@ def test_the_command_line_explains_a_date(
 
 
 def test_the_text_and_the_json_say_the_same(training_data: TrainingData) -> None:
-    one = explainer_of(training_data).explain(30)
-    text, numbers = "\n".join(lines(one)), as_numbers(one)
+    date, one = explainer_of(training_data).explain(30)
+    text, numbers = "\n".join(lines(date, one)), plain(one)
     assert f"traded {numbers['traded']:.2%} of the portfolio" in text
-    assert f"completeness error {one.error:+.1e}" in text
-    for found in one.influences[:8]:
-        assert found.feature in text
+    assert f"completeness error {one.integrated_gradients.completeness_error:+.1e}" in text
+    for feature in list(one.integrated_gradients.features)[:8]:
+        assert feature in text

@@ -23,7 +23,7 @@ from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import fill_prices
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
@@ -293,20 +293,12 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
         "strategies": found,
     }
     columns = (
-        *("Strategy", "Return before tax", "Return after tax", "Return, all sold at the end"),
-        *("Sharpe after tax", "Tax, of wealth", "Gains short-term"),
-    )
-    shown = (("before", "%", 1), ("after", "%", 1), ("liquidated", "%", 1), ("sharpe", "", 2), ("rate", "%", 2))
-    rows = tuple(
-        Row(
-            run.name,
-            (
-                *(Cell(("strategies", run.name, key), unit, digits) for key, unit, digits in shown),
-                Cell(("strategies", run.name, "short_share"), "%", 0),
-            ),
-            marked=not number,
-        )
-        for number, run in enumerate(runs)
+        ("Return before tax", Cell(("strategies", ROW, "before"), "%", 1)),
+        ("Return after tax", Cell(("strategies", ROW, "after"), "%", 1)),
+        ("Return, all sold at the end", Cell(("strategies", ROW, "liquidated"), "%", 1)),
+        ("Sharpe after tax", Cell(("strategies", ROW, "sharpe"))),
+        ("Tax, of wealth", Cell(("strategies", ROW, "rate"), "%", 2)),
+        ("Gains short-term", Cell(("strategies", ROW, "short_share"), "%", 0)),
     )
     words = (
         (
@@ -324,22 +316,21 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
         "Returns and tax are a year's; the same weights in an account that pays tax. Gains not yet made at the end go "
         "untaxed, but where all is sold. There are no wash sales, no brackets, and losses are carried forward."
     )
-    return Section("tax", "After tax", numbers, (Table("What tax leaves", columns, rows, caption),), words=words)
+    table = make_table("What tax leaves", "Strategy", list(found), columns, caption, marked=runs[0].name)
+    return Section("tax", "After tax", numbers, (table,), words=words)
 
 
 def _tax_figures(run: Backtest, account: TaxedAccount) -> dict[str, object]:
     returns = account.returns
     years = len(returns) / BARS_PER_YEAR
     gains = [max(gain, 0.0) for gain in account.gains]
-    return plain(
-        {
-            "before": metrics.annual_return(run.returns),
-            "after": metrics.annual_return(returns),
-            "liquidated": (account.liquidated / float(account.wealth[0])) ** (1.0 / years) - 1.0,
-            "sharpe": metrics.sharpe(returns, run.cash_returns),
-            "rate": sum(account.paid.values()) / years / float(account.wealth.mean()),
-            "short_share": gains[0] / sum(gains) if sum(gains) > 0.0 else float("nan"),
-            "tax_paid": sum(account.paid.values()),
-            "interest": account.interest,
-        }
-    )
+    return {
+        "before": metrics.annual_return(run.returns),
+        "after": metrics.annual_return(returns),
+        "liquidated": (account.liquidated / float(account.wealth[0])) ** (1.0 / years) - 1.0,
+        "sharpe": metrics.sharpe(returns, run.cash_returns),
+        "rate": sum(account.paid.values()) / years / float(account.wealth.mean()),
+        "short_share": gains[0] / sum(gains) if sum(gains) > 0.0 else None,
+        "tax_paid": float(sum(account.paid.values())),
+        "interest": float(account.interest),
+    }

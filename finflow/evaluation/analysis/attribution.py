@@ -21,12 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest, ComparisonContext
-from finflow.evaluation.report.section import Cell, Row, Section, Table
+from finflow.evaluation.report.report_numbers import Number, Numbers, Path, about
+from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
 __all__ = ["Attribution", "attribute", "expert_shares", "section"]
 
@@ -59,6 +62,17 @@ class Attribution:
     def linked(self, contributions: FloatArray) -> FloatArray:
         """Contributions of all days, in money, of 1 invested: (...) from (steps, ...)."""
         return np.asarray(np.tensordot(self.wealth, contributions, axes=1))
+
+
+class Earned(TypedDict):
+    """Earnings of one strategy by source; assets (or the lines of the experts), cash and costs sum to the total."""
+
+    total: Annotated[Number, about("Total net return over the window.")]
+    assets: Annotated[Numbers, about("By asset.")]
+    risky: Annotated[Number, about("Sum over the assets.")]
+    experts: Annotated[Numbers | None, about("By expert; `none` is what no expert named. Null without an agent.")]
+    cash: Annotated[Number, about("Interest on cash.")]
+    costs: Annotated[Number, about("Costs, negative.")]
 
 
 def attribute(run: Backtest, growth: FloatArray) -> Attribution:
@@ -154,23 +168,18 @@ def _by_asset(context: ComparisonContext, names: Sequence[str], judged: dict[str
     if len(order) > 2 * SHOWN:
         order = [*order[:SHOWN], *order[-SHOWN:]]
         caption = f"The {SHOWN} assets that brought most and the {SHOWN} that brought least; metrics.json has all."
-    rows = [Row(asset, tuple(Cell((name, "assets", asset), "%", 1, plus=True) for name in names)) for asset in order]
-    for heading, key in (("cash", "cash"), ("costs", "costs"), ("total", "total")):
-        cells = tuple(Cell((name, key), "%", 1, plus=True) for name in names)
-        rows.append(Row(heading, cells, marked=key == "total"))
-    return Table("By asset", ("Source", *names), tuple(rows), caption)
+    return _by_source("By asset", [(("assets", asset), asset) for asset in order], names, caption)
 
 
 def _by_expert(name: str, judged: dict[str, object]) -> Table:
     experts = judged["experts"]
     assert isinstance(experts, dict)
-    rows = [
-        Row(
-            "held without an expert" if expert == "none" else expert,
-            (Cell((name, "experts", expert), "%", 1, plus=True),),
-        )
-        for expert in experts
-    ]
-    for key in ("cash", "costs", "total"):
-        rows.append(Row(key, (Cell((name, key), "%", 1, plus=True),), marked=key == "total"))
-    return Table("By expert", ("Source", name), tuple(rows))
+    named = {expert: "held without an expert" if expert == "none" else expert for expert in experts}
+    return _by_source("By expert", [(("experts", key), heading) for key, heading in named.items()], [name])
+
+
+def _by_source(title: str, sources: Sequence[tuple[Path, str]], names: Sequence[str], caption: str = "") -> Table:
+    """A table of what strategies earned from some sources, from cash and in total, and lost to costs."""
+    rows: list[str | tuple[Path, str]] = [*sources, "cash", "costs", "total"]
+    columns = [(name, Cell((name, ROW), "%", 1, plus=True)) for name in names]
+    return make_table(title, "Source", rows, columns, caption, marked="total")

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.section import Cell, Row, Section, Table, show
+from finflow.evaluation.report.report_numbers import DASH, Numbers, about, show
+from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
 
 __all__ = [
     "ChangedDecision",
+    "Dated",
+    "Explanation",
     "FeatureChange",
     "Influence",
-    "Reasons",
-    "as_numbers",
     "largest_trades",
     "lines",
     "section",
 ]
 
-FloatArray = NDArray[np.float64]
 SHOWN = 8  # features, assets
 SETTLING = 63  # bars in which an account that began in cash is built up
 
@@ -46,116 +46,87 @@ class FeatureChange:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Weights of one asset, from what was held to what is held."""
+
+    held: Annotated[float, about("As observed.")]
+    experts: Annotated[Numbers, about("By expert, its portfolio.")]
+    aim: Annotated[float, about("The experts mixed by the gate.")]
+    target: Annotated[float, about("Part of the way there.")]
+    filled: Annotated[float, about("After the fill, at its prices.")]
+
+
+@dataclass(frozen=True)
 class Influence:
-    """A feature's part in a decision.
+    """Part of one feature in a trade."""
 
-    Attributes
-    ----------
-    feature
-        Name.
-    value
-        In training deviations from the training mean; of a feature of assets, the mean over those listed.
-    part
-        What it added to the trade, as a share of wealth; over all assets.
-    by_asset
-        Of a feature of assets: asset -> part.
-    """
+    value: Annotated[
+        float,
+        about("In training deviations from the training mean; of a feature of assets, the mean over those listed."),
+    ]
+    part: Annotated[float, about("What it added to the trade, as a share of wealth; over all assets.")]
+    by_asset: Annotated[Numbers, about("By asset, for features of assets, its part.")]
 
-    feature: str
-    value: float
-    part: float
-    by_asset: dict[str, float]
+
+@dataclass(frozen=True)
+class IntegratedGradients:
+    """A trade divided among the features; the parts sum to ``traded - baseline + completeness_error``."""
+
+    baseline: Annotated[
+        float, about("What would have been traded, in the same direction, with every feature at its training mean.")
+    ]
+    completeness_error: Annotated[float, about("Sum of the parts less (traded - baseline).")]
+    steps: Annotated[int, about("Of the quadrature.")]
+    features: Annotated[dict[str, Influence], about("By feature, by falling size of the part.")]
+    by_trade: Annotated[
+        dict[str, Numbers], about("By asset, for the largest trades: feature -> part of that asset's target.")
+    ]
 
 
 @dataclass(frozen=True)
 class Move:
-    """Target of a decision, and the way to it. Weights are over K names, the last "cash".
+    """Way of a decision from what is held to its target."""
 
-    Attributes
-    ----------
-    gate : dict
-        Expert -> share in the aim.
-    trade_rate
-        Share of the way to the aim.
-    target : dict
-        Asset -> weight: part of the way there.
-    traded
-        Half-sum of |target - held|: what the decision moves, as a share of wealth.
-    """
-
-    gate: dict[str, float]
-    trade_rate: float
-    target: dict[str, float]
-    traded: float
+    gate: Annotated[Numbers, about("By expert, its share in the aim.")]
+    trade_rate: Annotated[float, about("Share of the way to the aim that it goes.")]
+    traded: Annotated[float, about("Half-sum of |target - held|: what it moves, as a share of wealth.")]
 
 
 @dataclass(frozen=True)
 class ChangedDecision(Move):
-    """The decision as it would have been with one feature at another value.
+    """A decision as it would have been with one feature at another value."""
 
-    Attributes
-    ----------
-    asked
-        The feature and the value.
-    before
-        Its value; the mean over listed assets where the feature of all was changed.
-    """
-
-    asked: FeatureChange
-    before: float
+    before: Annotated[float, about("Its value; the mean over listed assets where the feature of all was changed.")]
+    after: Annotated[float, about("The value given to it.")]
+    target: Annotated[Numbers, about("By asset and cash, the weight asked for.")]
 
 
 @dataclass(frozen=True)
-class Reasons(Move):
-    """One decision, taken apart.
+class Explanation(Move):
+    """One decision of an agent, taken apart."""
 
-    Attributes
-    ----------
-    date, known
-        The bar at which it filled, and the newest that it knew.
-    experts : dict
-        Expert -> asset -> weight.
-    held, aim, filled : dict
-        Asset -> weight: as observed, the experts' mixture, and after the fill.
-    turnover, cost
-        Of the fill; prices moved between, so that turnover is not exactly ``traded``.
-    next_return
-        Net, over the bar that followed.
-    earned : dict
-        Asset (and "cash", "costs") -> contribution to it.
-    baseline
-        What would have been moved, in the same direction, with every feature at its training mean.
-    error, steps
-        Completeness error of the parts, and steps of the quadrature.
-    influences
-        By falling size; their parts sum to ``traded - baseline + error``.
-    by_trade : dict
-        Asset -> feature -> part, for the largest trades: parts of that asset's target.
-    altered
-        What single features would have changed.
-    """
-
-    date: str
-    known: str
-    experts: dict[str, dict[str, float]]
-    held: dict[str, float]
-    aim: dict[str, float]
-    filled: dict[str, float]
-    turnover: float
-    cost: float
-    next_return: float
-    earned: dict[str, float]
-    baseline: float
-    error: float
-    steps: int
-    influences: tuple[Influence, ...]
-    by_trade: dict[str, dict[str, float]]
-    altered: tuple[ChangedDecision, ...]
+    known: Annotated[str, about("Newest bar that it knew.")]
+    turnover: Annotated[float, about("Of the fill; prices moved between, so that it is not exactly what was traded.")]
+    cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
+    next_return: Annotated[float, about("Net, over the bar after the fill.")]
+    earned: Annotated[Numbers, about("By asset, cash and costs, its contribution to that return.")]
+    weights: Annotated[dict[str, Weights], about("By asset, and cash.")]
+    integrated_gradients: Annotated[IntegratedGradients, about("The trade divided among the features.")]
+    what_if: Annotated[dict[str, ChangedDecision], about("By feature (or ASSET:FEATURE), with it at another value.")]
 
     @property
     def trades(self) -> list[str]:
         """Names by falling size of the trade."""
-        return sorted(self.held, key=lambda name: -abs(self.target[name] - self.held[name]))
+        return sorted(self.weights, key=lambda name: -abs(self.weights[name].target - self.weights[name].held))
+
+    @property
+    def influences(self) -> list[tuple[str, Influence]]:
+        """The features that had the largest parts, by falling size."""
+        return list(self.integrated_gradients.features.items())[:SHOWN]
+
+
+Dated = tuple[str, Explanation]
+"""The bar at which a decision filled, and its explanation."""
 
 
 def largest_trades(run: Backtest, count: int) -> list[int]:
@@ -165,71 +136,22 @@ def largest_trades(run: Backtest, count: int) -> list[int]:
     return sorted(int(step) for step in order)
 
 
-def _moved(move: Move) -> dict[str, object]:
-    return {"gate": move.gate, "trade_rate": move.trade_rate, "traded": move.traded}
-
-
-def as_numbers(reasons: Reasons) -> dict[str, object]:
-    """The reasons for JSON."""
-    return {
-        **_moved(reasons),
-        "known": reasons.known,
-        "turnover": reasons.turnover,
-        "cost": reasons.cost,
-        "next_return": reasons.next_return,
-        "earned": reasons.earned,
-        "weights": {
-            name: {
-                "held": reasons.held[name],
-                "experts": {expert: weights[name] for expert, weights in reasons.experts.items()},
-                "aim": reasons.aim[name],
-                "target": reasons.target[name],
-                "filled": reasons.filled[name],
-            }
-            for name in reasons.held
-        },
-        "integrated_gradients": {
-            "baseline": reasons.baseline,
-            "completeness_error": reasons.error,
-            "steps": reasons.steps,
-            "features": {
-                one.feature: {"value": one.value, "part": one.part, "by_asset": one.by_asset}
-                for one in reasons.influences
-            },
-            "by_trade": reasons.by_trade,
-        },
-        "what_if": {
-            one.asked.name: {**_moved(one), "before": one.before, "after": one.asked.value, "target": one.target}
-            for one in reasons.altered
-        },
-    }
-
-
-def section(dates: Sequence[Reasons]) -> Section:
+def section(dates: Sequence[Dated]) -> Section:
     """The decisions of a few dates, as the report shows them."""
-    numbers: dict[str, object] = {one.date: as_numbers(one) for one in dates}
-    experts = list(dates[0].gate)
-    overview = Table(
-        "The largest trades",
-        ("Filled on", "traded", "trade rate", *experts, "cost", "net return next day"),
-        tuple(
-            Row(
-                one.date,
-                (
-                    Cell((one.date, "traded"), "%", 1),
-                    Cell((one.date, "trade_rate"), "%", 1),
-                    *(Cell((one.date, "gate", expert), "%", 0) for expert in experts),
-                    Cell((one.date, "cost"), "%", 3),
-                    Cell((one.date, "next_return"), "%", 2, plus=True),
-                ),
-            )
-            for one in dates
-        ),
-        "Traded: half the sum of the moves that the decision asks for. The names are the gate's shares in the aim.",
+    experts = list(dates[0][1].gate)
+    columns = (
+        ("traded", Cell((ROW, "traded"), "%", 1)),
+        ("trade rate", Cell((ROW, "trade_rate"), "%", 1)),
+        *((expert, Cell((ROW, "gate", expert), "%", 0)) for expert in experts),
+        ("cost", Cell((ROW, "cost"), "%", 3)),
+        ("net return next day", Cell((ROW, "next_return"), "%", 2, plus=True)),
     )
-    tables = [overview]
-    for one in dates:
-        tables += [_weights(one), _features(one)]
+    caption = (
+        "Traded: half the sum of the moves that the decision asks for. The names are the gate's shares in the aim."
+    )
+    tables = [make_table("The largest trades", "Filled on", [date for date, _ in dates], columns, caption)]
+    for date, one in dates:
+        tables += [_weights(date, one), _features(date, one)]
     words = (
         "The days on which the agent traded most, after it had built up its portfolio. --mode explain takes any other "
         "date apart.",
@@ -237,44 +159,31 @@ def section(dates: Sequence[Reasons]) -> Section:
         "its training mean, among the features. Features move together; setting one alone to its mean is a question "
         "about the agent, not a market that could have been.",
     )
-    return Section("decisions", "Why it traded", numbers, tuple(tables), (), words)
+    return Section("decisions", "Why it traded", dict(dates), tuple(tables), (), words)
 
 
-def _weights(one: Reasons) -> Table:
-    experts = list(one.gate)
-    rows = tuple(
-        Row(
-            name,
-            tuple(
-                Cell((one.date, "weights", name, *path), "%", 1)
-                for path in (("held",), *(("experts", expert) for expert in experts), ("aim",), ("target",))
-            ),
-        )
-        for name in one.trades[:SHOWN]
-    )
-    return Table(f"{one.date}: from what was held to the target", ("Weight", "held", *experts, "aim", "target"), rows)
+def _weights(date: str, one: Explanation) -> Table:
+    ways = (("held",), *(("experts", expert) for expert in one.gate), ("aim",), ("target",))
+    columns = [(way[-1], Cell((date, "weights", ROW, *way), "%", 1)) for way in ways]
+    return make_table(f"{date}: from what was held to the target", "Weight", one.trades[:SHOWN], columns)
 
 
-def _features(one: Reasons) -> Table:
-    place, changed = (one.date, "integrated_gradients"), {found.asked.name: found for found in one.altered}
+def _features(date: str, one: Explanation) -> Table:
+    place = (date, "integrated_gradients")
     rows = []
-    for found in one.influences[:SHOWN]:
-        path = (*place, "features", found.feature)
-        altered: Cell | str = "–"
-        if found.feature in changed:
-            altered = Cell((one.date, "what_if", found.feature, "traded"), "%", 2)
-        rows.append(
-            Row(found.feature, (Cell((*path, "value"), "", 2), Cell((*path, "part"), "%", 2, plus=True), altered))
-        )
+    for feature, _ in one.influences:
+        path = (*place, "features", feature)
+        changed = Cell((date, "what_if", feature, "traded"), "%", 2) if feature in one.what_if else DASH
+        rows.append(Row(feature, (Cell((*path, "value")), Cell((*path, "part"), "%", 2, plus=True), changed)))
     rows.append(Row("every feature at its mean", ("", Cell((*place, "baseline"), "%", 2, plus=True), "")))
     rows.append(Row("completeness error", ("", Cell((*place, "completeness_error"), "%", 4, plus=True), "")))
-    rows.append(Row("traded", ("", Cell((one.date, "traded"), "%", 2, plus=True), ""), marked=True))
+    rows.append(Row("traded", ("", Cell((date, "traded"), "%", 2, plus=True), ""), marked=True))
     caption = "Values in training deviations from the training mean; of features of assets, the mean over assets."
     columns = ("Feature", "value", "part in the trade", "traded with it at its mean")
-    return Table(f"{one.date}: the features that moved it", columns, tuple(rows), caption)
+    return Table(f"{date}: the features that moved it", columns, tuple(rows), caption)
 
 
-def lines(one: Reasons) -> list[str]:
+def lines(date: str, one: Explanation) -> list[str]:
     """The decision as text for a terminal."""
 
     def percent(value: float, decimals: int = 1, plus: bool = False) -> str:
@@ -282,7 +191,7 @@ def lines(one: Reasons) -> list[str]:
 
     mix = ", ".join(f"{name} {percent(share, 0)}" for name, share in one.gate.items())
     text = [
-        f"{one.date}, with what was known on {one.known}",
+        f"{date}, with what was known on {one.known}",
         f"  traded {percent(one.traded, 2)} of the portfolio: {percent(one.trade_rate)} of the way to the aim",
         f"  gate: {mix}",
         f"  filled with a turnover of {percent(one.turnover, 2)} at a cost of {percent(one.cost, 3)}; "
@@ -292,28 +201,31 @@ def lines(one: Reasons) -> list[str]:
     experts = list(one.gate)
     table = [("largest trades", "held", *experts, "aim", "target", "next bar")]
     for name in one.trades[:SHOWN]:
-        weights = (one.held[name], *(one.experts[expert][name] for expert in experts), one.aim[name], one.target[name])
+        own = one.weights[name]
+        weights = (own.held, *(own.experts[expert] for expert in experts), own.aim, own.target)
         table.append((name, *(percent(weight) for weight in weights), percent(one.earned[name], 2, plus=True)))
     text += [f"  {line}" for line in _aligned(table)]
     text.append("")
     table = [("features that moved it", "value", "part in the trade")]
-    for found in one.influences[:SHOWN]:
-        table.append((found.feature, f"{found.value:+.2f}", percent(found.part, 2, plus=True)))
-    rest = sum(found.part for found in one.influences[SHOWN:])
+    for feature, found in one.influences:
+        table.append((feature, f"{found.value:+.2f}", percent(found.part, 2, plus=True)))
+    parts = one.integrated_gradients
+    rest = sum(found.part for found in list(parts.features.values())[SHOWN:])
     table += [
         ("all other features", "", percent(rest, 2, plus=True)),
-        ("every feature at its mean", "", percent(one.baseline, 2, plus=True)),
-        ("traded", "", percent(one.traded + one.error, 2, plus=True)),
+        ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),
+        ("traded", "", percent(one.traded + parts.completeness_error, 2, plus=True)),
     ]
     text += [f"  {line}" for line in _aligned(table)]
-    text.append(f"  completeness error {one.error:+.1e} of wealth, {one.steps} steps; values in training deviations")
+    error = f"completeness error {parts.completeness_error:+.1e} of wealth"
+    text.append(f"  {error}, {parts.steps} steps; values in training deviations")
     text.append("")
     table = [("one feature changed", "from", "to", "traded", "trade rate", "target that changes most")]
-    for changed in one.altered:
-        most = max(changed.target, key=lambda name: abs(changed.target[name] - one.target[name]))
-        told = f"{most} {percent(one.target[most], 2)} -> {percent(changed.target[most], 2)}"
-        values = (f"{changed.before:+.2f}", f"{changed.asked.value:+.2f}", percent(changed.traded, 2))
-        table.append((changed.asked.name, *values, percent(changed.trade_rate), told))
+    for feature, changed in one.what_if.items():
+        most = max(changed.target, key=lambda name: abs(changed.target[name] - one.weights[name].target))
+        told = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
+        values = (f"{changed.before:+.2f}", f"{changed.after:+.2f}", percent(changed.traded, 2))
+        table.append((feature, *values, percent(changed.trade_rate), told))
     return [*text, *(f"  {line}" for line in _aligned(table))]
 
 

@@ -17,50 +17,74 @@ at the decision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
-from finflow.evaluation.report.section import Cell, Row, Section, Table
+from finflow.evaluation.report.report_numbers import Number, Numbers, about
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 FloatArray = NDArray[np.float64]
 YEAR, MONTH, LONG = 252, 21, 756
-TRAITS = ("volatility", "diversification", "momentum", "beta", "growth")
+Trait = Literal["volatility", "diversification", "momentum", "beta", "growth"]
+TRAITS: tuple[Trait, ...] = get_args(Trait)
 EQUAL_WEIGHT = "equal-weight"
 LARGEST_CASH = 0.7
 #: Expert -> the trait that its name claims, and whether it is to have most of it or least.
-CLAIMS = {
+CLAIMS: dict[str, tuple[Trait, Literal["least", "most"]]] = {
     "volatility": ("volatility", "least"),
     "correlation": ("diversification", "most"),
     "momentum": ("momentum", "most"),
     "defensive": ("beta", "least"),
     "growth": ("growth", "most"),
 }
-Means = dict[str, dict[str, float]]
+
+
+class Traits(TypedDict):
+    """Traits of one expert's portfolio, or of equal weight."""
+
+    volatility: Annotated[Number, about("Yearly volatility over the last known year.")]
+    diversification: Annotated[Number, about("Weighted mean of the assets' volatilities over the portfolio's.")]
+    momentum: Annotated[Number, about("Log return of the last known year without its last month, weighted.")]
+    beta: Annotated[Number, about("To the equally weighted market, over the last known year.")]
+    growth: Annotated[
+        Number,
+        about("Log growth a year: means over 3 years, shrunk half-way to that of all assets, less half the variance."),
+    ]
+
+
+class AsCalled(TypedDict):
+    """Agreement of one expert's portfolio with the trait that its name claims."""
+
+    sleeve: Annotated[bool | None, about("Of the risky sleeve.")]
+    total: Annotated[bool | None, about("With cash.")]
+    invested: Annotated[bool, about("No more than 70 % cash on average.")]
 
 
 @dataclass(frozen=True)
 class ExpertTraits:
-    """Mean traits of portfolios over decisions, by expert, and those of equal weight.
+    """Traits of the experts' portfolios, and of equal weight, by what was known at the time; means over decisions."""
 
-    Attributes
-    ----------
-    sleeve, total : dict
-        Name -> trait -> mean; of the risky sleeve, and with cash.
-    cash : dict
-        Name -> mean share of cash.
-    days : int
-        Decisions measured.
-    """
+    sleeve: Annotated[dict[str, Traits], about("Of the risky sleeve, whose weights sum to one.")]
+    total: Annotated[dict[str, Traits], about("With cash.")]
+    cash: Annotated[Numbers, about("Share of cash.")]
+    days: Annotated[int, about("Decisions measured.")]
+    as_called: Annotated[dict[str, AsCalled], about("By expert.")] = field(init=False)
 
-    sleeve: Means
-    total: Means
-    cash: dict[str, float]
-    days: int
+    def __post_init__(self) -> None:
+        called = {
+            name: AsCalled(
+                sleeve=self.holds(name, "sleeve"), total=self.holds(name, "total"), invested=self.invested(name)
+            )
+            for name in self.cash
+            if name != EQUAL_WEIGHT
+        }
+        object.__setattr__(self, "as_called", called)
 
     def holds(self, expert: str, of: str) -> bool | None:
         """True for an expert that has its trait, of the ``sleeve`` or in ``total``; None where its name claims none.
@@ -124,7 +148,10 @@ def expert_traits(
         found[1, place] = _with_cash(measured, invested[:, 0], float(panel.cash_returns[bar]))
     means = np.nanmean(found, axis=1)
     sleeve_means, total_means = (
-        {name: dict(zip(TRAITS, row.tolist(), strict=True)) for name, row in zip(every, table, strict=True)}
+        {
+            name: cast("Traits", dict(zip(TRAITS, row.tolist(), strict=True)))
+            for name, row in zip(every, table, strict=True)
+        }
         for table in means
     )
     shares = dict(zip(every, cash.mean(axis=0).tolist(), strict=True))
@@ -171,24 +198,23 @@ def section(found: ExpertTraits, window: str) -> Section:
     window : str
         Which decisions were measured, in words.
     """
-    experts = [name for name in found.cash if name != EQUAL_WEIGHT]
-    numbers: dict[str, object] = {
-        "days": found.days,
-        "sleeve": found.sleeve,
-        "total": found.total,
-        "cash": found.cash,
-        "as_called": {
-            name: {
-                "sleeve": found.holds(name, "sleeve"),
-                "total": found.holds(name, "total"),
-                "invested": found.invested(name),
-            }
-            for name in experts
-        },
-    }
-    told = ("Expert", "Volatility", "Diversification", "Momentum 12-1", "Beta", "Expected growth", "Cash", "As called")
+    said = {None: "", True: "yes", False: "no"}
     tables = tuple(
-        _table(found, title, of, table, told)
+        make_table(
+            title,
+            "Expert",
+            list(table),
+            (
+                ("Volatility", Cell((of, ROW, "volatility"), "%", 1)),
+                ("Diversification", Cell((of, ROW, "diversification"))),
+                ("Momentum 12-1", Cell((of, ROW, "momentum"), "%", 1)),
+                ("Beta", Cell((of, ROW, "beta"))),
+                ("Expected growth", Cell((of, ROW, "growth"), "%", 1)),
+                ("Cash", Cell(("cash", ROW), "%", 0)),
+                ("As called", {name: said[found.holds(name, of)] for name in table}),
+            ),
+            marked=EQUAL_WEIGHT,
+        )
         for title, of, table in (("Of the risky sleeve", "sleeve", found.sleeve), ("With cash", "total", found.total))
     )
     words = (
@@ -196,29 +222,18 @@ def section(found: ExpertTraits, window: str) -> Section:
         "hindsight. Each expert has a trait that its name claims: volatility below that of equal weight, or most "
         "(beta: least) of all experts.",
     )
-    return Section("expert_traits", "What the experts are", numbers, tables, (), words)
+    return Section("expert_traits", "What the experts are", vars(found), tables, (), words)
 
 
-def _table(
-    found: ExpertTraits, title: str, of: str, table: Mapping[str, Mapping[str, float]], told: tuple[str, ...]
-) -> Table:
-    units = {
-        "volatility": ("%", 1),
-        "diversification": ("", 2),
-        "momentum": ("%", 1),
-        "beta": ("", 2),
-        "growth": ("%", 1),
-    }
-    rows = []
-    for name in table:
-        cells: list[Cell | str] = [Cell((of, name, trait), *units[trait]) for trait in TRAITS]
-        holds = found.holds(name, of)
-        cells += [Cell(("cash", name), "%", 0), "" if holds is None else "yes" if holds else "no"]
-        rows.append(Row(name, tuple(cells), marked=name == EQUAL_WEIGHT))
-    return Table(title, told, tuple(rows))
+class GateState(TypedDict):
+    """Means over the decisions in one state of the market."""
+
+    decisions: Annotated[int, about("Decisions in this state.")]
+    gate: Annotated[dict[str, float], about("By expert, its mean share in the aim.")]
+    cash: Annotated[float, about("Mean share of cash in the aim.")]
 
 
-ByState = dict[str, dict[str, Any]]
+ByState = dict[str, GateState]
 #: State of the market -> the range of the crisis score, up to its upper end.
 STATES = {"calm": (0.0, 0.2), "between": (0.2, 0.8), "crisis": (0.8, 1.0)}
 
@@ -245,7 +260,7 @@ def gate_by_state(crisis: FloatArray, gate: FloatArray, cash: FloatArray, names:
         here = (crisis >= low) & ((crisis < high) if high < 1.0 else (crisis <= high))
         if here.any():
             shares = dict(zip(names, gate[here].mean(axis=0).tolist(), strict=True))
-            found[state] = {"decisions": int(here.sum()), "gate": shares, "cash": float(cash[here].mean())}
+            found[state] = GateState(decisions=int(here.sum()), gate=shares, cash=float(cash[here].mean()))
     return found
 
 
@@ -261,22 +276,17 @@ def gate_section(found: ByState, names: Sequence[str], window: str) -> Section:
     window : str
         Which decisions were looked at, in words.
     """
-    rows = tuple(
-        Row(
-            f"{state} (score {low:g} to {high:g})",
-            (
-                Cell((state, "decisions"), "", 0),
-                *(Cell((state, "gate", name), "%", 1) for name in names),
-                Cell((state, "cash"), "%", 1),
-            ),
-        )
-        for state, (low, high) in STATES.items()
-        if state in found
+    rows = [
+        ((state,), f"{state} (score {low:g} to {high:g})") for state, (low, high) in STATES.items() if state in found
+    ]
+    columns = (
+        ("Decisions", Cell((ROW, "decisions"), decimals=0)),
+        *((name.capitalize(), Cell((ROW, "gate", name), "%", 1)) for name in names),
+        ("Cash in the aim", Cell((ROW, "cash"), "%", 1)),
     )
-    heads = ("The market", "Decisions", *(name.capitalize() for name in names), "Cash in the aim")
     words = (
         f"Means over {window}, by how bad the agent was told that the market was: the crisis score, fitted on the "
         "training window.",
     )
-    table = Table("Share of each expert in the aim", heads, rows)
+    table = make_table("Share of each expert in the aim", "The market", rows, columns)
     return Section("gate_states", "The gate in crises", dict(found), (table,), (), words)

@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.report_numbers import Number, Numbers, about
+from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 
 __all__ = ["etf_prices", "exposures", "panel_factors", "section"]
@@ -34,6 +37,24 @@ FloatArray = NDArray[np.float64]
 LOOKBACK, SKIPPED = 252, 21
 FEWEST_DAYS = 126
 SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
+
+
+class Exposure(TypedDict):
+    """Least-squares regression of a strategy's daily returns in excess of cash."""
+
+    alpha: Annotated[Number, about("Intercept, a fraction a year.")]
+    alpha_error: Annotated[Number, about("Its Newey-West standard error.")]
+    beta: Annotated[Numbers, about("By factor, its coefficient.")]
+    error: Annotated[Numbers, about("By factor, the coefficient's Newey-West standard error.")]
+    days: Annotated[int, about("Days of the regression.")]
+    r_squared: Annotated[Number, about("Share of the variance explained.")]
+
+
+class Factors(TypedDict):
+    """Exposure to factors, by strategy."""
+
+    panel: Annotated[dict[str, Exposure], about("On market, momentum and volatility built from the panel.")]
+    etfs: Annotated[dict[str, Exposure], about("On the index and five factor ETFs less the index.")]
 
 
 def etf_prices() -> pd.DataFrame:
@@ -121,10 +142,11 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str
         warnings.simplefilter("ignore")
         fit = OLS(excess[kept], design).fit(cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": True})
     return {
-        **plain({"alpha": fit.params[0] * BARS_PER_YEAR, "alpha_error": fit.bse[0] * BARS_PER_YEAR}),
-        "beta": plain(dict(zip(factors, fit.params[1:], strict=True))),
-        "error": plain(dict(zip(factors, fit.bse[1:], strict=True))),
-        **plain({"r_squared": fit.rsquared}),
+        "alpha": float(fit.params[0] * BARS_PER_YEAR),
+        "alpha_error": float(fit.bse[0] * BARS_PER_YEAR),
+        "beta": dict(zip(factors, fit.params[1:].tolist(), strict=True)),
+        "error": dict(zip(factors, fit.bse[1:].tolist(), strict=True)),
+        "r_squared": float(fit.rsquared),
         "days": days,
     }
 
@@ -198,17 +220,10 @@ def _etf_returns(prices: pd.DataFrame, dates: NDArray[np.datetime64], bars: rang
 def _table(
     title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, Mapping[str, object]], judged: str
 ) -> Table:
-    rows = tuple(
-        Row(
-            name,
-            (
-                Cell((key, name, "alpha"), "%", 1, error=(key, name, "alpha_error")),
-                *(Cell((key, name, "beta", one), "", 2, error=(key, name, "error", one)) for one in factors),
-                Cell((key, name, "r_squared"), "%", 0),
-                Cell((key, name, "days"), "", 0),
-            ),
-            marked=name == judged,
-        )
-        for name in fitted
+    columns = (
+        ("Alpha a year", Cell((key, ROW, "alpha"), "%", 1, error=(key, ROW, "alpha_error"))),
+        *((one, Cell((key, ROW, "beta", one), error=(key, ROW, "error", one))) for one in factors),
+        ("Explained", Cell((key, ROW, "r_squared"), "%", 0)),
+        ("Days", Cell((key, ROW, "days"), decimals=0)),
     )
-    return Table(title, ("Strategy", "Alpha a year", *factors, "Explained", "Days"), rows)
+    return make_table(title, "Strategy", list(fitted), columns, marked=judged)

@@ -7,13 +7,15 @@ no part.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NotRequired
 
 import numpy as np
 import pandas as pd
+from typing_extensions import TypedDict
 
 from finflow.evaluation.report.drawing import BLUE, GREEN, PURPLE, Rendered, render
-from finflow.evaluation.report.section import Cell, Row, Section, Table
+from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.evaluation.statistics.metrics import Array
 
 if TYPE_CHECKING:
@@ -24,6 +26,30 @@ PREFIX = "generalisation_"
 PLACES = {"worlds": ("worlds", GREEN), "train": ("training", PURPLE), "validation": ("validation", BLUE)}
 FIGURES = tuple(f"{place}_{kind}" for place in PLACES for kind in ("value", "sharpe"))
 BEST = "validation_value"
+BEST_POINT = "best by validation value"
+
+
+class GeneralisationPoint(TypedDict):
+    """Value of the policy at one point of its training."""
+
+    update: Annotated[int, about("Gradient updates before it.")]
+    worlds_value: Annotated[Number, about("Mean reward of a decision in the synthetic training markets.")]
+    worlds_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the synthetic training markets.")]
+    train_value: Annotated[Number, about("Mean reward of a decision in the real training window.")]
+    train_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the real training window.")]
+    validation_value: Annotated[Number, about("Mean reward of a decision in the validation window.")]
+    validation_sharpe: Annotated[Number, about("Sharpe ratio a year, net, in the validation window.")]
+    gap: Annotated[Number, about("Value in training less that in validation.")]
+    kl: Annotated[Number, about("KL from the pretrained policy, nats per free dimension of the action.")]
+
+
+class Generalisation(TypedDict):
+    """Generalisation of the training; the test window has no part in it."""
+
+    points: Annotated[int, about("Points measured.")]
+    first: Annotated[GeneralisationPoint, about("The first measured.")]
+    best: NotRequired[Annotated[GeneralisationPoint, about("The best by validation value.")]]
+    last: Annotated[GeneralisationPoint, about("The last.")]
 
 
 def section(training: pd.DataFrame) -> Section | None:
@@ -55,25 +81,24 @@ def section(training: pd.DataFrame) -> Section | None:
 
 
 def _point(row: pd.Series) -> dict[str, object]:
-    keys = (*FIGURES, "gap", "kl")
-    found: dict[str, object] = {"update": int(row["update"])}
-    for key in keys:
-        value = float(row.get(PREFIX + key, math.nan))
-        found[key] = value if math.isfinite(value) else None
-    return found
+    measured = {key: float(row.get(PREFIX + key, math.nan)) for key in (*FIGURES, "gap", "kl")}
+    return {"update": int(row["update"]), **measured}
 
 
 def _table(points: dict[str, pd.Series]) -> Table:
-    heads = ("update", "worlds", "training", "validation", "gap", "Sharpe, worlds", "training", "validation", "KL")
-    named = {"first": "first measured", "best": "best by validation value", "last": "last"}
-    rows = []
-    for name in (name for name in named if name in points):
-        values = tuple(Cell((name, f"{place}_value"), "%", 3) for place in PLACES)
-        sharpes = tuple(Cell((name, f"{place}_sharpe")) for place in PLACES)
-        update, gap, moved = Cell((name, "update"), ",", 0), Cell((name, "gap"), "%", 3, plus=True), Cell((name, "kl"))
-        rows.append(Row(named[name], (update, *values, gap, *sharpes, moved), marked=name == "best"))
+    named = {"first": "first measured", "best": BEST_POINT, "last": "last"}
+    columns = (
+        ("update", Cell((ROW, "update"), ",", 0)),
+        *((heading, Cell((ROW, f"{place}_value"), "%", 3)) for place, (heading, _) in PLACES.items()),
+        ("gap", Cell((ROW, "gap"), "%", 3, plus=True)),
+        ("Sharpe, worlds", Cell((ROW, "worlds_sharpe"))),
+        ("training", Cell((ROW, "train_sharpe"))),
+        ("validation", Cell((ROW, "validation_sharpe"))),
+        ("KL", Cell((ROW, "kl"))),
+    )
+    rows = [((name,), heading) for name, heading in named.items() if name in points]
     caption = "Values and the gap in percent a decision. A dash: not measured, as worlds are where there is one alone."
-    return Table("Worth and distance", ("point", *heads), tuple(rows), caption)
+    return make_table("Worth and distance", "point", rows, columns, caption, marked=BEST_POINT)
 
 
 def _figure(rows: pd.DataFrame) -> Rendered:

@@ -11,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.report.report_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
 from finflow.strategies.strategy import Strategy
@@ -103,6 +106,33 @@ class KnownOptimum:
     utility: float
     policy: Mapping[str, str]
     scores: Mapping[str, Optimality]
+
+
+class OptimumWindow(TypedDict):
+    """The best policy and the baseline over this window."""
+
+    optimum: Annotated[Number, about("Log growth a bar of the best policy.")]
+    baseline: Annotated[Number, about("Of the better of equal weight and holding.")]
+    baseline_name: Annotated[str, about("Name of that one.")]
+
+
+class Score(TypedDict):
+    """One strategy's score."""
+
+    score: Annotated[Number, about("1 is the optimum, 0 the baseline.")]
+    standard_error: Annotated[Number, about("Of the score.")]
+    utility: Annotated[Number, about("Expected log growth a bar of its weights under the price process.")]
+
+
+class OptimumNumbers(TypedDict):
+    """Nearness to the best policy, in a synthetic market."""
+
+    parameters: Annotated[dict[str, Any], about("Of the price process, per bar; the names depend on the process.")]
+    method: Annotated[str, about("Method that found the best policy.")]
+    policy: Annotated[dict[str, Any], about("Its targets for an account in equal weights; names depend on the method.")]
+    utility: Annotated[Number, about("Its log growth a bar, in the long run.")]
+    window: Annotated[OptimumWindow, about("Over this window.")]
+    scores: Annotated[dict[str, Score], about("By strategy.")]
 
 
 def score(utility: float, baseline: float, optimum: float) -> float:

@@ -17,14 +17,17 @@ Newey and West with twice as many lags as returns overlap.
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
+from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 
 __all__ = ["HORIZONS", "Ranking", "rank", "section"]
 
@@ -35,27 +38,26 @@ FEWEST_FILLS = 20
 FEWEST_ASSETS = 3
 
 
-class Ranking(NamedTuple):
-    """Quality of a ranking, and what chance would have.
+@dataclass(frozen=True)
+class Ranking:
+    """Quality of the weights as a ranking at one horizon, and what chance would have."""
 
-    Attributes
-    ----------
-    ndcg, hit, mrr : float
-    ndcg_chance, hit_chance, mrr_chance : float
-    rank_ic, rank_ic_error : float
-    fills : int
-        At which there was something to rank.
-    """
+    ndcg: Annotated[Number, about("NDCG@K.")]
+    hit: Annotated[Number, about("Hit@K: how often the best asset is among the K largest weights.")]
+    mrr: Annotated[Number, about("MRR@K.")]
+    ndcg_chance: Annotated[Number, about("NDCG@K of a random ranking.")]
+    hit_chance: Annotated[Number, about("Hit@K of a random ranking.")]
+    mrr_chance: Annotated[Number, about("MRR@K of a random ranking.")]
+    rank_ic: Annotated[Number, about("Mean rank correlation of weights and returns.")]
+    rank_ic_error: Annotated[Number, about("Its standard error.")]
+    fills: Annotated[int, about("Fills counted: those at which there was something to rank.")]
 
-    ndcg: float
-    hit: float
-    mrr: float
-    ndcg_chance: float
-    hit_chance: float
-    mrr_chance: float
-    rank_ic: float
-    rank_ic_error: float
-    fills: int
+
+class RankingNumbers(TypedDict):
+    """Weights of the judged strategy as a ranking of the assets."""
+
+    k: Annotated[int, about("K of NDCG@K, Hit@K and MRR@K.")]
+    horizons: Annotated[dict[str, Ranking], about("By horizon in bars.")]
 
 
 def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -> Ranking | None:
@@ -171,38 +173,25 @@ def section(run: Backtest, growth: FloatArray, listed: NDArray[np.bool_], bars: 
     if not found:
         return None
     k = min(top, run.weights.shape[1] - 1)
-    numbers: dict[str, object] = {
-        "k": k,
-        "horizons": {
-            key: {
-                **plain({name: value for name, value in ranking._asdict().items() if name != "fills"}),
-                "fills": ranking.fills,
-            }
-            for key, ranking in found.items()
-        },
-    }
-    shown = (
-        *(("ndcg", "", 3), ("ndcg_chance", "", 3), ("hit", "%", 1), ("hit_chance", "%", 1)),
-        *(("mrr", "", 3), ("mrr_chance", "", 3)),
-    )
-    rows = tuple(
-        Row(
-            f"{key} day{'s' if key != '1' else ''}",
-            (
-                *(Cell(("horizons", key, name), unit, digits) for name, unit, digits in shown),
-                Cell(("horizons", key, "rank_ic"), "", 3, error=("horizons", key, "rank_ic_error"), plus=True),
-                Cell(("horizons", key, "fills"), "", 0),
-            ),
-        )
-        for key in found
-    )
+
+    def cell(name: str, unit: str = "", digits: int = 3) -> Cell:
+        return Cell(("horizons", ROW, name), unit, digits)
+
     columns = (
-        *("Horizon", f"NDCG@{k}", "by chance", f"Hit@{k}", "by chance", f"MRR@{k}", "by chance"),
-        *("Rank IC", "Fills"),
+        (f"NDCG@{k}", cell("ndcg")),
+        ("by chance", cell("ndcg_chance")),
+        (f"Hit@{k}", cell("hit", "%", 1)),
+        ("by chance", cell("hit_chance", "%", 1)),
+        (f"MRR@{k}", cell("mrr")),
+        ("by chance", cell("mrr_chance")),
+        ("Rank IC", Cell(("horizons", ROW, "rank_ic"), "", 3, error=("horizons", ROW, "rank_ic_error"), plus=True)),
+        ("Fills", cell("fills", "", 0)),
     )
+    rows = [((key,), f"{key} day{'s' if key != '1' else ''}") for key in found]
     words = (
         f"Whether the assets that {run.name} held most were those that rose most afterwards. Hit is how often the best "
         "asset was among the largest weights, and MRR one over its place; a rank IC of zero is no relation at all.",
     )
-    table = Table("The weights as a ranking of assets", columns, rows, "± is a standard error (Newey and West).")
-    return Section("ranking", "Ranking view", numbers, (table,), words=words)
+    caption = "± is a standard error (Newey and West)."
+    table = make_table("The weights as a ranking of assets", "Horizon", rows, columns, caption)
+    return Section("ranking", "Ranking view", {"k": k, "horizons": found}, (table,), words=words)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from finflow.config import period_of
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, ComparisonContext, index_backtest
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.market.splits import Split
 
@@ -50,6 +53,31 @@ class Period:
     name: str
     days: range
     sample: str
+
+
+# in the functional form, since `return` is a keyword of Python
+Stressed = TypedDict(
+    "Stressed",
+    {
+        "return": Annotated[Number, about("Over the period.")],
+        "annual_volatility": Annotated[Number, about("Of its days.")],
+        "sharpe": Annotated[Number, about("Of its days.")],
+        "max_drawdown": Annotated[Number, about("Within it.")],
+        "turnover": Annotated[Number, about("Within it, not a year.")],
+        "worst_day": Annotated[Number, about("Lowest daily return.")],
+    },
+)
+Stressed.__doc__ = "Figures of one strategy in a stress period."
+
+
+class StressPeriod(TypedDict):
+    """Figures of all strategies in one stress period."""
+
+    first: Annotated[str, about("First day.")]
+    last: Annotated[str, about("Last day.")]
+    days: Annotated[int, about("Days that count.")]
+    sample: Annotated[str, about("in-sample, validation or out-of-sample, or several of these.")]
+    strategies: Annotated[dict[str, Stressed], about("By strategy.")]
 
 
 def periods_of(process: DecisionProcess, split: Split, own: Sequence[str] = ()) -> tuple[Period, ...]:
@@ -88,35 +116,20 @@ def section(context: ComparisonContext, split: Split, own: Sequence[str] = ()) -
         "by them: neither is evidence. The classical strategies are fitted on earlier days alone in every period.",
         *(f"The data has too few days of {name}." for name in missing),
     ]
-    head = Table(
-        "Periods",
-        ("Period", "First day", "Last day", "Days", "Sample"),
-        tuple(
-            Row(
-                period.name,
-                (
-                    str(dates[period.days.start]),
-                    str(dates[period.days.stop - 1]),
-                    Cell((period.name, "days"), "", 0),
-                    period.sample,
-                ),
-            )
-            for period in periods
-        ),
+    columns = (
+        ("First day", {period.name: str(dates[period.days.start]) for period in periods}),
+        ("Last day", {period.name: str(dates[period.days.stop - 1]) for period in periods}),
+        ("Days", Cell((ROW, "days"), decimals=0)),
+        ("Sample", {period.name: period.sample for period in periods}),
     )
-    headings = tuple(f"{period.name}, {period.sample}" for period in periods)
+    head = make_table("Periods", "Period", [period.name for period in periods], columns)
     tables = [
-        Table(
+        make_table(
             title,
-            ("Strategy", *headings),
-            tuple(
-                Row(
-                    name,
-                    tuple(Cell((period.name, "strategies", name, key), "%", 1) for period in periods),
-                    marked=name == context.judged,
-                )
-                for name in names
-            ),
+            "Strategy",
+            names,
+            [(f"{one.name}, {one.sample}", Cell((one.name, "strategies", ROW, key), "%", 1)) for one in periods],
+            marked=context.judged,
         )
         for key, title in (("return", "Return over each period"), ("max_drawdown", "Maximum drawdown in each period"))
     ]
@@ -156,13 +169,11 @@ def _cut(run: Backtest, rows: slice) -> Backtest:
 
 
 def _figures(run: Backtest) -> dict[str, object]:
-    return plain(
-        {
-            "return": float(np.prod(1.0 + run.returns) - 1.0),
-            "max_drawdown": metrics.max_drawdown(run.returns),
-            "sharpe": metrics.sharpe(run.returns, run.cash_returns),
-            "annual_volatility": metrics.annual_volatility(run.returns),
-            "worst_day": float(run.returns.min()),
-            "turnover": float(run.turnover.sum()),
-        }
-    )
+    return {
+        "return": float(np.prod(1.0 + run.returns) - 1.0),
+        "max_drawdown": metrics.max_drawdown(run.returns),
+        "sharpe": metrics.sharpe(run.returns, run.cash_returns),
+        "annual_volatility": metrics.annual_volatility(run.returns),
+        "worst_day": float(run.returns.min()),
+        "turnover": float(run.turnover.sum()),
+    }

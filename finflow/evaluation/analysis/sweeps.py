@@ -20,7 +20,8 @@ from finflow.env.decision_process import DecisionProcess, with_costs, with_lag
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render
-from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain, show
+from finflow.evaluation.report.report_numbers import show
+from finflow.evaluation.report.section import ROW, Cell, Section, Sentence, Table, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.strategies.classical import ONLINE, EqualWeight
 from finflow.strategies.strategy import Strategy
@@ -163,33 +164,25 @@ def _figures(runs: Mapping[str, Backtest]) -> dict[str, object]:
     for name, run in runs.items():
         known = metrics.summarise(run)
         refused = 0 if run.refused is None else int(run.refused.sum())
-        found[name] = {**plain({metric: known[metric] for metric in SHOWN}), "refused": refused}
+        found[name] = {**{metric: known[metric] for metric in SHOWN}, "refused": refused}
     return found
 
 
 def _table(context: ComparisonContext, title: str, key: str, columns: list[tuple[str, str]]) -> Table:
-    rows = tuple(
-        Row(
-            name,
-            (Cell(("configured", name, "sharpe")), *(Cell((key, place, name, "sharpe")) for place, _ in columns)),
-            marked=name == context.judged,
-        )
-        for name in context.names
-    )
-    return Table(title, ("Strategy", "as configured", *(heading for _, heading in columns)), rows)
+    cells = [(heading, Cell((key, place, ROW, "sharpe"))) for place, heading in columns]
+    cells.insert(0, ("as configured", Cell(("configured", ROW, "sharpe"))))
+    return make_table(title, "Strategy", context.names, cells, marked=context.judged)
 
 
 def _capital_table(context: ComparisonContext) -> Table:
-    rows, names = [], _pair(context)
-    for capital in CAPITALS:
-        cells = [
-            Cell(("capital", f"{capital:.0f}", name, metric), unit, digits)
-            for name in names
-            for metric, unit, digits in (("sharpe", "", 2), ("annual_cost", "%", 2), ("refused", "", 0))
-        ]
-        rows.append(Row(show(capital, ",", 0), tuple(cells)))
-    headings = [f"{name}: {what}" for name in names for what in ("Sharpe", "costs a year", "trades refused")]
-    return Table("By initial capital", ("Capital", *headings), tuple(rows))
+    shown = (("Sharpe", "sharpe", "", 2), ("costs a year", "annual_cost", "%", 2), ("trades refused", "refused", "", 0))
+    columns = [
+        (f"{name}: {what}", Cell(("capital", ROW, name, metric), unit, digits))
+        for name in _pair(context)
+        for what, metric, unit, digits in shown
+    ]
+    rows = [((f"{capital:.0f}",), show(capital, ",", 0)) for capital in CAPITALS]
+    return make_table("By initial capital", "Capital", rows, columns)
 
 
 def _pair(context: ComparisonContext) -> list[str]:

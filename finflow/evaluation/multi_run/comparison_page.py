@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.report.drawing import BLACK, TIMES, Rendered, finish_wealth, line_look, render
-from finflow.evaluation.report.json_schemas import ComparedMetric
 from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
-from finflow.evaluation.report.results import BASELINE, json_text
-from finflow.evaluation.report.section import DASH, Cell, Finding, Row, Section, Table, render_page
+from finflow.evaluation.report.report_numbers import DASH, about, json_text
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
+from finflow.evaluation.statistics.metrics import ComparedMetric
 from finflow.evaluation.statistics.run_statistics import Estimate
 
 if TYPE_CHECKING:
@@ -41,55 +41,63 @@ class Compared:
 
     Attributes
     ----------
-    label, judged
-        Name of the run, and of the strategy that it judged.
-    seed
-        Of its training, where it has one.
-    answer
-        Of its verdict: whether it beats equal weight; None where it was not compared.
-    figures : dict
-        Of `METRICS`; None where undefined.
-    intervals : dict
-        Metric -> [low, high] or None.
-    against : dict
-        ``sharpe_difference``, ``dsr`` and ``spa_p``, against equal weight.
-    difference_interval : list or None
+    label
+        Name of the run.
+    numbers : dict
+        `json_schemas.ComparedRun`.
     returns : float64 (days,)
+        Of the strategy that it judged.
     baseline : float64 (days,), or None
         Of equal weight in this run, at its costs.
     """
 
     label: str
-    judged: str
-    seed: object
-    answer: str | None
-    figures: Mapping[str, float | None]
-    intervals: Mapping[str, Sequence[float] | None]
-    against: Mapping[str, float | None]
-    difference_interval: Sequence[float] | None
+    numbers: Mapping[str, Any]
     returns: FloatArray
     baseline: FloatArray | None
+
+    @classmethod
+    def of(
+        cls, label: str, metrics: Mapping[str, Any], seed: object, returns: FloatArray, baseline: FloatArray | None
+    ) -> Compared:
+        """From the ``metrics.json`` of its report, the seed of its training, where it has one, and returns."""
+        judged, against = metrics["strategies"][metrics["agent"]], metrics["against_equal_weight"]
+        verdict = metrics.get("verdict") or {}
+        bounds = {name: judged.get("intervals", {}).get(name) for name in METRICS}
+        numbers = {
+            "judged": str(metrics["agent"]),
+            "seed": seed,
+            "beats_equal_weight": verdict.get("beats_equal_weight"),
+            **{name: judged.get(name) for name in METRICS},
+            "sharpe_difference": against["sharpe_difference"],
+            "dsr": verdict.get("dsr"),
+            "spa_p": (verdict.get("spa") or {}).get("p_consistent"),
+            "intervals": {
+                name: dict(zip(("low", "high"), found or (None, None), strict=True))
+                for name, found in {**bounds, "sharpe_difference": against["interval"]}.items()
+            },
+        }
+        return cls(label, numbers, returns, baseline)
+
+    @property
+    def answer(self) -> str | None:
+        """Of its verdict: whether it beats equal weight; None where it was not compared."""
+        answer: str | None = self.numbers["beats_equal_weight"]
+        return answer
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """Runs that differ by the seed alone.
+    """Runs whose configurations differ by the seed alone."""
 
-    Attributes
-    ----------
-    runs, seeds
-        Their labels and seeds.
-    estimates
-        Metric -> interquartile mean over the seeds.
-    improvement
-        "equal weight", or another group by its place as in "group 2" -> how likely the Sharpe ratio of a seed of this
-        one is above it.
-    """
-
-    runs: tuple[str, ...]
-    seeds: tuple[str, ...]
-    estimates: Mapping[str, Estimate]
-    improvement: Mapping[str, Estimate]
+    runs: Annotated[tuple[str, ...], about("Its runs.")]
+    seeds: Annotated[tuple[str, ...], about("Their seeds.")]
+    interquartile_mean: Annotated[
+        Mapping[ComparedMetric, Estimate], about("By metric, over the seeds; those that a run lacks are left out.")
+    ]
+    probability_of_improvement: Annotated[
+        Mapping[str, Estimate], about("Of the Sharpe ratio of a seed, over equal weight or another group.")
+    ]
 
 
 class Made(NamedTuple):
@@ -129,7 +137,7 @@ def make(
     """
     sections = [_runs(runs, differences), _groups(groups), choice, _differences(runs, differences)]
     figure = _equity(runs, dates)
-    content: dict[str, object] = {section.key: dict(section.numbers) for section in sections}
+    content: dict[str, object] = {section.key: section.numbers for section in sections}
     content |= {"window": dict(window), "panel": panel}
     page = render_page(
         f"{len(runs)} runs side by side",
@@ -150,51 +158,32 @@ def _verdicts(runs: Sequence[Compared]) -> Finding:
 
 
 def _runs(runs: Sequence[Compared], differences: Mapping[str, object]) -> Section:
-    numbers = {
-        run.label: {
-            "judged": run.judged,
-            "seed": run.seed,
-            "beats_equal_weight": run.answer,
-            **run.figures,
-            **run.against,
-            "intervals": {
-                **{name: _ends(run.intervals.get(name)) for name in METRICS},
-                "sharpe_difference": _ends(run.difference_interval),
-            },
-        }
-        for run in runs
-    }
+    numbers = {run.label: run.numbers for run in runs}
 
-    def cell(run: Compared, name: str, unit: str = "", decimals: int = 2, plus: bool = False) -> Cell:
-        return Cell((run.label, name), unit, decimals, plus=plus, bounds=(run.label, "intervals", name))
+    def cell(name: str, unit: str = "", decimals: int = 2, plus: bool = False) -> Cell:
+        return Cell((ROW, name), unit, decimals, plus=plus, bounds=(ROW, "intervals", name))
 
-    metrics = []
-    for run in runs:
-        cells = [cell(run, name, unit, decimals) for name, (_, unit, decimals) in METRICS.items()]
-        metrics.append(Row(run.label, (run.judged, *cells)))
-    against = tuple(
-        Row(
-            run.label,
-            (
-                run.answer or "not compared",
-                cell(run, "sharpe_difference", plus=True),
-                Cell((run.label, "dsr"), decimals=3),
-                Cell((run.label, "spa_p"), decimals=3),
-            ),
-        )
-        for run in runs
-    )
     tables = (
-        Table(
+        make_table(
             "Metrics",
-            ("Run", "judged", *(heading for heading, _, _ in METRICS.values())),
-            tuple(metrics),
+            "Run",
+            list(numbers),
+            (
+                ("judged", {run.label: run.numbers["judged"] for run in runs}),
+                *((heading, cell(name, unit, digits)) for name, (heading, unit, digits) in METRICS.items()),
+            ),
             "Below each figure: its bootstrap interval, from the run's report.",
         ),
-        Table(
+        make_table(
             "Against equal weight",
-            ("Run", "beats equal weight", "Sharpe ratio over it", "DSR", "SPA, p"),
-            against,
+            "Run",
+            list(numbers),
+            (
+                ("beats equal weight", {run.label: run.answer or "not compared" for run in runs}),
+                ("Sharpe ratio over it", cell("sharpe_difference", plus=True)),
+                ("DSR", Cell((ROW, "dsr"), decimals=3)),
+                ("SPA, p", Cell((ROW, "spa_p"), decimals=3)),
+            ),
             "Of each run alone, as its own report has it.",
         ),
     )
@@ -213,77 +202,51 @@ def _groups(groups: Sequence[Seeds]) -> Section:
             "No two of these runs differ by the seed alone: nothing can be said of the luck of the seed.",
         )
         return Section("seeds", "Seeds taken together", {}, words=words)
-    numbers: dict[str, object] = {
-        name: {
-            "runs": list(group.runs),
-            "seeds": list(group.seeds),
-            "interquartile_mean": _estimates(group.estimates),
-            "probability_of_improvement": _estimates(group.improvement),
+    means, improvement = "interquartile_mean", "probability_of_improvement"
+
+    def column(key: str, estimate: str, unit: str, decimals: int) -> Mapping[str, Cell | str]:
+        """An estimate of each group with its interval; a dash where there is none."""
+        cells = {
+            name: Cell((name, key, estimate, "value"), unit, decimals, bounds=(name, key, estimate, "interval"))
+            for name in named
         }
-        for name, group in named.items()
-    }
+        return {name: cell if estimate in getattr(named[name], key) else DASH for name, cell in cells.items()}
+
     shown = {**METRICS, "sharpe_difference": _DIFFERENCE}
-    means = tuple(
-        Row(
-            name,
-            (
-                ", ".join(group.seeds),
-                *(
-                    _estimate_cell((name, "interquartile_mean", metric), unit, decimals, group.estimates)
-                    for metric, (_, unit, decimals) in shown.items()
-                ),
-            ),
-        )
-        for name, group in named.items()
-    )
-    others = ("equal weight", *named)
-    improvement = tuple(
-        Row(
-            name,
-            tuple(
-                _estimate_cell((name, "probability_of_improvement", other), "%", 0, group.improvement)
-                for other in others
-            ),
-        )
-        for name, group in named.items()
-    )
     words = (
         "Runs whose configurations differ by the seed alone: interquartile means over the seeds, each with its 95 % "
         "bootstrap interval, which a few seeds leave too narrow.",
         *(f"{name.capitalize()}: {', '.join(group.runs)}." for name, group in named.items()),
     )
     tables = (
-        Table("Interquartile means", ("Runs", "seeds", *(heading for heading, _, _ in shown.values())), means),
-        Table(
+        make_table(
+            "Interquartile means",
+            "Runs",
+            list(named),
+            [
+                ("seeds", {name: ", ".join(group.seeds) for name, group in named.items()}),
+                *((said, column(means, metric, unit, digits)) for metric, (said, unit, digits) in shown.items()),
+            ],
+        ),
+        make_table(
             "Probability of improvement",
-            ("Sharpe ratio of a seed of", *(f"above {other}" for other in others)),
-            improvement,
+            "Sharpe ratio of a seed of",
+            list(named),
+            [(f"above {other}", column(improvement, other, "%", 0)) for other in ("equal weight", *named)],
             "Of a seed drawn at random; of the column's too, where it has seeds. A half is no better than a coin.",
         ),
     )
-    return Section("seeds", "Seeds taken together", numbers, tables, words=words)
-
-
-def _estimates(found: Mapping[str, Estimate]) -> dict[str, object]:
-    return {
-        name: {"value": one.value, "interval": _ends((one.interval.low, one.interval.high))}
-        for name, one in found.items()
-    }
-
-
-def _estimate_cell(place: tuple[str, ...], unit: str, decimals: int, known: Mapping[str, Estimate]) -> Cell | str:
-    """An estimate with its interval; a dash where there is none."""
-    return Cell((*place, "value"), unit, decimals, bounds=(*place, "interval")) if place[-1] in known else DASH
+    return Section("seeds", "Seeds taken together", named, tables, words=words)
 
 
 def _differences(runs: Sequence[Compared], differences: Mapping[str, Mapping[str, str]]) -> Section:
-    rows = tuple(Row(key, tuple(values[run.label] for run in runs)) for key, values in differences.items())
-    numbers: dict[str, object] = {key: dict(values) for key, values in differences.items()}
-    if not rows:
+    title = "Differences of configuration"
+    if not differences:
         words = ("The configurations are the same in everything that decides results.",)
-        return Section("differences", "Differences of configuration", numbers, words=words)
-    table = Table("Keys that differ", ("Key", *(run.label for run in runs)), rows)
-    return Section("differences", "Differences of configuration", numbers, (table,))
+        return Section("differences", title, {}, words=words)
+    columns = [(run.label, {key: values[run.label] for key, values in differences.items()}) for run in runs]
+    table = make_table("Keys that differ", "Key", list(differences), columns)
+    return Section("differences", title, differences, (table,))
 
 
 def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered:
@@ -313,17 +276,14 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
 
 
 def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -> list[str]:
-    def ratio(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2f}"
-
     width = max(len(run.label) for run in runs)
     told = [f"{'run'.ljust(width)}  Sharpe  beats equal weight"]
-    told += [
-        f"{run.label.ljust(width)}  {ratio(run.figures['sharpe']).rjust(6)}  {run.answer or 'not compared'}"
-        for run in runs
-    ]
+    for run in runs:
+        sharpe = run.numbers["sharpe"]
+        shown = "-" if sharpe is None else f"{sharpe:.2f}"
+        told.append(f"{run.label.ljust(width)}  {shown.rjust(6)}  {run.answer or 'not compared'}")
     for group in groups:
-        found = group.estimates.get("sharpe")
+        found = group.interquartile_mean.get("sharpe")
         if found is not None:
             low, high = found.interval.low, found.interval.high
             told.append(
@@ -336,8 +296,3 @@ def _lines(runs: Sequence[Compared], groups: Sequence[Seeds], choice: Section) -
     if isinstance(best, Mapping):
         told.append(f"{best['name']}, as the best of {len(runs)}, beats equal weight: {best['beats_equal_weight']}")
     return told
-
-
-def _ends(bounds: Sequence[float] | None) -> dict[str, float | None]:
-    known = bounds is not None and all(math.isfinite(bound) for bound in bounds)
-    return {"low": float(bounds[0]), "high": float(bounds[1])} if bounds and known else {"low": None, "high": None}

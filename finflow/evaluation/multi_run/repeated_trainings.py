@@ -18,13 +18,12 @@ from numpy.typing import ArrayLike
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, finish_wealth, render
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain
+from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.report_statistics import cscv_of
 from finflow.evaluation.statistics.run_statistics import (
-    HEADS,
-    cells_of,
     distribution,
+    figure_columns,
     figures_of,
     improvement_estimate,
     probability_of_improvement,
@@ -176,18 +175,18 @@ def ensemble_section(
         ),
     }
     if scores is not None:
-        numbers["optimality"] = plain(scores)
-    names = (("ensemble", ensemble.name), ("baseline", baseline.name))
-    heads = ("", *HEADS, *(("Of the optimum",) if scores is not None else ()))
-
-    def extra(name: str) -> tuple[Cell | str, ...]:
-        return () if scores is None else (Cell(("optimality", name), decimals=3),) if name in scores else ("",)
-
-    lines = [Row(name, (*cells_of(key), *extra(name)), marked=key == "ensemble") for key, name in names]
-    lines += [Row(name, (*cells_of("agents", name), *extra(name))) for name in rows]
+        numbers["optimality"] = scores
+    lines = [
+        (("ensemble",), ensemble.name),
+        (("baseline",), baseline.name),
+        *((("agents", name), name) for name in rows),
+    ]
+    columns: list[tuple[str, Cell | Mapping[str, Cell | str]]] = [*figure_columns(ROW)]
+    if scores is not None:
+        columns.append(("Of the optimum", {name: Cell(("optimality", name), decimals=3) for name in scores}))
     behind_row = Row("the ensemble is ahead of an agent", (Cell(("ensemble", "agents_behind"), "%", 1), "", ""))
     tables = (
-        Table("Agents", heads, tuple(lines)),
+        make_table("Agents", "", lines, columns, marked=ensemble.name),
         spread_table(numbers, ("of_agents",), AGENT_SPREAD),
         _improvement_table("", "an agent is ahead of equal weight", AGENT_IMPROVEMENT, (behind_row,)),
     )
@@ -228,12 +227,18 @@ def protocol_section(found: Paths, confidence: float, seed: int) -> Section:
         "of_paths": distribution(paths, seed, confidence, "the paths", words, ONE_PATH),
         "improvement": _improvement(found, seed, confidence, words),
     }
-    pbo = [float(str(one["pbo"])) for one in paths.values() if one["pbo"] is not None]
+    pbo = [one["pbo"] for one in paths.values() if one["pbo"] is not None]
     numbers["pbo"] = {"median": float(np.median(pbo)) if pbo else None, "strategies": 1 + len(found.compared)}
     tables = (
         spread_table(numbers, ("of_windows", "of_paths"), PATH_SPREAD),
-        _table("Paths", "paths", paths, pbo=True),
-        _table("Windows", "windows", windows),
+        make_table(
+            "Paths",
+            "path",
+            [((name,), f"path {name}") for name in paths],
+            [*figure_columns("paths", ROW), ("PBO", Cell(("paths", ROW, "pbo"), "%", 1))],
+            "PBO is that of a choice among the path and the strategies, by Sharpe ratio.",
+        ),
+        make_table("Windows", "window", list(windows), figure_columns("windows", ROW)),
         _improvement_table("Sharpe ratio of a training", "over equal weight", TRAINING_IMPROVEMENT),
     )
     return Section("protocol", f"Trained anew: {found.name}", numbers, tables, (fan(found),), tuple(words))
@@ -267,8 +272,8 @@ def fan(found: Paths) -> Rendered:
     )
 
 
-def _window(one: Judged, baseline: Backtest) -> dict[str, object]:
-    days: dict[str, object] = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}
+def _window(one: Judged, baseline: Backtest) -> dict[str, Any]:
+    days: dict[str, Any] = {"fold": one.fold, "seed": one.seed, "window": one.window + 1, "path": one.path + 1}
     days |= {"start": str(one.run.dates[0]), "end": str(one.run.dates[-1]), "days": len(one.run.dates)}
     return days | figures_of(one.run, baseline)
 
@@ -295,19 +300,6 @@ def _pbo(runs: Sequence[Backtest]) -> float | None:
     return None if found is None else found.pbo
 
 
-def _table(title: str, key: str, rows: Mapping[str, object], pbo: bool = False) -> Table:
-    heads = ("path" if pbo else "window", *HEADS, *(("PBO",) if pbo else ()))
-    listed = [
-        Row(
-            f"path {name}" if pbo else name,
-            (*cells_of(key, name), *((Cell((key, name, "pbo"), "%", 1),) if pbo else ())),
-        )
-        for name in rows
-    ]
-    caption = "PBO is that of a choice among the path and the strategies, by Sharpe ratio." if pbo else ""
-    return Table(title, heads, tuple(listed), caption)
-
-
 def _improvement_numbers(
     agents: ArrayLike, baseline: ArrayLike, seed: int, confidence: float, words: list[str]
 ) -> dict[str, object]:
@@ -331,7 +323,7 @@ def _improvement_numbers(
             value, low, high = found.value, found.interval.low, found.interval.high
     except EvidenceError as error:
         words.append(f"There is no probability of improvement: {error}.")
-    return plain(dict(zip(IMPROVEMENT, (value, low, high), strict=True)))
+    return dict(zip(IMPROVEMENT, (value, low, high), strict=True))
 
 
 def _improvement_table(head: str, name: str, caption: str, more: tuple[Row, ...] = ()) -> Table:

@@ -12,8 +12,9 @@ import numpy as np
 from finflow.errors import EvidenceError
 from finflow.evaluation.multi_run.comparison_page import Made
 from finflow.evaluation.report.page import verdicts_of_several
-from finflow.evaluation.report.results import BASELINE, json_text
-from finflow.evaluation.report.section import Cell, Row, Section, Table, plain, render_page
+from finflow.evaluation.report.report_numbers import json_text
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table, render_page
 from finflow.evaluation.statistics.run_statistics import (
     DIFFERENCE,
     Estimate,
@@ -30,31 +31,20 @@ class Universe:
 
     Attributes
     ----------
-    name, judged
-        Of the universe, and of what its report judges.
-    answer
-        Verdict against equal weight there; None where it was not compared.
-    sharpe, baseline, difference
-        Sharpe ratios of the judged one and of equal weight, and the one less the other; None where undefined.
-    bounds
-        Bootstrap interval of the difference, where there is one.
+    name
+        Of the universe.
+    numbers : dict
+        ``judged``, what its report judges; ``beats_equal_weight``, the verdict, None where it was not compared;
+        ``sharpe``, ``baseline_sharpe`` and ``sharpe_difference``, of the judged one, of equal weight, and the one less
+        the other, with ``interval``, ``low`` and ``high`` of a bootstrap; number of ``agents``; ``start``, ``end`` and
+        ``days`` of the judged window. None where undefined.
     runs
         Sharpe ratio of each agent, or path of a protocol, alone.
-    start, end, days
-        Of the judged days.
     """
 
     name: str
-    judged: str
-    answer: str | None
-    sharpe: float | None
-    baseline: float | None
-    difference: float | None
-    bounds: Sequence[float] | None
+    numbers: Mapping[str, Any]
     runs: tuple[float, ...]
-    start: str
-    end: str
-    days: int
 
     @classmethod
     def of(cls, name: str, content: Mapping[str, Any]) -> Universe:
@@ -62,19 +52,17 @@ class Universe:
         strategies, against = content["strategies"], content["against_equal_weight"]
         judged = strategies[content["agent"]]
         alone = content.get("seeds", {}).get("agents") or content.get("protocol", {}).get("paths") or {"": judged}
-        return cls(
-            name=name,
-            judged=content["agent"],
-            answer=(content.get("verdict") or {}).get("beats_equal_weight"),
-            sharpe=judged["sharpe"],
-            baseline=strategies.get(BASELINE, {}).get("sharpe"),
-            difference=against["sharpe_difference"],
-            bounds=against["interval"],
-            runs=tuple(math.nan if one["sharpe"] is None else float(one["sharpe"]) for one in alone.values()),
-            start=content["window"]["start"],
-            end=content["window"]["end"],
-            days=content["window"]["days"],
-        )
+        numbers = {
+            "judged": content["agent"],
+            "beats_equal_weight": (content.get("verdict") or {}).get("beats_equal_weight"),
+            "sharpe": judged["sharpe"],
+            "baseline_sharpe": strategies.get(BASELINE, {}).get("sharpe"),
+            DIFFERENCE: against["sharpe_difference"],
+            "interval": dict(zip(("low", "high"), against["interval"] or (None, None), strict=True)),
+            "agents": len(alone),
+            **content["window"],
+        }
+        return cls(name, numbers, tuple(math.nan if one["sharpe"] is None else one["sharpe"] for one in alone.values()))
 
 
 def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0) -> Made:
@@ -86,17 +74,17 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
     confidence, seed
         Of the bootstrap over agents within each universe.
     """
-    numbers = {one.name: _numbers(one) for one in universes}
+    numbers = {one.name: one.numbers for one in universes}
     together, words = _together(universes, confidence, seed)
     sections = (
         Section("together", "All universes together", together, (_summary(),), words=words),
-        Section("universes", "Each universe", numbers, (_table(universes),)),
+        Section("universes", "Each universe", numbers, (_table(numbers),)),
     )
     page = render_page(
         f"{len(universes)} universes",
         "The same job in each of them, all figures net of costs",
         verdicts_of_several(
-            {one.name: one.answer for one in universes},
+            {one.name: one.numbers["beats_equal_weight"] for one in universes},
             "Each verdict is of its universe alone: of many, some come out well by luck.",
         ),
         sections,
@@ -105,26 +93,10 @@ def make(universes: Sequence[Universe], confidence: float = 0.95, seed: int = 0)
     return Made({"metrics.json": text, "report.html": page}, _lines(universes, together))
 
 
-def _numbers(one: Universe) -> dict[str, object]:
-    low, high = one.bounds or (None, None)
-    return {
-        "judged": one.judged,
-        "beats_equal_weight": one.answer,
-        "sharpe": one.sharpe,
-        "baseline_sharpe": one.baseline,
-        DIFFERENCE: one.difference,
-        "interval": {"low": low, "high": high},
-        "agents": len(one.runs),
-        "start": one.start,
-        "end": one.end,
-        "days": one.days,
-    }
-
-
 def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tuple[dict[str, object], tuple[str, ...]]:
     """Numbers over the agents of all universes: lead over equal weight and probability of improvement; and remarks."""
     count = min(len(one.runs) for one in universes)
-    equal = np.array([[math.nan if one.baseline is None else one.baseline for one in universes]] * count)
+    equal = np.array([[one.numbers["baseline_sharpe"] for one in universes]] * count, dtype=np.float64)
     agents = np.array([one.runs[:count] for one in universes]).T
     words: tuple[str, ...] = (
         "Intervals are of a bootstrap over agents within each universe: they tell the luck of the seed, not that of "
@@ -140,7 +112,7 @@ def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tu
     numbers: dict[str, object] = {
         "universes": len(universes),
         "agents_of_a_universe": count,
-        "answers_yes": sum(one.answer == "yes" for one in universes),
+        "answers_yes": sum(one.numbers["beats_equal_weight"] == "yes" for one in universes),
         DIFFERENCE: _estimate_numbers(lead),
         "improvement": _estimate_numbers(improvement),
     }
@@ -150,23 +122,20 @@ def _together(universes: Sequence[Universe], confidence: float, seed: int) -> tu
 def _estimate_numbers(found: Estimate | None) -> dict[str, object]:
     if found is None:
         return dict.fromkeys(("value", "low", "high"))
-    return plain({"value": found.value, "low": found.interval.low, "high": found.interval.high})
+    return {"value": found.value, "low": found.interval.low, "high": found.interval.high}
 
 
-def _table(universes: Sequence[Universe]) -> Table:
-    rows = []
-    for one in universes:
-        cells: tuple[Cell | str, ...] = (
-            one.judged,
-            one.answer or "not compared",
-            Cell((one.name, "sharpe")),
-            Cell((one.name, "baseline_sharpe")),
-            Cell((one.name, DIFFERENCE), plus=True, bounds=(one.name, "interval")),
-            f"{one.start} to {one.end}",
-        )
-        rows.append(Row(one.name, cells))
-    heads = ("Universe", "judged", "beats equal weight", "Sharpe", "of equal weight", "difference", "days")
-    return Table("Universes", heads, tuple(rows), "Each has a report of its own in its folder.")
+def _table(numbers: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns = (
+        ("judged", {name: one["judged"] for name, one in numbers.items()}),
+        ("beats equal weight", {name: one["beats_equal_weight"] or "not compared" for name, one in numbers.items()}),
+        ("Sharpe", Cell((ROW, "sharpe"))),
+        ("of equal weight", Cell((ROW, "baseline_sharpe"))),
+        ("difference", Cell((ROW, DIFFERENCE), plus=True, bounds=(ROW, "interval"))),
+        ("days", {name: f"{one['start']} to {one['end']}" for name, one in numbers.items()}),
+    )
+    caption = "Each has a report of its own in its folder."
+    return make_table("Universes", "Universe", list(numbers), columns, caption)
 
 
 def _summary() -> Table:
@@ -188,8 +157,9 @@ def _lines(universes: Sequence[Universe], together: Mapping[str, Any]) -> list[s
 
     width = max(len(one.name) for one in universes)
     lines = [f"{'':{width}}  Sharpe  of equal weight  beats it"]
-    for one in universes:
-        lines.append(f"{one.name:{width}}  {shown(one.sharpe):>6}  {shown(one.baseline):>15}  {one.answer or '-'}")
+    for name, one in ((one.name, one.numbers) for one in universes):
+        own, equal = shown(one["sharpe"]), shown(one["baseline_sharpe"])
+        lines.append(f"{name:{width}}  {own:>6}  {equal:>15}  {one['beats_equal_weight'] or '-'}")
     found = together[DIFFERENCE]
     if found["value"] is not None:
         lines.append(

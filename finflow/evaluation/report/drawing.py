@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +97,10 @@ class Rendered:
     alt: str
     png: bytes
 
+    def numbered(self, number: int) -> Rendered:
+        """The same under a name that ends in a number, beside others of its name."""
+        return replace(self, name=f"{self.name}-{number}")
+
     @property
     def base64(self) -> str:
         """The image as text, to be embedded in a page."""
@@ -114,6 +120,20 @@ def render(draw: Callable[[Figure], None], height: float) -> bytes:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+@contextmanager
+def pyplot_restored() -> Iterator[None]:
+    """Let another library draw with pyplot: without windows, and with matplotlib's settings as before when it has."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    if matplotlib.get_backend(auto_select=False) is None:  # nobody plots in this process: open no windows
+        pyplot.switch_backend("agg")
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matplotlib.rcdefaults()
+        yield
 
 
 def line_look(position: int) -> tuple[str, str]:

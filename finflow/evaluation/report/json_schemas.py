@@ -13,45 +13,97 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
-from finflow.evaluation.report import section_schemas as sections
-from finflow.evaluation.report.number_types import (
+from finflow.evaluation.analysis.attribution import Earned
+from finflow.evaluation.analysis.decision_explanation import Explanation
+from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
+from finflow.evaluation.analysis.factors import Factors
+from finflow.evaluation.analysis.generalisation_section import Generalisation
+from finflow.evaluation.analysis.optimality import OptimumNumbers
+from finflow.evaluation.analysis.ranking import RankingNumbers
+from finflow.evaluation.analysis.stress import StressPeriod
+from finflow.evaluation.multi_run.comparison_page import Seeds
+from finflow.evaluation.report.report_numbers import (
     Answer,
-    Bootstrap,
     Cost,
-    Difference,
-    Drawdown,
-    Ends,
     High,
-    Lead,
     Low,
-    Metrics,
     Number,
     Numbers,
-    Overfitting,
     Probability,
     Return,
     Share,
     Sharpe,
-    StepM,
-    Strategy,
     Turnover,
-    Verdict,
     Volatility,
-    Window,
     about,
 )
+from finflow.evaluation.report.results import Bootstrap, Difference, Strategy, Window
+from finflow.evaluation.statistics.backtest_overfitting import OverfittingNumbers
+from finflow.evaluation.statistics.bootstrap import Interval
+from finflow.evaluation.statistics.metrics import ComparedMetric, Metrics
+from finflow.evaluation.statistics.report_statistics import StepM, VerdictNumbers
+from finflow.evaluation.statistics.run_statistics import RunFigures, Spread
 
 __all__ = ["Comparison", "Report", "json_schema"]
 
 
-class RunFigures(TypedDict):
-    """Figures of one run: a window, a path or an agent."""
+class TaxSettings(TypedDict):
+    """Settings as configured under evaluation.tax."""
+
+    days: Annotated[int, about("Gains of lots held for this long or less are short-term.")]
+    short_rate: Annotated[Share, about("Tax on short-term gains and interest.")]
+    long_rate: Annotated[Share, about("Tax on long-term gains.")]
+    method: Annotated[Literal["fifo", "hifo"], about("Lots that a sale takes: the oldest, or the dearest.")]
+
+
+class Taxed(TypedDict):
+    """Figures of one strategy before and after tax."""
+
+    before: Annotated[Number, about("Return a year before tax.")]
+    after: Annotated[Number, about("Return a year after tax.")]
+    liquidated: Annotated[Number, about("Return a year after tax, with everything sold and taxed at the end.")]
+    sharpe: Annotated[Number, about("Sharpe ratio after tax, a year.")]
+    rate: Annotated[Number, about("Tax a year, as a fraction of mean wealth.")]
+    short_share: Annotated[Share, about("Share of the gains that is short-term; null without gains.")]
+    tax_paid: Annotated[Number, about("In money, in all.")]
+    interest: Annotated[Number, about("On cash, in money, in all.")]
+
+
+class Tax(TypedDict):
+    """Figures after tax."""
+
+    settings: Annotated[TaxSettings, about("As configured under evaluation.tax.")]
+    strategies: Annotated[dict[str, Taxed], about("By strategy.")]
+
+
+class Condition(TypedDict):
+    """Figures of one strategy under other conditions."""
 
     sharpe: Sharpe
-    max_drawdown: Drawdown
-    annual_turnover: Turnover
     annual_return: Return
-    sharpe_difference: Lead
+    annual_turnover: Turnover
+    annual_cost: Cost
+    refused: Annotated[int, about("Trades that the account could not pay for.")]
+
+
+class BreakEven(TypedDict, total=False):
+    """Costs at which the judged strategy breaks even with equal weight."""
+
+    return_bps: Annotated[Number, about("Cost a trade, in basis points, at which mean returns are equal.")]
+    return_beyond_bps: Annotated[Number, about("Highest cost tried, where it was ahead there too.")]
+    sharpe_bps: Annotated[Number, about("The same by Sharpe ratio.")]
+    sharpe_beyond_bps: Annotated[Number, about("The same by Sharpe ratio.")]
+
+
+class Sweeps(TypedDict):
+    """All strategies run again under other conditions; each condition by strategy."""
+
+    costs_bps: Annotated[dict[str, dict[str, Condition]], about("By cost of every trade in basis points.")]
+    lags: Annotated[dict[str, dict[str, Condition]], about("By execution lag in bars.")]
+    configured: Annotated[dict[str, Condition], about("As configured.")]
+    break_even: Annotated[BreakEven, about("Costs at which the judged strategy breaks even with equal weight.")]
+    capital: Annotated[dict[str, dict[str, Condition]], about("By initial capital, where costs depend on it.")]
+    capacity: Annotated[Number, about("Capital at which costs of size take half of the lead over equal weight.")]
 
 
 class ProtocolWindow(RunFigures):
@@ -70,21 +122,6 @@ class ProtocolPath(RunFigures):
     """Figures of one path."""
 
     pbo: Annotated[Share, about("Probability that choosing among it and the strategies by Sharpe ratio is overfitted.")]
-
-
-class Spread(TypedDict):
-    """Distribution of one metric over windows, paths or agents."""
-
-    count: Annotated[int, about("Number of windows, paths or agents.")]
-    interquartile_mean: Annotated[Number, about("Mean of the middle half.")]
-    interval_low: Low
-    interval_high: High
-    low: Annotated[Number, about("Lowest.")]
-    lower_quartile: Annotated[Number, about("Lower quartile.")]
-    median: Annotated[Number, about("Median.")]
-    upper_quartile: Annotated[Number, about("Upper quartile.")]
-    high: Annotated[Number, about("Highest.")]
-    share_positive: Annotated[Share, about("Share over zero.")]
 
 
 Spreads = dict[Literal["sharpe", "max_drawdown", "annual_turnover", "annual_return", "sharpe_difference"], Spread]
@@ -148,13 +185,13 @@ class BestOfSeveral(TypedDict):
     psr: Annotated[Number, about("Probabilistic Sharpe ratio of its return over equal weight, against zero.")]
     dsr: Annotated[Number, about("The same, deflated for the tries.")]
     spa_p: Annotated[Number, about("Consistent p-value of SPA, of all of them together.")]
-    sharpe_difference_interval: Annotated[Ends, about("Of the paired difference of Sharpe ratios.")]
+    sharpe_difference_interval: Annotated[Interval, about("Of the paired difference of Sharpe ratios.")]
 
 
 class Choice(TypedDict):
     """Choice of the best of several configurations."""
 
-    overfitting: Annotated[Overfitting | None, about("CSCV of that choice; null where it cannot be told.")]
+    overfitting: Annotated[OverfittingNumbers | None, about("CSCV of that choice; null where it cannot be told.")]
     best: Annotated[BestOfSeveral | None, about("The best of them; null where that was not asked.")]
 
 
@@ -164,7 +201,7 @@ class EnsembleFigures(RunFigures):
     agents_behind: Annotated[Number, about("Share of the agents whose Sharpe ratio is below that of the ensemble.")]
 
 
-class Seeds(TypedDict):
+class SeedAgents(TypedDict):
     """Agents of several seeds, each judged alone beside the ensemble of them."""
 
     agents: Annotated[dict[str, RunFigures], about("By agent.")]
@@ -191,49 +228,37 @@ class Report(TypedDict):
     experts: Annotated[dict[str, Metrics], about("By expert of the agent, deciding alone.")]
     strategies: Annotated[dict[str, Strategy], about("By strategy, the judged one among them.")]
     window: Window
-    verdict: Annotated[Verdict | None, about("Verdict against equal weight; null where it was not compared.")]
+    verdict: Annotated[VerdictNumbers | None, about("Verdict against equal weight; null where it was not compared.")]
     stepm: Annotated[StepM | None, about("StepM of all strategies together; null where it cannot be made.")]
     overfitting: Annotated[
-        Overfitting | None, about("Of choosing the best by Sharpe ratio; null where it cannot be told.")
+        OverfittingNumbers | None, about("Of choosing the best by Sharpe ratio; null where it cannot be told.")
     ]
-    optimum: NotRequired[sections.Optimum]
+    optimum: NotRequired[OptimumNumbers]
     attribution: NotRequired[
-        Annotated[dict[str, sections.Earned], about("By strategy: earnings of 1 invested, by source, in money.")]
+        Annotated[dict[str, Earned], about("By strategy: earnings of 1 invested, by source, in money.")]
     ]
     decisions: NotRequired[
-        Annotated[dict[str, sections.Decision], about("By date of the fill: the largest trades of an agent.")]
+        Annotated[dict[str, Explanation], about("By date of the fill: the largest trades of an agent.")]
     ]
-    tax: NotRequired[sections.Tax]
-    sweeps: NotRequired[sections.Sweeps]
-    stress: NotRequired[Annotated[dict[str, sections.StressPeriod], about("By period.")]]
-    factors: NotRequired[sections.Factors]
-    ranking: NotRequired[sections.Ranking]
+    tax: NotRequired[Tax]
+    sweeps: NotRequired[Sweeps]
+    stress: NotRequired[Annotated[dict[str, StressPeriod], about("By period.")]]
+    factors: NotRequired[Factors]
+    ranking: NotRequired[RankingNumbers]
     protocol: NotRequired[Protocol]
     choice: NotRequired[Choice]
-    generalisation: NotRequired[sections.Generalisation]
-    seeds: NotRequired[Seeds]
+    generalisation: NotRequired[Generalisation]
+    seeds: NotRequired[SeedAgents]
     gate_states: NotRequired[
         Annotated[
-            dict[str, sections.GateState],
+            dict[str, GateState],
             about(
                 "By state of the market, by the crisis score that the agent was told: calm (under 0.2), between, or "
                 "crisis (0.8 or more); states that never were are left out."
             ),
         ]
     ]
-    expert_traits: NotRequired[sections.ExpertTraits]
-
-
-ComparedMetric = Literal[
-    "sharpe",
-    "annual_return",
-    "annual_volatility",
-    "max_drawdown",
-    "cvar",
-    "annual_turnover",
-    "annual_cost",
-    "sharpe_difference",
-]
+    expert_traits: NotRequired[ExpertTraits]
 
 
 class ComparedRun(RunFigures):
@@ -247,34 +272,14 @@ class ComparedRun(RunFigures):
     annual_cost: Cost
     dsr: Annotated[Number, about("Deflated Sharpe ratio of its return over equal weight.")]
     spa_p: Annotated[Number, about("Consistent p-value of SPA, of it alone.")]
-    intervals: Annotated[dict[ComparedMetric, Ends], about("By metric, its bootstrap interval.")]
-
-
-class SeedEstimate(TypedDict):
-    """An estimate over seeds."""
-
-    value: Annotated[Number, about("The estimate.")]
-    interval: Annotated[Ends, about("Its bootstrap interval over the seeds, 95 %.")]
-
-
-class SeedGroup(TypedDict):
-    """Runs whose configurations differ by the seed alone."""
-
-    runs: Annotated[list[str], about("Its runs.")]
-    seeds: Annotated[list[str], about("Their seeds.")]
-    interquartile_mean: Annotated[
-        dict[ComparedMetric, SeedEstimate], about("By metric, over the seeds; those that a run lacks are left out.")
-    ]
-    probability_of_improvement: Annotated[
-        dict[str, SeedEstimate], about("Of the Sharpe ratio, over equal weight or another group.")
-    ]
+    intervals: Annotated[dict[ComparedMetric, Interval], about("By metric, its bootstrap interval.")]
 
 
 class Comparison(TypedDict):
     """Every number of the page that --mode compare writes: fractions, not percent; null where one is undefined."""
 
     runs: Annotated[dict[str, ComparedRun], about("By run.")]
-    seeds: Annotated[dict[str, SeedGroup], about("By group of runs that differ by the seed alone.")]
+    seeds: Annotated[dict[str, Seeds], about("By group of runs that differ by the seed alone.")]
     choice: Choice
     differences: Annotated[dict[str, dict[str, str]], about("By key of the configuration, by run: its value, as JSON.")]
     window: Window
@@ -285,8 +290,13 @@ class _Closed(GenerateJsonSchema):
     """Schemas whose objects take no key that is not named, without titles."""
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        made = {**super().typed_dict_schema(schema), "additionalProperties": False}
-        return {key: value for key, value in made.items() if key != "title"}
+        return self._close(super().typed_dict_schema(schema))
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return self._close(super().dataclass_schema(schema))
+
+    def _close(self, made: JsonSchemaValue) -> JsonSchemaValue:
+        return {key: value for key, value in {**made, "additionalProperties": False}.items() if key != "title"}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

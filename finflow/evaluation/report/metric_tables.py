@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from finflow.evaluation.report.drawing import TIMES
+from finflow.evaluation.report.report_numbers import THIN
 from finflow.evaluation.report.results import ReportData, Results
-from finflow.evaluation.report.section import THIN, Cell, Range, Row, Section, Table
+from finflow.evaluation.report.section import ROW, Cell, Range, Section, make_table
 
 __all__ = ["Column", "columns", "comparison_section", "experts_section", "intervals_section", "names_of", "percent"]
+
+_INTERVAL = ("strategies", ROW, "intervals", "sharpe")
 
 
 @dataclass(frozen=True)
@@ -47,19 +50,17 @@ def columns(alpha: float) -> tuple[Column, ...]:
 
 def comparison_section(data: ReportData, content: Mapping[str, object]) -> Section:
     """Every metric of every strategy, with the interval of the Sharpe ratio."""
-    shown = columns(data.cvar_alpha)
-    rows: dict[str, list[Cell | Range]] = {
-        name: [
-            column.cell("strategies", name, bounds=(*_interval(name), "sharpe") if column.key == "sharpe" else None)
-            for column in shown
-        ]
-        for name in names_of(data)
-    }
+    shown = [
+        (column.heading, column.cell("strategies", ROW, bounds=_INTERVAL if column.key == "sharpe" else None))
+        for column in columns(data.cvar_alpha)
+    ]
     caption = (
         f"Under each Sharpe ratio: its {percent(data.confidence)} bootstrap interval. Returns and drawdowns are after "
         "costs; a dash means undefined."
     )
-    table = _metric_table("Comparison of the strategies", ("Strategy", shown), rows, data, caption)
+    judged = data.agent.name
+    title, names = "Comparison of the strategies", names_of(data)
+    table = make_table(title, "Strategy", names, shown, caption, marked=judged, heading=False)
     return Section("comparison", "Comparison", content, (table,), within=())
 
 
@@ -67,54 +68,33 @@ def experts_section(data: ReportData, content: Mapping[str, object]) -> Section 
     """The agent, and each of its experts deciding alone."""
     if not data.experts:
         return None
-    shown = columns(data.cvar_alpha)
-    places = [("strategies", data.agent.name), *(("experts", run.name) for run in data.experts)]
-    rows: dict[str, list[Cell | Range]] = {place[1]: [column.cell(*place) for column in shown] for place in places}
+    judged = data.agent.name
+    shown = [(column.heading, column.cell(ROW)) for column in columns(data.cvar_alpha)]
+    rows = [(("strategies", judged), judged), *((("experts", run.name), run.name) for run in data.experts)]
     caption = "The agent, and each of its experts with the gate set aside: one names the aim, the trade rate is shared."
-    table = _metric_table("Experts", ("Decides", shown), rows, data, caption)
+    table = make_table("Experts", "Decides", rows, shown, caption, marked=judged, heading=False)
     return Section("experts-alone", "Each expert alone", content, (table,), within=())
 
 
 def intervals_section(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
     """Intervals of all metrics but the Sharpe ratio."""
-    known = results.intervals[data.agent.name]
-    shown = [column for column in columns(data.cvar_alpha) if column.key != "sharpe" and column.key in known]
-    rows: dict[str, list[Cell | Range]] = {
-        name: [Range((*_interval(name), column.key), column.unit, column.decimals) for column in shown]
-        for name in names_of(data)
-    }
+    judged = data.agent.name
+    shown = [
+        (column.heading, Range((*_INTERVAL[:-1], column.key), column.unit, column.decimals))
+        for column in columns(data.cvar_alpha)
+        if column.key != "sharpe" and column.key in results.intervals[judged]
+    ]
     caption = (
         f"{percent(data.confidence)} percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
         f"resamples in blocks of {data.block_length} days on average."
     )
-    table = _metric_table("Intervals", ("Strategy", shown), rows, data, caption)
+    table = make_table("Intervals", "Strategy", names_of(data), shown, caption, marked=judged, heading=False)
     return Section("intervals", "Intervals of the other metrics", content, (table,), within=(), short="Intervals")
-
-
-def _metric_table(
-    title: str,
-    head: tuple[str, Sequence[Column]],
-    rows: Mapping[str, Sequence[Cell | Range]],
-    data: ReportData,
-    caption: str,
-) -> Table:
-    """A table of metrics, a row a strategy; ``head`` is the heading of the names, and the columns."""
-    return Table(
-        title,
-        (head[0], *(column.heading for column in head[1])),
-        tuple(Row(name, tuple(cells), marked=name == data.agent.name) for name, cells in rows.items()),
-        caption,
-        heading=False,
-    )
 
 
 def names_of(data: ReportData) -> list[str]:
     """Names of the judged strategy and of the others, in the order of the tables."""
     return [run.name for run in (data.agent, *data.compared)]
-
-
-def _interval(name: str) -> tuple[str, ...]:
-    return ("strategies", name, "intervals")
 
 
 def percent(share: float) -> str:

@@ -14,10 +14,10 @@ from finflow.evaluation.report.metric_tables import (
     names_of,
     percent,
 )
+from finflow.evaluation.report.report_numbers import DASH, THIN, look_up
 from finflow.evaluation.report.results import BASELINE, ReportData, Results, contents
 from finflow.evaluation.report.section import (
-    DASH,
-    THIN,
+    ROW,
     Cell,
     Finding,
     Row,
@@ -25,7 +25,7 @@ from finflow.evaluation.report.section import (
     Sentence,
     Table,
     Tile,
-    look_up,
+    make_table,
     render_page,
 )
 from finflow.evaluation.statistics.readings_ledger import Tries
@@ -207,29 +207,16 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
         rows = [Row(name, (cell,)) for name, cell in VERDICT_TABLE if not (without_spa and "spa" in cell.path)]
         tables.append(Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False))
 
-    def better(name: str) -> str:
-        if evidence.superior is None or name == BASELINE:
-            return DASH
-        return "yes" if name in evidence.superior else "not shown"
-
-    rows = [
-        Row(
-            name,
-            (
-                Cell(("strategies", name, "psr"), decimals=3),
-                Cell(("strategies", name, "minimum_track_record"), "years", 1),
-                better(name),
-            ),
-        )
-        for name in names_of(data)
-    ]
-    heads = (
-        "Strategy",
-        "PSR against cash",
-        "Minimum track record, years",
-        "Better than equal weight (StepM)",
+    better = dict.fromkeys(names_of(data), DASH)
+    if evidence.superior is not None:
+        better = {name: "yes" if name in evidence.superior else "not shown" for name in better if name != BASELINE}
+        better.setdefault(BASELINE, DASH)
+    columns_shown = (
+        ("PSR against cash", Cell(("strategies", ROW, "psr"), decimals=3)),
+        ("Minimum track record, years", Cell(("strategies", ROW, "minimum_track_record"), "years", 1)),
+        ("Better than equal weight (StepM)", better),
     )
-    tables.append(Table("Track records", heads, tuple(rows), TRACK_CAPTION, heading=False))
+    tables.append(make_table("Track records", "Strategy", names_of(data), columns_shown, TRACK_CAPTION, heading=False))
     notes: tuple[Sentence, ...] = ()
     if evidence.overfitting is not None:
         choice: Sentence = (
@@ -251,16 +238,9 @@ def _optimum(data: ReportData, content: Mapping[str, object]) -> Section | None:
     known, numbers = data.optimum, content.get("optimum")
     if known is None or not isinstance(numbers, Mapping):
         return None
-    rows = tuple(
-        Row(
-            name,
-            (
-                Cell(("scores", name, "score"), decimals=3, error=("scores", name, "standard_error")),
-                Cell(("scores", name, "utility"), "%", 4),
-            ),
-            marked=name == data.agent.name,
-        )
-        for name in known.scores
+    columns_shown = (
+        ("Score", Cell(("scores", ROW, "score"), decimals=3, error=("scores", ROW, "standard_error"))),
+        ("Log growth a bar", Cell(("scores", ROW, "utility"), "%", 4)),
     )
     one = next(iter(known.scores.values()))
     nothing = "" if math.isfinite(one.score) else " Here the optimum is not measurably better: there is no score."
@@ -275,7 +255,7 @@ def _optimum(data: ReportData, content: Mapping[str, object]) -> Section | None:
         f"Its targets for an account in equal weights: {_text_of(known.policy)}.",
         f"Parameters of the price process, per bar: {_text_of(known.parameters)}.",
     )
-    table = Table("Scores", ("Strategy", "Score", "Log growth a bar"), rows, heading=False)
+    table = make_table("Scores", "Strategy", list(known.scores), columns_shown, marked=data.agent.name, heading=False)
     return Section("optimum", "Nearness to the optimum", numbers, (table,), notes=notes)
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
+from typing_extensions import TypedDict
 
 from finflow.evaluation.analysis.optimality import KnownOptimum
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.report_numbers import Bounds, Number, Share, about, json_text, plain
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, SharpeDifference
+from finflow.evaluation.statistics.metrics import Metric, Metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.report_statistics import Evidence, evidence_table, gather_evidence, track_table
 from finflow.evaluation.statistics.significance_tests import Resampling
@@ -138,6 +140,42 @@ class Results:
         return "not compared" if self.difference is None else self.difference.finding
 
 
+class Strategy(Metrics):
+    """One strategy: its metrics, track record against cash and bootstrap intervals."""
+
+    psr: Annotated[Share, about("Probabilistic Sharpe ratio: confidence that the true ratio over cash is above zero.")]
+    minimum_track_record: Annotated[
+        Number, about("Days needed to be 95 % confident of that; null where none would do.")
+    ]
+    intervals: Annotated[dict[Metric, Bounds], about("By metric, low and high end of its bootstrap interval.")]
+
+
+class Difference(TypedDict):
+    """Sharpe ratio of the judged strategy less that of equal weight, paired."""
+
+    finding: Annotated[Literal["ahead", "behind", "not shown", "not compared"], about("By the interval alone.")]
+    sharpe_difference: Annotated[Number, about("The difference, a year.")]
+    interval: Annotated[Bounds, about("Of the difference, at bootstrap.confidence.")]
+    share_ahead: Annotated[Number, about("Share of the resamples in which it is ahead.")]
+
+
+class Bootstrap(TypedDict):
+    """Settings of the stationary bootstrap."""
+
+    block_length: Annotated[int, about("Mean block, days.")]
+    confidence: Annotated[Number, about("Coverage of the intervals.")]
+    samples: Annotated[int, about("Resamples.")]
+    seed: Annotated[int, about("Of the draws.")]
+
+
+class Window(TypedDict):
+    """The days judged."""
+
+    start: Annotated[str, about("End of the first holding period.")]
+    end: Annotated[str, about("End of the last.")]
+    days: Annotated[int, about("Holding periods.")]
+
+
 def judge(data: ReportData) -> Results:
     """Compute every number of a report; the same data and seed give the same numbers."""
     runs = (data.agent, *data.compared)
@@ -209,18 +247,14 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
     }
     if data.optimum is not None:
         content["optimum"] = _nearness(data.optimum)
-    content |= {section.key: dict(section.numbers) for section in data.sections}
-    return {key: _finite(value) for key, value in content.items()}
+    content |= {section.key: section.numbers for section in data.sections}
+    made: dict[str, object] = plain(content)
+    return made
 
 
 def as_json(data: ReportData, results: Results) -> str:
     """Write `contents` as JSON with sorted keys."""
     return json_text(contents(data, results))
-
-
-def json_text(content: Mapping[str, object]) -> str:
-    """JSON text of a page's numbers: sorted keys, two spaces, a line break at the end."""
-    return json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _nearness(known: KnownOptimum) -> dict[str, object]:
@@ -241,14 +275,3 @@ def _nearness(known: KnownOptimum) -> dict[str, object]:
 
 def _ends(bounds: Interval) -> list[float] | None:
     return [bounds.low, bounds.high] if bounds.defined else None
-
-
-def _finite(value: object) -> object:
-    """The same structure with None for every number that is not finite."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

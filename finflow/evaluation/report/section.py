@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from finflow.evaluation.report.drawing import MINUS, TIMES, Rendered
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.evaluation.report.drawing import Rendered
+from finflow.evaluation.report.report_numbers import DASH, UNITS, Path, find, look_up, plain, show
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 __all__ = [
-    "DASH",
-    "THIN",
+    "ROW",
     "Cell",
     "Finding",
     "Range",
@@ -31,27 +30,12 @@ __all__ = [
     "Sentence",
     "Table",
     "Tile",
-    "look_up",
-    "plain",
+    "make_table",
     "render_page",
     "section_html",
-    "show",
 ]
 
-THIN = "\N{NARROW NO-BREAK SPACE}"
-DASH = "\N{EN DASH}"
-#: Unit -> factor that a value is multiplied by to be shown, and what follows the number.
-UNITS = {
-    "": (1.0, ""),
-    "%": (100.0, f"{THIN}%"),
-    "bp": (1.0, f"{THIN}bp"),
-    TIMES: (1.0, TIMES),
-    ",": (1.0, ""),
-    "g": (1.0, ""),
-    "years": (1.0 / BARS_PER_YEAR, ""),
-}
-
-Path = tuple[str, ...]
+ROW = "\N{ASTERISK}"  # in the path of a cell that `make_table` repeats in every row: the keys of the row
 
 
 @dataclass(frozen=True)
@@ -138,6 +122,50 @@ class Table:
                 )
 
 
+def make_table(
+    title: str,
+    head: str,
+    rows: Iterable[str | tuple[Path, str]],
+    columns: Sequence[tuple[str, Cell | Range | Mapping[str, Cell | str]]],
+    caption: str = "",
+    *,
+    marked: str | None = None,
+    heading: bool = True,
+) -> Table:
+    """A table whose rows differ in the place of their numbers alone.
+
+    Parameters
+    ----------
+    title, caption, heading
+        As in `Table`.
+    head : str
+        Heading of the first column.
+    rows : iterable of str or (path, str)
+        Heading of each row, which also stands for `ROW` in its cells; or the keys that do, and the heading.
+    columns : sequence of (str, Cell, Range or mapping)
+        Heading, and a cell with `ROW` in its paths, or heading of a row -> its own cell or text; empty for others.
+    marked : str, optional
+        Heading of the row that is the judged strategy's.
+    """
+    made = []
+    for place, name in (((row,), row) if isinstance(row, str) else row for row in rows):
+        cells = tuple(cell.get(name, "") if isinstance(cell, Mapping) else _placed(cell, place) for _, cell in columns)
+        made.append(Row(name, cells, marked=name == marked))
+    return Table(title, (head, *(name for name, _ in columns)), tuple(made), caption, heading)
+
+
+def _placed(cell: Cell | Range, place: Path) -> Cell | Range:
+    """The cell with the keys of a row in place of `ROW`."""
+
+    def path(pattern: Path) -> Path:
+        return tuple(key for part in pattern for key in (place if part == ROW else (part,)))
+
+    bounds = None if cell.bounds is None else path(cell.bounds)
+    if isinstance(cell, Range):
+        return replace(cell, bounds=bounds or ())
+    return replace(cell, path=path(cell.path), error=None if cell.error is None else path(cell.error), bounds=bounds)
+
+
 class ShownNumber(NamedTuple):
     """A number as the page has it: JSON pointer, value in full, factor (empty for one) and text."""
 
@@ -158,7 +186,8 @@ class Section:
     title
         Heading on the page.
     numbers
-        Content of `metrics.json` under the key: mappings of text to numbers, text, None, lists or further mappings.
+        Content of `metrics.json` under the key: mappings of text to numbers, text, None, lists, dataclasses or further
+        mappings; kept as `plain` makes them.
     tables, figures
     words
         Sentences before figures and tables; one with numbers in it is a sequence of texts and cells.
@@ -185,6 +214,10 @@ class Section:
     links: tuple[str, ...] = ()
     within: Path | None = None
     short: str | None = ""
+
+    def __post_init__(self) -> None:
+        """Make JSON values of the numbers."""
+        object.__setattr__(self, "numbers", plain(self.numbers))
 
     @property
     def nav(self) -> str | None:
@@ -219,7 +252,7 @@ class Section:
             if cell.error is not None and number.text != DASH:
                 error = self.shown(Cell(cell.error, cell.unit, cell.decimals))
                 error = None if error.text == DASH else error
-        if cell.bounds is not None and (found := _find(self.numbers, cell.bounds)) is not None:
+        if cell.bounds is not None and (found := find(self.numbers, cell.bounds)) is not None:
             names = ("low", "high") if isinstance(found, Mapping) else ("0", "1")
             low, high = (Cell((*cell.bounds, end), cell.unit, cell.decimals, plus=cell.plus) for end in names)
             if all(math.isfinite(look_up(self.numbers, end.path)) for end in (low, high)):
@@ -255,50 +288,6 @@ class Finding(Section):
     label: str = "Finding"
     reasons: tuple[str, ...] = ()
     tiles: tuple[Tile, ...] = ()
-
-
-def look_up(numbers: Mapping[str, object], path: Path) -> float:
-    """The number at a path; NaN for None.
-
-    Raises
-    ------
-    KeyError
-        If there is none: a table must not show what the file does not have.
-    """
-    found = _find(numbers, path)
-    if found is None:
-        return math.nan
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise KeyError(f"{'/'.join(path)} is no number")
-    return float(found)
-
-
-def _find(numbers: object, path: Path) -> object:
-    found = numbers
-    for key in path:
-        if isinstance(found, Sequence) and not isinstance(found, str) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, Mapping) and key in found:
-            found = found[key]
-        else:
-            raise KeyError("/".join(path))
-    return found
-
-
-def show(value: float, unit: str = "", decimals: int = 2, *, plus: bool = False, keep_sign: bool = False) -> str:
-    """Write a number with its unit; a dash where it is undefined."""
-    if not math.isfinite(value):
-        return DASH
-    scale, suffix = UNITS[unit]
-    text = format(value * scale, f"{'+' * plus}{',' * (unit == ',')}.{decimals}{'g' if unit == 'g' else 'f'}")
-    if not keep_sign and float(text.replace(",", "")) == 0.0:
-        text = text.lstrip("+-")
-    return text.replace("-", MINUS) + suffix
-
-
-def plain(values: Mapping[str, float]) -> dict[str, object]:
-    """Numbers for `metrics.json`: None for what is not finite."""
-    return {key: float(value) if math.isfinite(value) else None for key, value in values.items()}
 
 
 def section_html(section: Section) -> str:

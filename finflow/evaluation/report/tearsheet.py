@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pandas as pd
 
 from finflow.errors import OutputError
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.drawing import pyplot_restored
 from finflow.market.panel import BARS_PER_YEAR
 
 _THEME: dict[Any, Any] = {
@@ -65,7 +65,6 @@ def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
         One self-contained HTML page.
     """
     import matplotlib
-    from matplotlib import pyplot
 
     frame = pd.DataFrame(
         {"agent": agent.returns, "baseline": baseline.returns},
@@ -74,15 +73,11 @@ def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
     rate = float((1.0 + agent.cash_returns.mean()) ** BARS_PER_YEAR - 1.0)
     fonts = logging.getLogger("matplotlib.font_manager")  # complains at each label that Arial is missing
     level = fonts.level
-    if matplotlib.get_backend(auto_select=False) is None:  # nobody plots in this process: open no windows
-        pyplot.switch_backend("agg")
     try:
         fonts.setLevel(logging.ERROR)
-        with matplotlib.rc_context(), warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-            warnings.simplefilter("ignore")
+        with pyplot_restored(), tempfile.TemporaryDirectory() as folder:
             import quantstats.reports
 
-            matplotlib.rcdefaults()
             matplotlib.rcParams.update(_THEME)
             output = Path(folder) / "tearsheet.html"
             quantstats.reports.html(  # type: ignore[no-untyped-call]

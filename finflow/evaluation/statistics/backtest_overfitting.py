@@ -13,12 +13,15 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.statistics.significance_tests import check_returns
 
 BLOCKS = 16  # as the paper recommends: 12 870 choices
@@ -66,6 +69,26 @@ class Overfitting:
         deviation = self.inside - self.inside.mean()
         denominator = float(deviation @ deviation)
         return float(deviation @ self.outside) / denominator if denominator > 0.0 else math.nan
+
+
+class Histogram(TypedDict):
+    """Histogram of the logits of the rank out of sample."""
+
+    edges: Annotated[list[float], about("Of the bins.")]
+    shares: Annotated[list[float], about("Share of the cuts in each bin.")]
+
+
+class OverfittingNumbers(TypedDict):
+    """Overfitting of a choice by Sharpe ratio, by CSCV."""
+
+    pbo: Annotated[Share, about("Probability of backtest overfitting.")]
+    probability_of_loss: Annotated[Number, about("Share of the cuts in which the choice lost out of sample.")]
+    slope: Annotated[Number, about("Of out-of-sample on in-sample Sharpe ratios of the choice.")]
+    blocks: Annotated[int, about("Blocks that the days are cut into.")]
+    choices: Annotated[int, about("Cuts into halves.")]
+    days: Annotated[int, about("Days used.")]
+    among: Annotated[list[str], about("Names of what was chosen among.")]
+    histogram: Annotated[Histogram, about("Of the logits of the rank out of sample.")]
 
 
 def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:

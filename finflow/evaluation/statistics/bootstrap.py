@@ -14,11 +14,13 @@ and need not be centred on what happened.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.statistics.metrics import Array, sharpe, summarise
 
 MINIMUM_BLOCKS = 5  # in fewer blocks than this every resample is nearly the window itself, and intervals collapse
@@ -30,10 +32,10 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; both ends NaN where there is none."""
+    """Low and high end of a confidence interval; undefined where there is none."""
 
-    low: float
-    high: float
+    low: Annotated[Number, about("Low end.")]
+    high: Annotated[Number, about("High end.")]
 
     @property
     def defined(self) -> bool:

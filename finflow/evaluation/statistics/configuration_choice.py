@@ -7,7 +7,6 @@ is for the caller to say: a choice on validation days costs nothing, one on test
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from finflow.evaluation.report.drawing import MINUS, Rendered
 from finflow.evaluation.report.figures import overfitting_histogram
-from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table, plain
+from finflow.evaluation.report.section import Cell, Row, Section, Sentence, Table
 from finflow.evaluation.statistics import bootstrap as significance
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
@@ -195,17 +194,19 @@ def _numbers(best: Best) -> dict[str, object]:
         "name": best.name,
         "beats_equal_weight": verdict.answer,
         "tries": verdict.tries.total,
-        **plain({"psr": verdict.psr, "dsr": verdict.dsr, "spa_p": math.nan if spa is None else spa.consistent}),
-        "sharpe_difference_interval": plain({"low": verdict.difference.low, "high": verdict.difference.high}),
+        "psr": verdict.psr,
+        "dsr": verdict.dsr,
+        "spa_p": None if spa is None else spa.consistent,
+        "sharpe_difference_interval": verdict.difference,
     }
 
 
 def _table(best: Best) -> Table:
     rows = (
-        Row("Tries", (Cell(("best", "tries"), "", 0),)),
-        Row("PSR of the return over equal weight", (Cell(("best", "psr"), "", 3),)),
-        Row("DSR, deflated for the tries", (Cell(("best", "dsr"), "", 3),)),
-        Row("SPA of all of them together, p", (Cell(("best", "spa_p"), "", 3),)),
+        Row("Tries", (Cell(("best", "tries"), decimals=0),)),
+        Row("PSR of the return over equal weight", (Cell(("best", "psr"), decimals=3),)),
+        Row("DSR, deflated for the tries", (Cell(("best", "dsr"), decimals=3),)),
+        Row("SPA of all of them together, p", (Cell(("best", "spa_p"), decimals=3),)),
     )
     return Table(f"{best.name}, as the best of several", ("Test", "Value"), rows)
 

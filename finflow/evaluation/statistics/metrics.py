@@ -21,13 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.report_numbers import Cost, Drawdown, Number, Return, Sharpe, Turnover, Volatility, about
 from finflow.market.panel import BARS_PER_YEAR
 
 FLAT = 1e-12  # a deviation of daily returns under this is rounding, not risk
@@ -188,6 +190,44 @@ def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.Dat
     table.index.name = "year"
     table.columns.name = None
     return table
+
+
+class Metrics(TypedDict):
+    """Metrics of one series of daily net returns."""
+
+    annual_return: Return
+    annual_volatility: Volatility
+    sharpe: Sharpe
+    sortino: Annotated[Number, about("As the Sharpe ratio, over the root mean square of the days below cash.")]
+    calmar: Annotated[Number, about("Return a year over the depth of the maximum drawdown.")]
+    max_drawdown: Drawdown
+    cvar: Annotated[Number, about("Mean of the worst cvar_alpha share of daily returns.")]
+    annual_turnover: Turnover
+    annual_cost: Cost
+
+
+Metric = Literal[
+    "annual_return",
+    "annual_volatility",
+    "sharpe",
+    "sortino",
+    "calmar",
+    "max_drawdown",
+    "cvar",
+    "annual_turnover",
+    "annual_cost",
+]
+
+ComparedMetric = Literal[
+    "sharpe",
+    "annual_return",
+    "annual_volatility",
+    "max_drawdown",
+    "cvar",
+    "annual_turnover",
+    "annual_cost",
+    "sharpe_difference",
+]
 
 
 def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] | None = None) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.report_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling, Track, superior_strategies, track_of
-from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, Verdict, reach_verdict
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Reason, Rival, Verdict, reach_verdict
 from finflow.market.panel import BARS_PER_YEAR
 
 Array = NDArray[np.float64]
@@ -43,6 +46,53 @@ class Evidence:
     superior: tuple[str, ...] | None
     overfitting: Overfitting | None
     choice: tuple[str, ...]
+
+
+class SuperiorityNumbers(TypedDict):
+    """Hansen's test of superior predictive ability."""
+
+    p_lower: Annotated[Number, about("p-value, lower.")]
+    p_consistent: Annotated[Number, about("p-value, consistent: the one that decides.")]
+    p_upper: Annotated[Number, about("p-value, upper.")]
+    strategies: Annotated[int, about("Strategies tested together.")]
+
+
+class TriesCounted(TypedDict):
+    """Tries that deflate the Sharpe ratio."""
+
+    total: Annotated[int, about("Number of tries.")]
+    configurations: Annotated[int, about("Configurations that the judged one was chosen among.")]
+    readings_before: Annotated[int, about("Other strategies or agents that have read this test window.")]
+    sharpe_deviation: Annotated[Number, about("Standard deviation of the tries' Sharpe ratios, a year.")]
+
+
+class VerdictNumbers(TypedDict):
+    """Verdict on the judged strategy against equal weight, with the tests behind it."""
+
+    beats_equal_weight: Annotated[Answer, about("The answer.")]
+    reasons: Annotated[list[Reason], about("The tests, one each.")]
+    confidence: Annotated[Number, about("Level that the DSR has to reach and the interval has.")]
+    size: Annotated[Number, about("Level that the p-value of SPA has to stay under.")]
+    active_sharpe: Annotated[Number, about("Sharpe ratio, a year, of the daily return over equal weight.")]
+    skewness: Annotated[Number, about("Of that return.")]
+    kurtosis: Annotated[Number, about("Of that return; 3 for a normal one.")]
+    days: Annotated[int | None, about("Days of the track record.")]
+    psr: Annotated[Number, about("Probabilistic Sharpe ratio of that return, against zero.")]
+    dsr: Annotated[
+        Number, about("Deflated Sharpe ratio: PSR against the best ratio that luck would show in the tries.")
+    ]
+    expected_maximum: Annotated[Number, about("That best ratio, a year.")]
+    minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
+    sharpe_difference_interval: Annotated[Bounds, about("Of the paired difference, at the verdict's level.")]
+    spa: Annotated[SuperiorityNumbers | None, about("SPA test; null where it cannot be made.")]
+    tries: Annotated[TriesCounted, about("Tries that deflate.")]
+
+
+class StepM(TypedDict):
+    """Romano and Wolf's stepwise test of all strategies together."""
+
+    size: Annotated[Number, about("Level.")]
+    superior: Annotated[list[str], about("Found better than equal weight.")]
 
 
 def gather_evidence(
@@ -111,13 +161,13 @@ def track_table(track: Track | None) -> dict[str, float]:
     return {"psr": track.psr(), "minimum_track_record": track.minimum_length(0.0, CONFIDENCE)}
 
 
-def _verdict_table(verdict: Verdict) -> dict[str, object]:
+def _verdict_table(verdict: Verdict) -> VerdictNumbers:
     track, tries, spa = verdict.track, verdict.tries, verdict.superiority
     scale = math.sqrt(BARS_PER_YEAR)
     low, high = verdict.difference.low, verdict.difference.high
     return {
         "beats_equal_weight": verdict.answer,
-        "reasons": [{"said": reason.said, "enough": reason.enough} for reason in verdict.reasons],
+        "reasons": list(verdict.reasons),
         "confidence": CONFIDENCE,
         "size": SIZE,
         "active_sharpe": math.nan if track is None else scale * track.sharpe,

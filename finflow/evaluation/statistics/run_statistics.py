@@ -7,18 +7,31 @@ runs within each task (a market or a window), because it is runs that chance dec
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import TIMES
-from finflow.evaluation.report.section import Cell, Row, Table, plain
+from finflow.evaluation.report.report_numbers import (
+    Drawdown,
+    High,
+    Lead,
+    Low,
+    Number,
+    Return,
+    Share,
+    Sharpe,
+    Turnover,
+    about,
+)
+from finflow.evaluation.report.section import Cell, Row, Table
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.bootstrap import Interval, interval
 
@@ -32,34 +45,34 @@ Array = NDArray[np.float64]
 class Estimate:
     """A number with its bootstrap interval."""
 
-    value: float
-    interval: Interval
+    value: Annotated[Number, about("The estimate.")]
+    interval: Annotated[Interval, about("Its bootstrap interval over the runs.")]
 
 
 @dataclass(frozen=True)
-class PathDistribution:
-    """Distribution of a metric over the paths of a protocol (walk-forward, purged folds, seeds).
+class Spread:
+    """Distribution of a metric over windows, paths or agents."""
 
-    Attributes
-    ----------
-    count
-        Paths.
-    centre
-        Interquartile mean.
-    low, lower_quartile, median, upper_quartile, high
-        Order statistics.
-    share_positive
-        Share of the paths over zero, in [0, 1].
-    """
+    count: Annotated[int, about("Number of windows, paths or agents.")]
+    interquartile_mean: Annotated[Number, about("Mean of the middle half.")]
+    interval_low: Low
+    interval_high: High
+    low: Annotated[Number, about("Lowest.")]
+    lower_quartile: Annotated[Number, about("Lower quartile.")]
+    median: Annotated[Number, about("Median.")]
+    upper_quartile: Annotated[Number, about("Upper quartile.")]
+    high: Annotated[Number, about("Highest.")]
+    share_positive: Annotated[Share, about("Share over zero.")]
 
-    count: int
-    centre: Estimate
-    low: float
-    lower_quartile: float
-    median: float
-    upper_quartile: float
-    high: float
-    share_positive: float
+
+class RunFigures(TypedDict):
+    """Figures of one run: a window, a path or an agent."""
+
+    sharpe: Sharpe
+    max_drawdown: Drawdown
+    annual_turnover: Turnover
+    annual_return: Return
+    sharpe_difference: Lead
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -117,7 +130,7 @@ def improvement_estimate(
     return Estimate(probability_of_improvement(one, two), interval(values, confidence))
 
 
-def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, name: str = "paths") -> PathDistribution:
+def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, name: str = "paths") -> Spread:
     """The distribution of a metric over the paths of a protocol.
 
     Parameters
@@ -135,7 +148,10 @@ def path_distribution(values: ArrayLike, seed: int, confidence: float = 0.95, na
     table = _table(values, name, FEWEST)
     low, lower, median, upper, high = (float(value) for value in np.quantile(table, [0.0, 0.25, 0.5, 0.75, 1.0]))
     centre = interquartile_estimate(table, seed, confidence, name=name)
-    return PathDistribution(table.size, centre, low, lower, median, upper, high, float(np.mean(table > 0.0)))
+    bounds, positive = centre.interval, float(np.mean(table > 0.0))
+    return Spread(
+        table.size, centre.value, bounds.low, bounds.high, low, lower, median, upper, high, share_positive=positive
+    )
 
 
 def _improvement(one: Array, two: Array) -> Array:
@@ -173,26 +189,27 @@ def _table(scores: ArrayLike, name: str, fewest: int) -> Array:
     return table
 
 
-SHOWN = ("sharpe", "max_drawdown", "annual_turnover", "annual_return")
 DIFFERENCE = "sharpe_difference"
-HEADS = ("Sharpe", "Max drawdown", "Turnover a year", "Return a year", "Sharpe over equal weight")
-_UNITS = {
-    **{"sharpe": ("", 2), "max_drawdown": ("%", 1), "annual_turnover": (TIMES, 1), "annual_return": ("%", 1)},
-    DIFFERENCE: ("", 2),
+#: Metric -> heading, unit and decimals.
+_SHOWN = {
+    "sharpe": ("Sharpe", "", 2),
+    "max_drawdown": ("Max drawdown", "%", 1),
+    "annual_turnover": ("Turnover a year", TIMES, 1),
+    "annual_return": ("Return a year", "%", 1),
+    DIFFERENCE: ("Sharpe over equal weight", "", 2),
 }
-_NAMES = dict(zip(_UNITS, HEADS, strict=True))
 
 
-def figures_of(run: Backtest, baseline: Backtest) -> dict[str, object]:
+def figures_of(run: Backtest, baseline: Backtest) -> dict[str, Any]:
     """A run's metrics, and its Sharpe ratio less that of equal weight on the same days."""
     summary = metrics.summarise(run)
     apart = summary["sharpe"] - metrics.sharpe(baseline.returns, baseline.cash_returns)
-    return plain({**{name: summary[name] for name in SHOWN}, DIFFERENCE: apart})
+    return {**{name: summary[name] for name in _SHOWN if name != DIFFERENCE}, DIFFERENCE: apart}
 
 
 def distribution(
-    rows: Mapping[str, Mapping[str, object]], seed: int, confidence: float, name: str, words: list[str], alone: str
-) -> dict[str, object]:
+    rows: Mapping[str, Mapping[str, Any]], seed: int, confidence: float, name: str, words: list[str], alone: str
+) -> dict[str, Spread]:
     """The spread of every metric over windows, paths or agents.
 
     Parameters
@@ -208,31 +225,16 @@ def distribution(
     alone
         That reason where there is one row.
     """
-    spread: dict[str, object] = {}
+    spread: dict[str, Spread] = {}
     if len(rows) < 2:
         words.append(alone)
         return spread
-    for key in (*SHOWN, DIFFERENCE):
-        values = [math.nan if row[key] is None else float(str(row[key])) for row in rows.values()]
+    for key in _SHOWN:
         try:
-            found = path_distribution(values, seed, confidence, name)
+            spread[key] = path_distribution([row[key] for row in rows.values()], seed, confidence, name)
         except EvidenceError as error:
             said = f"{str(error)[:1].upper()}{str(error)[1:]}."
             words += [said] if said not in words else []
-            continue
-        spread[key] = plain(
-            {
-                "interquartile_mean": found.centre.value,
-                "interval_low": found.centre.interval.low,
-                "interval_high": found.centre.interval.high,
-                "low": found.low,
-                "lower_quartile": found.lower_quartile,
-                "median": found.median,
-                "upper_quartile": found.upper_quartile,
-                "high": found.high,
-                "share_positive": found.share_positive,
-            }
-        ) | {"count": found.count}
     return spread
 
 
@@ -241,9 +243,12 @@ def sharpe_of(run: Backtest) -> float:
     return float(metrics.sharpe(run.returns, run.cash_returns))
 
 
-def cells_of(*path: str) -> tuple[Cell, ...]:
-    """Cells of the figures at a path, in the order of `HEADS`."""
-    return tuple(Cell((*path, key), unit, decimals, plus=key == DIFFERENCE) for key, (unit, decimals) in _UNITS.items())
+def figure_columns(*path: str) -> list[tuple[str, Cell]]:
+    """Columns of a table of the figures at a path with `ROW` in it."""
+    return [
+        (heading, Cell((*path, key), unit, decimals, plus=key == DIFFERENCE))
+        for key, (heading, unit, decimals) in _SHOWN.items()
+    ]
 
 
 def spread_table(numbers: Mapping[str, object], places: Sequence[str], caption: str) -> Table:
@@ -254,8 +259,9 @@ def spread_table(numbers: Mapping[str, object], places: Sequence[str], caption: 
     for over in places:
         spread = numbers[over]
         for key in spread if isinstance(spread, Mapping) else ():
-            cells = tuple(Cell((over, key, one), *_UNITS[key]) for one in keys)
-            rows.append(Row(f"{_NAMES[key]}, {over.replace('_', ' ')}", cells))
+            heading, unit, decimals = _SHOWN[key]
+            cells = tuple(Cell((over, key, one), unit, decimals) for one in keys)
+            rows.append(Row(f"{heading}, {over.replace('_', ' ')}", cells))
     heads = (
         *("metric", "interquartile mean", "from", "to"),
         *("lowest", "lower quartile", "median", "upper quartile", "highest"),

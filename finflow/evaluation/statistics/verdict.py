@@ -22,12 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.report.report_numbers import about
 from finflow.evaluation.statistics.bootstrap import Interval, interval
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
@@ -51,10 +52,10 @@ NOWHERE = Interval(NAN, NAN)
 
 @dataclass(frozen=True)
 class Reason:
-    """The result of one test in words, and whether it is enough for a yes."""
+    """One test of the verdict."""
 
-    said: str
-    enough: bool
+    said: Annotated[str, about("Result, in words.")]
+    enough: Annotated[bool, about("Enough for a yes.")]
 
 
 @dataclass(frozen=True)

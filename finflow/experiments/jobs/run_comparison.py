@@ -103,7 +103,10 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
     differences = _differences(labels, runs)
-    compared = [_compared(label, run) for label, run in zip(labels, runs, strict=True)]
+    compared = [
+        Compared.of(label, run.metrics, run.seed, run.returns, run.baseline)
+        for label, run in zip(labels, runs, strict=True)
+    ]
     first = runs[0]
     made = comparison_page.make(
         compared,
@@ -179,27 +182,6 @@ def _labels(runs: Sequence[_Run]) -> list[str]:
         name if names.count(name) == 1 else f"{run.folder.resolve().parent.name}/{name}"
         for name, run in zip(names, runs, strict=True)
     ]
-
-
-def _compared(label: str, run: _Run) -> Compared:
-    judged = run.metrics["strategies"][run.metrics["agent"]]
-    verdict = run.metrics.get("verdict") or {}
-    return Compared(
-        label=label,
-        judged=str(run.metrics["agent"]),
-        seed=run.seed,
-        answer=verdict.get("beats_equal_weight"),
-        figures={name: judged.get(name) for name in METRICS},
-        intervals={name: bounds for name, bounds in judged.get("intervals", {}).items() if name in METRICS},
-        against={
-            "sharpe_difference": run.metrics["against_equal_weight"]["sharpe_difference"],
-            "dsr": verdict.get("dsr"),
-            "spa_p": (verdict.get("spa") or {}).get("p_consistent"),
-        },
-        difference_interval=run.metrics["against_equal_weight"]["interval"],
-        returns=run.returns,
-        baseline=run.baseline,
-    )
 
 
 def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:

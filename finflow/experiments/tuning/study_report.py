@@ -1,38 +1,103 @@
-"""The report of a study: its trials as plain tables for the page, and the probability that its choice is overfitted."""
+"""The report of a study: its page, its numbers, and the probability that its choice is overfitted."""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.importance import FanovaImportanceEvaluator, get_param_importances
-from optuna.study import StudyDirection
+from optuna.distributions import BaseDistribution
+from optuna.importance import get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import Config
 from finflow.errors import EvidenceError
-from finflow.evaluation.multi_run.study_figures import Searched, Tried
-from finflow.evaluation.multi_run.study_page import PAGE, StudyData, study_files
+from finflow.evaluation.report.drawing import Rendered
+from finflow.evaluation.report.figures import overfitting_histogram
+from finflow.evaluation.report.report_numbers import json_text
+from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
 from finflow.experiments.tuning.search_space import described, space_of
+from finflow.experiments.tuning.study_figures import draw_figures, importance_evaluator, study_of
 from finflow.experiments.tuning.study_folder import ATTRIBUTES, best_trial, count_tried, decode_returns, front
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.experiments.tuning.trial_training import TrialContext
 from finflow.files import write_together
 from finflow.provenance import code_hash
 
-__all__ = ["REPORTS", "RETURNS", "report_study", "returns_of"]
+__all__ = ["NUMBERS", "PAGE", "REPORTS", "RETURNS", "StudyData", "report_study", "returns_of", "study_files"]
 
 REPORTS = "reports"
-RETURNS = "returns.npz"
+PAGE, NUMBERS, RETURNS = "report.html", "study.json", "returns.npz"
 FEWEST = 4  # finished trials for importances
+MOST_ROWS = 20  # of the best trials, and of those that failed
 _STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """All that the page shows.
+
+    Attributes
+    ----------
+    title, subtitle
+    objective
+        Names.
+    trials
+        In the order of their numbers.
+    space
+        Key -> values that were searched.
+    tried
+        Configurations that the best was chosen among.
+    facts
+        Settings and provenance.
+    """
+
+    title: str
+    subtitle: str
+    objective: tuple[str, ...]
+    trials: tuple[FrozenTrial, ...]
+    space: Mapping[str, BaseDistribution]
+    tried: int
+    facts: Mapping[str, object]
+
+    @cached_property
+    def complete(self) -> tuple[FrozenTrial, ...]:
+        """Trials that came to their end."""
+        return tuple(trial for trial in self.trials if trial.state == TrialState.COMPLETE)
+
+    @cached_property
+    def best(self) -> FrozenTrial | None:
+        """The one that ``best.yaml`` holds; None where there is none."""
+        return best_trial(self.trials)
+
+    @cached_property
+    def importances(self) -> dict[str, dict[str, float]]:
+        """FANOVA, objective -> key -> share; none where trials are too few or all alike."""
+        found: dict[str, dict[str, float]] = {}
+        if len(self.complete) < FEWEST:
+            return found
+        study = study_of(self.complete, len(self.objective))
+        for place, name in enumerate(self.objective):
+            if len({trial.values[place] for trial in self.complete}) < 2:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                shares = get_param_importances(
+                    study,
+                    evaluator=importance_evaluator(),
+                    target=lambda trial, place=place: trial.values[place],  # type: ignore[misc]
+                )
+            found[name] = {key: float(share) for key, share in shares.items()}
+        return found
 
 
 def report_study(config: Config, context: TrialContext, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
@@ -43,37 +108,52 @@ def report_study(config: Config, context: TrialContext, folder: Path, name: str,
     Path
         Of the page.
     """
-    space = space_of(config)
-    returns = returns_of(trials)
-    found, without = _overfitting(returns)
-    best = best_trial(trials)
-    objective, counted = config.tune.objective, len(trials)
     first, last = context.folds[0].tests[0], context.folds[-1].tests[-1]
     data = StudyData(
-        title=f"Search for {' and '.join(objective)}: {name}",
-        subtitle=f"{counted} trials, judged from {context.panel.dates[first.start]} to "
+        title=f"Search for {' and '.join(config.tune.objective)}: {name}",
+        subtitle=f"{len(trials)} trials, judged from {context.panel.dates[first.start]} to "
         f"{context.panel.dates[last.stop - 1]}, before the test window, net of costs",
-        objective=objective,
-        trials=tuple(_tried(trial) for trial in sorted(trials, key=lambda trial: trial.number)),
-        space=tuple(_searched(key, values) for key, values in space.items()),
-        importances=_importances(objective, trials),
-        front=tuple(trial.number for trial in front(trials)),
-        best=None if best is None else best.number,
+        objective=config.tune.objective,
+        trials=tuple(sorted(trials, key=lambda trial: trial.number)),
+        space=space_of(config),
         tried=count_tried(config, trials),
-        overfit=found,
-        without_overfit=without,
         facts=_facts(config, context),
     )
     files: dict[Path, bytes | str] = {folder / REPORTS / name: text for name, text in study_files(data).items()}
+    write_together(files)
+    return folder / REPORTS / PAGE
+
+
+def study_files(data: StudyData) -> dict[str, bytes | str]:
+    """The page, its numbers, its figures and the trials' returns, by file name."""
+    returns = returns_of(data.trials)
+    overfit, without = _overfitting(returns)
+    figures = draw_figures(data.trials, data.objective, list(data.space), data.importances)
+    shown: list[Rendered] = []
+    if overfit is not None:
+        shown.append(overfitting_histogram(overfit, len(data.complete), "trials", over="the judged windows"))
+    parts = [
+        _best(data),
+        *(_figures(tuple(group)) for _, group in groupby(figures, key=lambda figure: figure.title)),
+        _choice(overfit, without, shown),
+        _failed(data),
+        _space(data),
+        _settings(data),
+    ]
+    sections = [part for part in parts if part is not None]
+    content: dict[str, object] = {section.key: section.numbers for section in sections if section.numbers}
+    content["trials"] = [_trial_numbers(trial, data.objective) for trial in data.trials]
+    content["summary"] = _counts(data)
+    content["importances"] = data.importances
+    page = render_page(data.title, data.subtitle, _finding(data, content, overfit), sections)
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
         trials=np.array(list(returns), dtype=np.int64),
         excess=np.stack(list(returns.values()), axis=1) if returns else np.zeros((0, 0)),
     )
-    files[folder / REPORTS / RETURNS] = buffer.getvalue()
-    write_together(files)
-    return folder / REPORTS / PAGE
+    pictures = {f"{figure.name}.png": figure.png for figure in (*figures, *shown)}
+    return {**pictures, NUMBERS: json_text(content), RETURNS: buffer.getvalue(), PAGE: page}
 
 
 def returns_of(trials: Sequence[FrozenTrial]) -> dict[int, NDArray[np.float64]]:
@@ -94,41 +174,139 @@ def _overfitting(returns: dict[int, NDArray[np.float64]]) -> tuple[Overfitting |
         return None, f"There is no probability of overfitting: {error}."
 
 
-def _tried(trial: FrozenTrial) -> Tried:
-    state = _STATES.get(trial.state, trial.state.name.lower())
-    reason = str(trial.user_attrs.get(ATTRIBUTES.reason, LOST)) if state == "failed" else ""
-    values = tuple(trial.values) if trial.state == TrialState.COMPLETE else None
-    updates = trial.user_attrs.get(ATTRIBUTES.updates)
-    return Tried(trial.number, state, values, trial.params, trial.intermediate_values, reason, updates)
+def _figures(figures: Sequence[Rendered]) -> Section:
+    """A section of figures of one kind."""
+    return Section(figures[0].name, figures[0].title, {}, figures=tuple(figures))
 
 
-def _searched(key: str, values: BaseDistribution) -> Searched:
-    if isinstance(values, CategoricalDistribution):
-        return Searched(key, described(values), choices=tuple(str(choice) for choice in values.choices))
-    log = isinstance(values, FloatDistribution | IntDistribution) and values.log
-    return Searched(key, described(values), log=log)
+def _counts(data: StudyData) -> dict[str, object]:
+    states = [_STATES.get(trial.state) for trial in data.trials]
+    counted: dict[str, object] = {name: states.count(name) for name in _STATES.values()}
+    counted |= {"all": len(states), "tried": data.tried, "best": None if data.best is None else data.best.number}
+    counted["updates"] = sum(trial.user_attrs.get(ATTRIBUTES.updates) or 0 for trial in data.trials)
+    return counted
 
 
-def _importances(objective: Sequence[str], trials: Sequence[FrozenTrial]) -> dict[str, dict[str, float]]:
-    """fANOVA for each objective; none where trials are too few or all alike."""
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    found: dict[str, dict[str, float]] = {}
-    if len(complete) < FEWEST:
-        return found
-    study = optuna.create_study(directions=[StudyDirection.MAXIMIZE] * len(objective))
-    study.add_trials(sorted(complete, key=lambda trial: trial.number))
-    for place, name in enumerate(objective):
-        if len({trial.values[place] for trial in complete}) < 2:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            shares = get_param_importances(
-                study,
-                evaluator=FanovaImportanceEvaluator(seed=0),
-                target=lambda trial, place=place: trial.values[place],  # type: ignore[misc]
-            )
-        found[name] = {key: float(share) for key, share in shares.items()}
-    return found
+def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfitting | None) -> Finding:
+    """The best trial's values, and the number of trials."""
+
+    def count(name: str) -> Cell:
+        return Cell(("summary", name), ",", 0)
+
+    trials: tuple[str | Cell, ...] = (
+        *(count("all"), " trials: ", count("complete"), " to their end, ", count("pruned"), " stopped early, "),
+        *(count("failed"), " failed; ", count("updates"), " updates."),
+    )
+    if data.best is None:
+        return Finding("", "No trial has a value", content, words=(trials,), within=())
+    best = f"trial {data.best.number}"
+    values: list[str | Cell] = []
+    for name in data.objective:
+        values += [f"{', ' if values else ''}{name} ", Cell(("best", best, name), "g", 3)]
+    values.append(", on windows that it was chosen by: the best of many looks better there than it is.")
+    if overfit is not None:
+        values += [" The probability that such a choice is overfitted is ", Cell(("overfitting", "pbo"), "%", 0), "."]
+    counted = (
+        *trials,
+        " best.yaml says that it was chosen among ",
+        count("tried"),
+        " configurations, and the deflated Sharpe ratio of its own report takes account of that.",
+    )
+    return Finding("", f"Best: {best}", content, words=(tuple(values), counted), within=())
+
+
+def _best(data: StudyData) -> Section:
+    """The best trials, and the keys of the best."""
+    several = len(data.objective) > 1
+    shown = front(data.trials) if several else sorted(data.complete, key=lambda trial: trial.values, reverse=True)
+    title, best = "On the front" if several else "Best trials", data.best
+    numbers = {f"trial {trial.number}": _values(trial, data.objective) for trial in data.complete}
+    rows = [f"trial {trial.number}" for trial in shown[:MOST_ROWS]]
+    columns = [(name, Cell((ROW, name), decimals=3)) for name in data.objective]
+    marked = "" if best is None else f"trial {best.number}"
+    tables = [make_table(title, "Trial", rows, columns, marked=marked)]
+    if best is not None:
+        first = next((trial.params for trial in data.complete if trial.number == 0), {})
+        values = [(marked, best.params), ("trial 0", first)]
+        said = [(name, {key: _said(params[key]) for key in data.space if key in params}) for name, params in values]
+        caption = "Trial 0 is the configuration as it was, where the space holds it."
+        tables.append(make_table("The best trial's keys", "Key", list(data.space), said, caption))
+    return Section("best", "Best trials", numbers, tuple(tables))
+
+
+def _choice(found: Overfitting | None, without: str, figures: Sequence[Rendered]) -> Section:
+    """PBO of the choice, or why there is none."""
+    key, title = "overfitting", "Choosing the best of them"
+    if found is None:
+        return Section(key, title, {}, words=(without,))
+    numbers = {
+        "pbo": found.pbo,
+        "loss": found.loss,
+        "slope": found.slope,
+        "choices": len(found.logits),
+        "blocks": found.blocks,
+        "days": found.days,
+    }
+    words = (
+        (
+            "Probability of backtest overfitting: ",
+            Cell(("pbo",), "%", 1),
+            ", by CSCV over ",
+            Cell(("choices",), ",", 0),
+            " cuts of ",
+            Cell(("days",), ",", 0),
+            " judged days into ",
+            Cell(("blocks",), ",", 0),
+            " blocks, for the choice by Sharpe ratio among the trials that came to their end. A choice without skill "
+            "comes near 50 %. Trials that were stopped early have no returns and are not among them.",
+        ),
+        ("The chosen trial lost money against cash in ", Cell(("loss",), "%", 1), " of the other halves."),
+    )
+    return Section(key, title, numbers, figures=tuple(figures), words=words)
+
+
+def _failed(data: StudyData) -> Section | None:
+    failed = {f"trial {trial.number}": _reason(trial) for trial in data.trials if trial.state == TrialState.FAIL}
+    if not failed:
+        return None
+    more = f"The first {MOST_ROWS} of {len(failed)}." if len(failed) > MOST_ROWS else ""
+    table = make_table("Why", "Trial", list(failed)[:MOST_ROWS], [("reason", failed)], more)
+    return Section("failed", "Trials that failed", {}, (table,))
+
+
+def _space(data: StudyData) -> Section:
+    words = {key: described(values) for key, values in data.space.items()}
+    return Section("space", "What was searched", {}, (make_table("Space", "Key", list(words), [("values", words)]),))
+
+
+def _settings(data: StudyData) -> Section:
+    facts = {name: str(value) for name, value in data.facts.items()}
+    return Section("settings", "Data and settings", {}, (make_table("Settings", "", list(facts), [("", facts)]),))
+
+
+def _reason(trial: FrozenTrial) -> str:
+    return str(trial.user_attrs.get(ATTRIBUTES.reason, LOST))
+
+
+def _values(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, float]:
+    return {name: float(value) for name, value in zip(objective, trial.values, strict=True)}
+
+
+def _trial_numbers(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, object]:
+    """A trial for `study.json`."""
+    return {
+        "number": trial.number,
+        "state": _STATES.get(trial.state, trial.state.name.lower()),
+        "values": _values(trial, objective) if trial.state == TrialState.COMPLETE else None,
+        "params": dict(trial.params),
+        "course": {str(level): value for level, value in trial.intermediate_values.items() if math.isfinite(value)},
+        "reason": (_reason(trial) or None) if trial.state == TrialState.FAIL else None,
+        "updates": trial.user_attrs.get(ATTRIBUTES.updates),
+    }
+
+
+def _said(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _facts(config: Config, context: TrialContext) -> dict[str, object]:

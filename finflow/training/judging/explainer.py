@@ -7,6 +7,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +23,12 @@ from finflow.errors import ConfigError
 from finflow.evaluation.analysis.attribution import attribute
 from finflow.evaluation.analysis.decision_explanation import (
     ChangedDecision,
+    Dated,
+    Explanation,
     FeatureChange,
     Influence,
-    Move,
-    Reasons,
+    IntegratedGradients,
+    Weights,
     largest_trades,
 )
 from finflow.evaluation.backtest import Backtest, run_backtests
@@ -77,7 +80,7 @@ class Explainer:
         """Bars at which the decisions filled."""
         return self.process.panel.dates[self.bars.start : self.bars.stop]
 
-    def explain(self, step: int, asked: Sequence[FeatureChange] = ()) -> Reasons:
+    def explain(self, step: int, asked: Sequence[FeatureChange] = ()) -> Dated:
         """Explain one decision.
 
         Parameters
@@ -101,41 +104,48 @@ class Explainer:
         directions = torch.cat([0.5 * move.sign().unsqueeze(0), torch.eye(len(names), dtype=torch.float64)[largest]])
         found = integrated_gradients(self.policy, states, directions)
         still = float(directions[0] @ held)
-        influences = self._influences(states, found.assets[0], found.market[0], found.reward_state[0])
-        tried = asked or [FeatureChange(one.feature, 0.0) for one in influences[:CHANGED]]
+
+        def influences(row: int) -> dict[str, Influence]:
+            return self._influences(states, found.assets[row], found.market[row], found.reward_state[row])
+
+        features = influences(0)
+        tried = asked or [FeatureChange(feature, 0.0) for feature in list(features)[:CHANGED]]
         dates = self.process.panel.dates
         day = self.contributions
-
-        def named(weights: Tensor | FloatArray) -> dict[str, float]:
-            return dict(zip(names, weights.tolist(), strict=True))
-
-        return Reasons(
-            **vars(self._move(states, decision)),
-            date=str(dates[bar]),
+        experts, aim = decision.experts[0].tolist(), decision.aim[0].tolist()
+        weights = {
+            name: Weights(
+                held=float(held[asset]),
+                experts={expert: experts[number][asset] for number, expert in enumerate(self.policy.names)},
+                aim=aim[asset],
+                target=float(centre[asset]),
+                filled=float(run.weights[step, asset]),
+            )
+            for asset, name in enumerate(names)
+        }
+        earned = dict(zip(names, np.append(day.assets[step], day.cash[step]).tolist(), strict=True))
+        return str(dates[bar]), Explanation(
+            **self._move(states, decision),
             known=str(dates[bar - self.process.lag]),
-            experts={name: named(decision.experts[0, expert]) for expert, name in enumerate(self.policy.names)},
-            held=named(held),
-            aim=named(decision.aim[0]),
-            filled=named(run.weights[step]),
             turnover=float(run.turnover[step]),
             cost=float(run.costs[step]),
             next_return=float(run.returns[step]),
-            earned=named(np.append(day.assets[step], day.cash[step])) | {"costs": float(day.costs[step])},
-            baseline=float(found.baseline[0]) - still,
-            error=float(found.error[0]),
-            steps=found.steps,
-            influences=influences,
-            by_trade={
-                names[int(asset)]: {
-                    one.feature: one.part
-                    for one in self._influences(states, found.assets[row], found.market[row], found.reward_state[row])
-                }
-                for row, asset in enumerate(largest, start=1)
-            },
-            altered=tuple(self._altered(states, one) for one in tried),
+            earned=earned | {"costs": float(day.costs[step])},
+            weights=weights,
+            integrated_gradients=IntegratedGradients(
+                baseline=float(found.baseline[0]) - still,
+                completeness_error=float(found.error[0]),
+                steps=found.steps,
+                features=features,
+                by_trade={
+                    names[int(asset)]: {feature: one.part for feature, one in influences(row).items()}
+                    for row, asset in enumerate(largest, start=1)
+                },
+            ),
+            what_if={one.name: self._altered(states, one) for one in tried},
         )
 
-    def largest(self, count: int) -> list[Reasons]:
+    def largest(self, count: int) -> list[Dated]:
         """Explanations of the largest trades."""
         return [self.explain(step) for step in largest_trades(self.run, count)]
 
@@ -149,30 +159,27 @@ class Explainer:
         }
         return precisely(states_of(observation, torch.device("cpu")))
 
-    def _influences(
-        self, states: States, assets: Tensor, market: Tensor, reward_state: Tensor
-    ) -> tuple[Influence, ...]:
+    def _influences(self, states: States, assets: Tensor, market: Tensor, reward_state: Tensor) -> dict[str, Influence]:
         """Parts by feature, by falling size."""
         listed, names = states.listed[0], self.run.assets[:-1]
         count = max(int(listed.sum()), 1)
-        found = [
-            Influence(
-                name,
+        found = {
+            name: Influence(
                 float((states.assets[0, :, column] * listed).sum()) / count,
                 float(assets[:, column].sum()),
                 dict(zip(names, assets[:, column].tolist(), strict=True)),
             )
             for column, name in enumerate(self.asset_features)
-        ]
+        }
         for labels, values, parts in (
             (self.market_features, states.market[0], market),
             (REWARD_STATE, states.reward_state[0], reward_state),
         ):
-            found += [
-                Influence(name, value, part, {})
+            found |= {
+                name: Influence(value, part, {})
                 for name, value, part in zip(labels, values.tolist(), parts.tolist(), strict=True)
-            ]
-        return tuple(sorted(found, key=lambda one: -abs(one.part)))
+            }
+        return dict(sorted(found.items(), key=lambda one: -abs(one[1].part)))
 
     def _altered(self, states: States, asked: FeatureChange) -> ChangedDecision:
         """The decision with one feature at another value."""
@@ -201,22 +208,27 @@ class Explainer:
             before = float(portfolio[0, column])
             portfolio[0, column] = asked.value
         decision: Decision = decide(self.policy, States(assets, market, portfolio, states.complete))
-        return ChangedDecision(**vars(self._move(states, decision)), asked=asked, before=before)
-
-    def _move(self, states: States, decision: Decision) -> Move:
-        """Target of a decision, and the trade to it."""
-        centre = decision.distribution.centre()[0]
-        return Move(
-            gate=dict(zip(self.policy.names, decision.gate[0].tolist(), strict=True)),
-            trade_rate=float(decision.trade_rate),
-            target=dict(zip(self.run.assets, centre.tolist(), strict=True)),
-            traded=0.5 * float((centre - states.weights[0]).abs().sum()),
+        centre = decision.distribution.centre()[0].tolist()
+        return ChangedDecision(
+            **self._move(states, decision),
+            before=before,
+            after=asked.value,
+            target=dict(zip(self.run.assets, centre, strict=True)),
         )
+
+    def _move(self, states: States, decision: Decision) -> dict[str, Any]:
+        """Fields of a `Move`."""
+        centre = decision.distribution.centre()[0]
+        return {
+            "gate": dict(zip(self.policy.names, decision.gate[0].tolist(), strict=True)),
+            "trade_rate": float(decision.trade_rate),
+            "traded": 0.5 * float((centre - states.weights[0]).abs().sum()),
+        }
 
 
 def explain_dates(
     path: Path, overrides: Mapping[str, object], dates: Sequence[str], asked: Sequence[FeatureChange] = ()
-) -> list[Reasons]:
+) -> list[Dated]:
     """Explain decisions of a trained agent in its test window.
 
     The window is read for that, and the reading is counted where this agent has none on file.
