@@ -29,7 +29,7 @@ demo: $(INSTALLED)
 	$(PY) main.py --mode demo $(ARGS)
 
 test: $(INSTALLED)
-	$(PY) -m pytest -n 2 --dist loadfile --max-worker-restart 0 $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 lint: $(INSTALLED)
 	$(PY) -m ruff check .

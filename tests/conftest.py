@@ -17,9 +17,33 @@ import hypothesis
 import jsonschema
 import pytest
 
+#: Files that take longest, longest first: begun first, so that all processes of a run end together.
+LONGEST = (
+    "test_ray_cluster",
+    "test_jobs",
+    "test_box_task",
+    "test_planted_climbs",
+    "test_tuning",
+    "test_golden",
+    "test_protocols",
+    "test_expert_portfolios",
+    "test_auditing",
+    "test_audit_faults",
+    "test_durability",
+    "test_box_tasks",
+    "test_trainer",
+    "test_bad_input",
+)
+
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
 hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("finflow")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files for ``--dist loadfile --no-loadscope-reorder``: those that take longest come first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(autouse=True)

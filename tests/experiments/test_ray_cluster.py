@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
 
 CHECKS = Path(__file__).with_name("checks_on_ray.py")
-LONG = 600.0  # seconds; they take 90 on two idle cores
+LONG = 600.0  # seconds; they take 80 on two idle cores
 
 
 def outcome(checks: Path, report: Path, seconds: float = LONG) -> tuple[int | None, str]:

@@ -158,6 +158,7 @@ def test_the_report_takes_the_largest_trades_apart(
     assert [error for error in fits_schema(content) if "decisions" in error]
 
 
+@pytest.mark.usefixtures("quick_reports")
 def test_the_command_line_explains_a_date(
     tmp_path: Path, tiny: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:

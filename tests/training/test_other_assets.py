@@ -19,6 +19,7 @@ from finflow.training.checkpoints.checkpoint_reader import carry_over, configura
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
 
+pytestmark = pytest.mark.usefixtures("quick_reports")
 Make = Callable[..., Config]
 
 

@@ -20,6 +20,7 @@ from finflow.offline.dataset import load_dataset
 from finflow.training.checkpoints.checkpoint_reader import configuration_of, read_checkpoint
 from finflow.training.checkpoints.run_resolver import Kind, resolve_run
 
+pytestmark = pytest.mark.usefixtures("quick_reports")
 FIXTURE = Path(__file__).parent / "fixtures" / "format_2"
 FINISHED = {"update": 66, "sharpe": -1.081394737763421, "generalisation_kl": 2.8363196179270744e-05}
 
