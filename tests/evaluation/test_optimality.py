@@ -16,7 +16,6 @@ from finflow.evaluation.analysis.optimality import (
     Growth,
     Optimality,
     growth_of_runs,
-    measure_growth,
     optimality,
     score,
     score_runs,
@@ -112,11 +111,10 @@ def test_a_market_without_an_edge_has_nothing_to_score() -> None:
 
 def test_the_ends_of_the_scale() -> None:
     made, best = training_data("mean-reverting", 0), best_of("mean-reverting")
-    played = [measure_growth(made.process, made.split.validation, rule, best) for rule in (EqualWeight(), best.policy)]
-    assert [optimality([each]).score for each in played] == pytest.approx([0.0, 1.0])
-    assert optimality(played[:1]).baseline_name == "equal-weight"
-    held = measure_growth(made.process, made.split.validation, BuyAndHold(), best)
-    np.testing.assert_array_equal(held.strategy, held.holding)
+    rules, window = [EqualWeight(), best.policy, BuyAndHold()], made.split.validation
+    scores = score_runs(made.process, window, run_backtests(made.process, window, rules), best).scores
+    assert [scores[name].score for name in ("equal-weight", "optimal")] == pytest.approx([0.0, 1.0])
+    assert scores["equal-weight"].baseline_name == "equal-weight"
 
 
 def test_runs_side_by_side_are_scored_as_each_alone() -> None:
@@ -124,7 +122,11 @@ def test_runs_side_by_side_are_scored_as_each_alone() -> None:
     window = range(made.split.validation.start, made.split.validation.start + 300)
     rules = [InverseVolatility(21, 60), best.policy, BuyAndHold(), EqualWeight()]
     known = score_runs(made.process, window, run_backtests(made.process, window, rules), best)
-    assert known.scores["inverse-volatility"] == optimality([measure_growth(made.process, window, rules[0], best)])
+    alone = run_backtests(made.process, window, rules[:1])
+    own = growth_of_runs(made.process, window, alone, best)["inverse-volatility"]
+    others = growth_of_runs(made.process, window, run_backtests(made.process, window, rules[1:]), best)
+    references = (others[name] for name in ("optimal", "equal-weight", "buy-and-hold"))
+    assert known.scores["inverse-volatility"] == optimality([Growth(own, *references)])
     assert (known.scores["optimal"].score, known.scores["equal-weight"].score) == (1.0, 0.0)
     assert known.parameters == {"drift": 0.0008, "volatility": 0.015, "correlation": 0.3, "persistence": 0.9}
     assert known.utility == best.utility
@@ -147,4 +149,4 @@ def test_the_score_is_worked_by_hand() -> None:
 def test_a_market_that_is_not_synthetic_is_refused() -> None:
     made = prepare(load_config(None, {}, {}))
     with pytest.raises(MarketError, match=r"market\.source=synthetic"):
-        measure_growth(made.process, made.split.validation, EqualWeight(), best_of("lognormal"))
+        score_runs(made.process, made.split.validation, [], best_of("lognormal"))

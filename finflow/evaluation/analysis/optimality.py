@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,18 +19,16 @@ from typing_extensions import TypedDict
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import MarketError
-from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.strategies.classical import BuyAndHold, EqualWeight
 from finflow.strategies.optimal.optimal_policy import Optimum, expected_growth
-from finflow.strategies.strategy import Strategy
 
 __all__ = [
     "Growth",
     "KnownOptimum",
     "Optimality",
     "growth_of_runs",
-    "measure_growth",
     "optimality",
     "score",
     "score_runs",
@@ -141,25 +139,6 @@ def score(utility: float, baseline: float, optimum: float) -> float:
     return (utility - baseline) / gap if gap > 0.0 else math.nan
 
 
-def measure_growth(process: DecisionProcess, window: range, strategy: Strategy, best: Optimum) -> Growth:
-    """Play a strategy, the optimal one, equal weight and holding over a window of a synthetic market.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-        Of a panel drawn from the process of ``best``, with costs at which it is the optimum.
-    window : range
-    strategy : Strategy
-    best : Optimum
-    """
-    _check_synthetic(process)
-    names = ("strategy", "optimal", "equal_weight", "holding")
-    rules: list[Strategy] = [strategy, best.policy, EqualWeight(), BuyAndHold()]
-    played = run_backtests(process, window, rules)
-    runs = [replace(run, name=name) for name, run in zip(names, played, strict=True)]
-    return Growth(**growth_of_runs(process, window, runs, best))
-
-
 def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest], best: Optimum) -> KnownOptimum:
     """Score backtests that were run side by side, the optimal policy, equal weight and holding among them.
 
@@ -172,7 +151,8 @@ def score_runs(process: DecisionProcess, window: range, runs: Sequence[Backtest]
     runs : sequence of Backtest
     best : Optimum
     """
-    _check_synthetic(process)
+    if process.panel.provenance.get("source") != "synthetic":
+        raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
     growth = growth_of_runs(process, window, runs, best)
     references = [growth[name] for name in (best.policy.name, EqualWeight.name, BuyAndHold.name)]
     assets = process.panel.assets
@@ -213,11 +193,6 @@ def optimality(samples: Sequence[Growth]) -> Optimality:
         baseline_name=name,
         bars=len(strategy),
     )
-
-
-def _check_synthetic(process: DecisionProcess) -> None:
-    if process.panel.provenance.get("source") != "synthetic":
-        raise MarketError("the score against the optimum needs a market with a known one: market.source=synthetic")
 
 
 def growth_of_runs(
