@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit
-from finflow.cli.output import plain, show_audit, show_outcome
+from finflow.cli.output import explanation_lines, plain, show_audit, show_outcome
 from finflow.errors import CheckpointError, FinflowError
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ def run_explanation(
         A file, which is replaced.
     """
     overrides = evaluation_overrides(arguments, checkpoint)
-    from finflow.evaluation.analysis.decision_explanation import lines
     from finflow.evaluation.report.report_numbers import json_text
     from finflow.files import write_atomically
     from finflow.training.judging.explainer import explain_dates, parse_feature_change
@@ -136,7 +135,7 @@ def run_explanation(
     found = explain_dates(checkpoint, overrides, dates, [parse_feature_change(change) for change in changes])
     if output is not None:
         write_atomically(output, json_text(dict(found)))
-    print("\n\n".join("\n".join(lines(date, one)) for date, one in found))
+    print("\n\n".join("\n".join(explanation_lines(date, one)) for date, one in found))
     print("\nparts are shares of wealth, by integrated gradients from every feature at its training mean")
     if output is not None:
         print(f"written to {output}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from finflow.evaluation.analysis.decision_explanation import Explanation
     from finflow.evaluation.audit.findings import Finding
     from finflow.training.judging.held_out import Outcome
 
@@ -137,6 +138,54 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def explanation_lines(date: str, one: Explanation) -> list[str]:
+    """Lines of the explanation of a decision, which filled on a date."""
+    from finflow.evaluation.analysis.decision_explanation import SHOWN
+    from finflow.evaluation.report.report_numbers import show
+
+    def percent(value: float, decimals: int = 1, plus: bool = False) -> str:
+        return show(value, "%", decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", "").replace("−", "-")
+
+    mix = ", ".join(f"{name} {percent(share, 0)}" for name, share in one.gate.items())
+    text = [
+        f"{date}, with what was known on {one.known}",
+        f"  traded {percent(one.traded, 2)} of the portfolio: {percent(one.trade_rate)} of the way to the aim",
+        f"  gate: {mix}",
+        f"  filled with a turnover of {percent(one.turnover, 2)} at a cost of {percent(one.cost, 3)}; "
+        f"the next bar returned {percent(one.next_return, 2, plus=True)}",
+        "",
+    ]
+    experts = list(one.gate)
+    table = [("largest trades", "held", *experts, "aim", "target", "next bar")]
+    for name in one.trades[:SHOWN]:
+        own = one.weights[name]
+        weights = (own.held, *(own.experts[expert] for expert in experts), own.aim, own.target)
+        table.append((name, *(percent(weight) for weight in weights), percent(one.earned[name], 2, plus=True)))
+    text += [f"  {line}" for line in aligned(table)]
+    text.append("")
+    table = [("features that moved it", "value", "part in the trade")]
+    for feature, found in one.influences:
+        table.append((feature, f"{found.value:+.2f}", percent(found.part, 2, plus=True)))
+    parts = one.integrated_gradients
+    rest = sum(found.part for found in list(parts.features.values())[SHOWN:])
+    table += [
+        ("all other features", "", percent(rest, 2, plus=True)),
+        ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),
+        ("traded", "", percent(one.traded + parts.completeness_error, 2, plus=True)),
+    ]
+    text += [f"  {line}" for line in aligned(table)]
+    error = f"completeness error {parts.completeness_error:+.1e} of wealth"
+    text.append(f"  {error}, {parts.steps} steps; values in training deviations")
+    text.append("")
+    table = [("one feature changed", "from", "to", "traded", "trade rate", "target that changes most")]
+    for feature, changed in one.what_if.items():
+        most = max(changed.target, key=lambda name: abs(changed.target[name] - one.weights[name].target))
+        told = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
+        values = (f"{changed.before:+.2f}", f"{changed.after:+.2f}", percent(changed.traded, 2))
+        table.append((feature, *values, percent(changed.trade_rate), told))
+    return [*text, *(f"  {line}" for line in aligned(table))]
 
 
 def _print_styled(rows: Sequence[Sequence[str]]) -> None:

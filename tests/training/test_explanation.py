@@ -13,13 +13,13 @@ import torch
 
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
+from finflow.cli.output import explanation_lines
 from finflow.config import Config
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.decision_explanation import (
     ChangedDecision,
     FeatureChange,
     largest_trades,
-    lines,
     section,
 )
 from finflow.evaluation.backtest import run_backtests
@@ -190,7 +190,7 @@ def test_the_command_line_explains_a_date(
 
 def test_the_text_and_the_json_say_the_same(training_data: TrainingData) -> None:
     date, one = explainer_of(training_data).explain(30)
-    text, numbers = "\n".join(lines(date, one)), plain(one)
+    text, numbers = "\n".join(explanation_lines(date, one)), plain(one)
     assert f"traded {numbers['traded']:.2%} of the portfolio" in text
     assert f"completeness error {one.integrated_gradients.completeness_error:+.1e}" in text
     for feature in list(one.integrated_gradients.features)[:8]:

@@ -1,4 +1,4 @@
-"""Explanation of an agent's decision on a date, for a report and the command line.
+"""Explanation of an agent's decision on a date.
 
 Here are plain numbers and words; the networks are taken apart where they are known
 (`finflow.training.judging.explainer`).
@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from finflow.evaluation.backtest import Backtest
-from finflow.evaluation.report.report_numbers import DASH, Numbers, about, show
+from finflow.evaluation.report.report_numbers import DASH, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "FeatureChange",
     "Influence",
     "largest_trades",
-    "lines",
     "section",
 ]
 
@@ -181,59 +180,3 @@ def _features(date: str, one: Explanation) -> Table:
     caption = "Values in training deviations from the training mean; of features of assets, the mean over assets."
     columns = ("Feature", "value", "part in the trade", "traded with it at its mean")
     return Table(f"{date}: the features that moved it", columns, tuple(rows), caption)
-
-
-def lines(date: str, one: Explanation) -> list[str]:
-    """The decision as text for a terminal."""
-
-    def percent(value: float, decimals: int = 1, plus: bool = False) -> str:
-        return show(value, "%", decimals, plus=plus).replace("\N{NARROW NO-BREAK SPACE}", "").replace("−", "-")
-
-    mix = ", ".join(f"{name} {percent(share, 0)}" for name, share in one.gate.items())
-    text = [
-        f"{date}, with what was known on {one.known}",
-        f"  traded {percent(one.traded, 2)} of the portfolio: {percent(one.trade_rate)} of the way to the aim",
-        f"  gate: {mix}",
-        f"  filled with a turnover of {percent(one.turnover, 2)} at a cost of {percent(one.cost, 3)}; "
-        f"the next bar returned {percent(one.next_return, 2, plus=True)}",
-        "",
-    ]
-    experts = list(one.gate)
-    table = [("largest trades", "held", *experts, "aim", "target", "next bar")]
-    for name in one.trades[:SHOWN]:
-        own = one.weights[name]
-        weights = (own.held, *(own.experts[expert] for expert in experts), own.aim, own.target)
-        table.append((name, *(percent(weight) for weight in weights), percent(one.earned[name], 2, plus=True)))
-    text += [f"  {line}" for line in _aligned(table)]
-    text.append("")
-    table = [("features that moved it", "value", "part in the trade")]
-    for feature, found in one.influences:
-        table.append((feature, f"{found.value:+.2f}", percent(found.part, 2, plus=True)))
-    parts = one.integrated_gradients
-    rest = sum(found.part for found in list(parts.features.values())[SHOWN:])
-    table += [
-        ("all other features", "", percent(rest, 2, plus=True)),
-        ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),
-        ("traded", "", percent(one.traded + parts.completeness_error, 2, plus=True)),
-    ]
-    text += [f"  {line}" for line in _aligned(table)]
-    error = f"completeness error {parts.completeness_error:+.1e} of wealth"
-    text.append(f"  {error}, {parts.steps} steps; values in training deviations")
-    text.append("")
-    table = [("one feature changed", "from", "to", "traded", "trade rate", "target that changes most")]
-    for feature, changed in one.what_if.items():
-        most = max(changed.target, key=lambda name: abs(changed.target[name] - one.weights[name].target))
-        told = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
-        values = (f"{changed.before:+.2f}", f"{changed.after:+.2f}", percent(changed.traded, 2))
-        table.append((feature, *values, percent(changed.trade_rate), told))
-    return [*text, *(f"  {line}" for line in _aligned(table))]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
