@@ -148,7 +148,7 @@ def judge_market(
         own = _resampled_sharpe(run, draws)
         rival = Rival(patient.returns, own - seldom)
         verdict = reach_verdict(run.returns, baseline.returns, own - base, Tries(), resampling, patient=rival)
-        p = math.nan if verdict.superiority is None else verdict.superiority.consistent
+        p = math.nan if verdict.superiority is None else verdict.superiority.p_consistent
         found[run.name] = {
             "answer": verdict.answer,
             "daily": all(reason.enough for reason in verdict.reasons[:3]),

@@ -61,7 +61,7 @@ def test_the_best_of_many_without_skill_is_no_yes_though_alone_it_may_be() -> No
     assert best.verdict.superiority.strategies == 60
     assert best.verdict.psr == alone.verdict.psr > 0.95
     assert best.verdict.dsr < alone.verdict.dsr
-    assert best.verdict.superiority.consistent > alone.verdict.superiority.consistent
+    assert best.verdict.superiority.p_consistent > alone.verdict.superiority.p_consistent
     assert best.verdict.answer == "not shown"
 
 

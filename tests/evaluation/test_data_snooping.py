@@ -29,9 +29,9 @@ def test_the_p_values_are_archs() -> None:
     )
     theirs.compute()
     ours = superior_ability(benchmark, others, SETTINGS)
-    assert [ours.lower, ours.consistent, ours.upper] == list(theirs.pvalues)
+    assert [ours.p_lower, ours.p_consistent, ours.p_upper] == list(theirs.pvalues)
     assert ours.strategies == 4
-    assert 0.0 < ours.consistent < 1.0
+    assert 0.0 < ours.p_consistent < 1.0
 
 
 def test_the_p_value_is_the_share_of_our_own_draws_that_reach_as_far() -> None:
@@ -40,7 +40,7 @@ def test_the_p_value_is_the_share_of_our_own_draws_that_reach_as_far() -> None:
     difference = others["s0"] - benchmark
     means = difference[significance.draw_days(300, 400, 5, seed=3)].mean(axis=1)
     expected = np.mean(means - difference.mean() > difference.mean())
-    assert superior_ability(benchmark, others, SETTINGS).consistent == expected
+    assert superior_ability(benchmark, others, SETTINGS).p_consistent == expected
 
 
 def test_the_strategies_named_are_archs_and_only_those_with_an_edge() -> None:
@@ -56,7 +56,7 @@ def test_the_strategies_named_are_archs_and_only_those_with_an_edge() -> None:
     theirs.compute()
     ours = superior_strategies(benchmark, others, SETTINGS)
     assert ours == tuple(f"s{i}" for i in theirs.superior_models) == ("s0",)
-    assert superior_ability(benchmark, others, SETTINGS).consistent < 0.01
+    assert superior_ability(benchmark, others, SETTINGS).p_consistent < 0.01
     assert superior_strategies(benchmark, {"worse": benchmark - 0.001}, SETTINGS) == ()
 
 
@@ -73,7 +73,7 @@ def test_where_every_strategy_is_superior_step_by_step_all_are_named() -> None:
 
 def test_without_an_edge_five_in_a_hundred_are_found() -> None:
     quick = Resampling(samples=200, block_length=5, seed=0)
-    found = [superior_ability(*made(days=150, seed=seed), quick).consistent < 0.05 for seed in range(150)]
+    found = [superior_ability(*made(days=150, seed=seed), quick).p_consistent < 0.05 for seed in range(150)]
     assert np.mean(found) <= 0.10
 
 

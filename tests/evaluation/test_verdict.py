@@ -35,7 +35,7 @@ def test_a_clear_edge_is_a_yes_and_every_witness_says_so() -> None:
     assert verdict.answer == "yes"
     assert [reason.enough for reason in verdict.reasons] == [True, True, True]
     assert verdict.dsr == verdict.psr == track_of(np.subtract(*made(4e-4))).psr()
-    assert verdict.superiority.consistent < 0.01
+    assert verdict.superiority.p_consistent < 0.01
     assert verdict.minimum_length < 1000
 
 
@@ -54,7 +54,7 @@ def test_an_edge_among_many_candidates_needs_more() -> None:
     noise = np.random.default_rng(1).normal(0.0, 0.003, (299, 1000))
     others = {f"c{i}": baseline + each - each.mean() for i, each in enumerate(noise)}
     among = judged(own, baseline, candidates=others)
-    assert alone.superiority.consistent < 0.05 < among.superiority.consistent
+    assert alone.superiority.p_consistent < 0.05 < among.superiority.p_consistent
     assert among.superiority.strategies == 300
     assert among.answer == "not shown"
 
@@ -132,7 +132,7 @@ def test_another_that_is_superior_does_not_make_the_chosen_one_so() -> None:
     rng = np.random.default_rng(2)
     risky = baseline + 3e-3 + rng.normal(0.0, 0.02, len(baseline))
     among = judged(own, baseline, candidates={"risky": risky})
-    assert among.superiority.consistent < 0.05
+    assert among.superiority.p_consistent < 0.05
     assert not among.reasons[1].enough
     assert "StepM does not name this one" in among.reasons[1].said
     assert among.answer == "not shown"

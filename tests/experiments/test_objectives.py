@@ -10,8 +10,8 @@ import pytest
 from finflow.config import OBJECTIVES
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
-from finflow.evaluation.statistics.objective_values import aggregated, measured
 from finflow.evaluation.statistics.significance_tests import track_of
+from finflow.experiments.tuning.objective_values import aggregated, measured
 
 
 def backtest(returns: np.ndarray) -> Backtest:

@@ -196,7 +196,7 @@ def _numbers(best: Best) -> dict[str, object]:
         "tries": verdict.tries.total,
         "psr": verdict.psr,
         "dsr": verdict.dsr,
-        "spa_p": None if spa is None else spa.consistent,
+        "spa_p": None if spa is None else spa.p_consistent,
         "sharpe_difference_interval": verdict.difference,
     }
 

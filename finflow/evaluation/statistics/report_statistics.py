@@ -16,7 +16,13 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.evaluation.statistics.significance_tests import Resampling, Track, superior_strategies, track_of
+from finflow.evaluation.statistics.significance_tests import (
+    Resampling,
+    Superiority,
+    Track,
+    superior_strategies,
+    track_of,
+)
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Reason, Rival, Verdict, reach_verdict
 from finflow.market.panel import BARS_PER_YEAR
 
@@ -48,15 +54,6 @@ class Evidence:
     choice: tuple[str, ...]
 
 
-class SuperiorityNumbers(TypedDict):
-    """Hansen's test of superior predictive ability."""
-
-    p_lower: Annotated[Number, about("p-value, lower.")]
-    p_consistent: Annotated[Number, about("p-value, consistent: the one that decides.")]
-    p_upper: Annotated[Number, about("p-value, upper.")]
-    strategies: Annotated[int, about("Strategies tested together.")]
-
-
 class TriesCounted(TypedDict):
     """Tries that deflate the Sharpe ratio."""
 
@@ -84,7 +81,7 @@ class VerdictNumbers(TypedDict):
     expected_maximum: Annotated[Number, about("That best ratio, a year.")]
     minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
     sharpe_difference_interval: Annotated[Bounds, about("Of the paired difference, at the verdict's level.")]
-    spa: Annotated[SuperiorityNumbers | None, about("SPA test; null where it cannot be made.")]
+    spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
 
@@ -162,7 +159,7 @@ def track_table(track: Track | None) -> dict[str, float]:
 
 
 def _verdict_table(verdict: Verdict) -> VerdictNumbers:
-    track, tries, spa = verdict.track, verdict.tries, verdict.superiority
+    track, tries = verdict.track, verdict.tries
     scale = math.sqrt(BARS_PER_YEAR)
     low, high = verdict.difference.low, verdict.difference.high
     return {
@@ -179,14 +176,7 @@ def _verdict_table(verdict: Verdict) -> VerdictNumbers:
         "expected_maximum": scale * verdict.expected_maximum,
         "minimum_track_record": verdict.minimum_length,
         "sharpe_difference_interval": [low, high] if verdict.difference.defined else None,
-        "spa": None
-        if spa is None
-        else {
-            "p_lower": spa.lower,
-            "p_consistent": spa.consistent,
-            "p_upper": spa.upper,
-            "strategies": spa.strategies,
-        },
+        "spa": verdict.superiority,
         "tries": {
             "total": tries.total,
             "configurations": tries.configurations,

@@ -24,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from finflow.errors import EvidenceError
+from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.evaluation.statistics.metrics import FLAT
 
@@ -153,24 +154,14 @@ def expected_maximum(tries: int, variance: float) -> float:
 
 @dataclass(frozen=True)
 class Superiority:
-    """p-values of the SPA test, in [0, 1], by what is done about strategies that are clearly worse.
+    """Hansen's test of superior predictive ability; p-values differ in what is done about those clearly worse."""
 
-    Attributes
-    ----------
-    lower
-        All that are worse are left out: too liberal.
-    consistent
-        Those are left out that are worse by more than chance would explain: the one to read.
-    upper
-        None is left out: White's reality check, too careful.
-    strategies
-        How many were compared with the benchmark.
-    """
-
-    lower: float
-    consistent: float
-    upper: float
-    strategies: int
+    p_lower: Annotated[Number, about("p-value, all that are worse left out: too liberal.")]
+    p_consistent: Annotated[
+        Number, about("p-value, those left out that are worse by more than chance would explain: the one that decides.")
+    ]
+    p_upper: Annotated[Number, about("p-value, none left out: White's reality check, too careful.")]
+    strategies: Annotated[int, about("Strategies tested together.")]
 
 
 @dataclass(frozen=True)

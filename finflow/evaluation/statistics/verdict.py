@@ -177,9 +177,9 @@ def _ask(
     reasons = (
         _deflated(track, luck, tries),
         Reason(
-            f"Superior predictive ability (SPA): p = {superiority.consistent:.3f}; yes needs less than {SIZE:g}"
+            f"Superior predictive ability (SPA): p = {superiority.p_consistent:.3f}; yes needs less than {SIZE:g}"
             + ("." if named else ", and StepM does not name this one among the superior."),
-            superiority.consistent < SIZE and named,
+            superiority.p_consistent < SIZE and named,
         ),
         _paired(bounds),
     )

@@ -19,9 +19,9 @@ from finflow.config import Config, EvaluationConfig, TuneConfig
 from finflow.errors import ConfigError, FinflowError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
-from finflow.evaluation.statistics.objective_values import aggregated, measured
 from finflow.experiments.jobs.folds import Fold, folds_of, last_fold
 from finflow.experiments.tasks.worker import NullStream
+from finflow.experiments.tuning.objective_values import aggregated, measured
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
