@@ -41,6 +41,7 @@ TINY = {
     "train.checkpoint_interval": 3,
     "train.checkpoint_updates": 7,
     "train.validation_updates": 11,
+    "offline.evaluation_updates": 3,
     "bcell.hidden_dim": 16,
     "bcell.n_quantiles": 8,
     "bcell.cql_samples": 2,
