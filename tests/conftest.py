@@ -130,14 +130,26 @@ def check_numbers(page: Page, content: Any) -> int:
 @pytest.fixture(scope="module")
 def quick_reports() -> Iterator[None]:
     """Reports with all their numbers, but few compared strategies and no pictures: those have tests of their own."""
-    from finflow.evaluation.report import report, tearsheet
     from finflow.training.judging import held_out
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(held_out, "COMPARED", ("equal-weight", "buy-and-hold", "momentum"))
-        patch.setattr(report, "draw_figures", lambda data, results: [])
-        patch.setattr(tearsheet, "why_impossible", lambda run, baseline: "a test goes without")
+        draw_nothing(patch)
         yield
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports with all their numbers and compared strategies, but no pictures, which take seconds."""
+    draw_nothing(monkeypatch)
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Have reports go without figures and tear sheet."""
+    from finflow.evaluation.report import report, tearsheet
+
+    patch.setattr(report, "draw_figures", lambda data, results: [])
+    patch.setattr(tearsheet, "why_impossible", lambda run, baseline: "a test goes without")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from finflow.training.data import training_data
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import train_through
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
 
@@ -279,9 +280,7 @@ def test_a_fault_in_a_part_is_caught_and_named(
 
 def test_an_agent_is_audited_with_its_checkpoint(tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
+    trainer = train_through(config)
     clean = audit_configuration(config, agent=trainer.run_folder)
     assert (clean.complaint, bad(clean)) == (None, [])
     assert sum(finding.rows for finding in clean.findings if finding.component == "agent") > 100

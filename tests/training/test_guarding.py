@@ -26,8 +26,7 @@ from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.guard_faults import FAULTS, Fault, injected
-
-Make = Callable[..., Config]
+from tests.training.whole_trainings import Make, best, checkpoint_of, latest, train_through
 
 #: A guard for trainings of 60 online updates.
 QUICK = {
@@ -42,21 +41,10 @@ AT = 35
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
-def latest(trainer: FinFlowTrainer) -> Path:
-    return trainer.run_folder / "models" / "checkpoint_latest.safetensors"
-
-
 def events_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
     """What the guard saw and did, but for low validation figures: the market of these tests falls."""
     rows = [json.loads(line) for line in (trainer.run_folder / "events.jsonl").read_text().splitlines()]
     return [row for row in rows if row["signal"] != "sharpe"]
-
-
-def train_through(config: Config, resume: Path | None = None) -> FinFlowTrainer:
-    trainer = FinFlowTrainer(config, resume=resume)
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +100,7 @@ def test_a_fault_is_seen_and_taken_back(tiny: Make, undisturbed: FinFlowTrainer,
         assert not torch.equal(*(read_tensors(latest(one))[0][part] for one in (trainer, undisturbed)))
     lengths = [float(one.agent.critic.mean.weight.detach().norm()) for one in (trainer, undisturbed)]
     assert lengths[0] == pytest.approx(lengths[1], rel=0.2)
-    assert (trainer.run_folder / "models" / "checkpoint_best.safetensors").is_file()
+    assert best(trainer).is_file()
 
 
 def test_stopped_after_snapshots_and_resumed_meets_a_fault_as_if_never_stopped(
@@ -159,8 +147,8 @@ def test_a_permanent_fault_ends_in_a_report_and_leaves_the_best_checkpoint(tiny:
     rows = events_of(trainer)
     assert [row["signal"] for row in rows].count("rollback") == 3
     assert rows[-1]["signal"] == "stop"
-    for name in ("checkpoint_best", "checkpoint_latest"):
-        tensors, _ = read_tensors(trainer.run_folder / "models" / f"{name}.safetensors")
+    for name in ("best", "latest"):
+        tensors, _ = read_tensors(checkpoint_of(trainer, name))
         assert all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point())
 
 

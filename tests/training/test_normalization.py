@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
-from finflow.config import Config
 from finflow.training.data.replay import make_batch
 from finflow.training.data.rewards import RewardNormalizer, RewardUnits
 from finflow.training.phases.pretrain import fill_window
 from finflow.training.trainer import FinFlowTrainer
-
-Make = Callable[..., Config]
+from tests.training.whole_trainings import Make, Stop, latest
 
 
 def exact(window: np.ndarray) -> tuple[float, float]:
@@ -142,7 +139,7 @@ def test_what_is_no_window_is_refused(given: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("calibration", ["fitted", "returns"])
 def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exactly(
-    tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer], calibration: str
+    tiny: Make, stop_training: Stop, calibration: str
 ) -> None:
     keys = {
         "train__reward_normalization__enabled": True,
@@ -181,8 +178,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     stopped = stop_training(tiny(**keys), 14 + 20 + 33)
     resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
     resumed.finetune()
-    latest = "models/checkpoint_latest.safetensors"
-    assert (resumed.run_folder / latest).read_bytes() == (trainer.run_folder / latest).read_bytes()
+    assert latest(resumed).read_bytes() == latest(trainer).read_bytes()
 
 
 def test_the_window_is_filled_once(tiny: Make) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from finflow.agent.losses.risk import discounted_means, sample_risk
-from finflow.config import Config, TrainConfig
+from finflow.config import TrainConfig
 from finflow.evaluation.backtest import run_backtests
 from finflow.tensor_file import read_tensors
 from finflow.training.data.replay import MarketTensors, Transitions
@@ -18,8 +17,8 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.finetune import calibrate, ramp_share
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make, Stop, latest, train_through
 
-Make = Callable[..., Config]
 OPTIONS = {
     "bcell__cql_mode": "lagrange",
     "bcell__entropy_backup": "relative",
@@ -40,19 +39,14 @@ def test_the_policys_rate_rises_from_where_it_may_move() -> None:
     assert [ramp_share(train, done) for done in (0, 9, 10, 11, 13, 14, 500)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0, 1.0]
 
 
-def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(
-    tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer]
-) -> None:
+def test_with_every_option_a_resumed_run_equals_one_that_never_stopped(tiny: Make, stop_training: Stop) -> None:
     config = tiny(**OPTIONS)
-    whole = FinFlowTrainer(config)
-    whole.train_iql()
-    whole.finetune()
+    whole = train_through(config)
     stopped = stop_training(config, 14 + 20 + 33)  # 2 epochs of 7 updates, 20 warm-up steps, 33 of 60 online
     resumed = FinFlowTrainer(config, resume=stopped.run_folder)
     resumed.finetune()
-    latest, again = (run.run_folder / "models" / "checkpoint_latest.safetensors" for run in (whole, resumed))
-    assert latest.read_bytes() == again.read_bytes()
-    tensors, state = read_tensors(latest)
+    assert latest(whole).read_bytes() == latest(resumed).read_bytes()
+    tensors, state = read_tensors(latest(whole))
     assert tensors["bcell/log_cql_alpha"].item() != pytest.approx(np.log(5.0), abs=1e-6)
     assert "bcell/cql_optimiser/0.exp_avg" in tensors
     rows = [json.loads(line) for line in (whole.run_folder / "metrics.jsonl").read_text().splitlines()]
@@ -79,9 +73,7 @@ def test_the_best_is_chosen_by_the_risk_of_validation_returns(tiny: Make) -> Non
 
 def test_raw_returns_bound_what_is_pushed_down(tiny: Make) -> None:
     """To the end of each episode they are the discounted rewards, and V_mu of where it was cut."""
-    trainer = FinFlowTrainer(tiny(bcell__calibration="returns", train__online_episodes=0, train__warmup_episodes=0))
-    trainer.train_iql()
-    trainer.finetune()
+    trainer = train_through(tiny(bcell__calibration="returns", train__online_episodes=0, train__warmup_episodes=0))
     run, data, agent = trainer._begin(), trainer._data(), trainer.agent
     store, market = Transitions.of(data, run.device), MarketTensors.of(trainer.training_data.process, run.device)
     units = reward_units(run, data)

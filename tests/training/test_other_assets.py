@@ -18,9 +18,9 @@ from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import carry_over, configuration_of, read_checkpoint
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
-Make = Callable[..., Config]
 
 
 def write_market(path: Path, n_assets: int, seed: int, name: str) -> Path:
@@ -41,14 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path]
     folder = tmp_path_factory.mktemp("assets")
     twenty = write_market(folder / "twenty.csv", 20, seed=1, name="A")
     thirty = write_market(folder / "thirty.csv", 30, seed=2, name="B")
-    trainer = FinFlowTrainer(make_tiny(folder)(market__path=str(twenty)))
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer, thirty
-
-
-def checkpoint_of(trainer: FinFlowTrainer, name: str) -> Path:
-    return trainer.run_folder / "models" / f"checkpoint_{name}.safetensors"
+    return train_through(make_tiny(folder)(market__path=str(twenty))), thirty
 
 
 def elsewhere(trainer: FinFlowTrainer, prices: Path, **changes: object) -> Config:

@@ -15,30 +15,12 @@ import torch
 
 from finflow import cores
 from finflow.agent.learners.bcell import BCell
-from finflow.config import Config
 from finflow.errors import CheckpointError, MarketError
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer, Outcome
-
-Make = Callable[..., Config]
-Stop = Callable[[Config, int], FinFlowTrainer]
-
-
-def latest(trainer: FinFlowTrainer) -> Path:
-    return trainer.run_folder / "models" / "checkpoint_latest.safetensors"
-
-
-def best(trainer: FinFlowTrainer) -> Path:
-    return trainer.run_folder / "models" / "checkpoint_best.safetensors"
-
-
-def train_through(config: Config) -> FinFlowTrainer:
-    trainer = FinFlowTrainer(config)
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer
+from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
 
 
 class Whole(NamedTuple):
@@ -61,6 +43,7 @@ def whole(tiny: Make) -> Whole:
     return Whole(trainer, trainer.train())
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_same_seed_gives_identical_checkpoints_and_numbers(whole: Whole, tiny: Make) -> None:
     first, second = whole.trainer, FinFlowTrainer(tiny())
     reports = [outcome.report.parent for outcome in (whole.outcome, second.train())]
@@ -195,11 +178,12 @@ def test_other_prices_cannot_be_resumed_on(
         FinFlowTrainer(config, resume=trainer.run_folder)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
     first = FinFlowTrainer(tiny())
     outcome = first.train_offline()
     assert outcome.report.is_file()
-    pretrained = first.run_folder / "models" / "checkpoint_pretrained.safetensors"
+    pretrained = checkpoint_of(first, "pretrained")
     second = FinFlowTrainer(tiny(), pretrained=pretrained)
     second.finetune()
     assert read_tensors(latest(second))[1]["training"]["counters"]["phase"] == "online"
@@ -207,6 +191,7 @@ def test_online_can_start_from_a_pretrained_file(tiny: Make) -> None:
         FinFlowTrainer(tiny(), pretrained=latest(second))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_an_agent_is_evaluated_from_its_checkpoint_alone(whole: Whole, tmp_path: Path) -> None:
     trainer, outcome = whole
     again = evaluate_checkpoint(best(trainer), {}, output=tmp_path / "again")

@@ -28,8 +28,8 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.finetune import calibrate, mixed_batch
 from finflow.training.phases.pretrain import Epochs, reward_units
 from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make, checkpoint_of, latest, train_through
 
-Make = Callable[..., Config]
 CPU = torch.device("cpu")
 ALL: dict[str, object] = {
     "worlds__assets": 3,
@@ -59,17 +59,6 @@ ALL: dict[str, object] = {
 }
 
 
-def model(trainer: FinFlowTrainer, name: str) -> Path:
-    return trainer.run_folder / "models" / f"checkpoint_{name}.safetensors"
-
-
-def train_through(config: Config, **given: Path) -> FinFlowTrainer:
-    trainer = FinFlowTrainer(config, **given)
-    trainer.train_iql()
-    trainer.finetune()
-    return trainer
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> Make:
     """Makes tiny configurations of one market for all tests."""
@@ -89,7 +78,7 @@ def test_with_all_devices_on_a_stop_changes_no_bit(
     stopped = stop_training(tiny(**ALL), when)
     resumed = train_through(tiny(**ALL), resume=stopped.run_folder)
     for name in ("latest", "best"):
-        assert model(resumed, name).read_bytes() == model(whole, name).read_bytes()
+        assert checkpoint_of(resumed, name).read_bytes() == checkpoint_of(whole, name).read_bytes()
     rows = [(trainer.run_folder / "metrics.jsonl").read_bytes() for trainer in (resumed, whole)]
     assert rows[0] == rows[1]
 
@@ -338,13 +327,13 @@ def test_the_deployed_policy_is_the_average_within_its_trade_rates(whole: FinFlo
     assert bcell is not None
     assert bcell.average is not None
     assert bcell.average.count == 42  # 60 updates, from 0.3 of them on
-    deployed = policy_of(read_checkpoint(model(whole, "latest")), CPU)
+    deployed = policy_of(read_checkpoint(latest(whole)), CPU)
     assert deployed.trade_range == (0.01, 0.5)
     own = bcell.average.policy.state_dict()
     assert all(torch.equal(tensor, own[name]) for name, tensor in deployed.state_dict().items())
     assert not torch.equal(deployed.gate.weight, bcell.policy.gate.weight)
     assert whole.policy is bcell.average.policy
-    checkpoint = read_checkpoint(model(whole, "latest"))
+    checkpoint = read_checkpoint(latest(whole))
     for wrong in ({"trade_rate_floor": "x"}, "x", {"trade_rate_floor": 0.9, "trade_rate_ceiling": 0.1}):
         with pytest.raises(CheckpointError, match="how its agent is configured"):
             policy_of(checkpoint._replace(facts={**checkpoint.facts, "bcell": wrong}), CPU)
@@ -367,7 +356,7 @@ def test_rows_of_metrics_say_how_the_training_generalises(whole: FinFlowTrainer)
 def test_without_the_measurement_nothing_else_changes(tiny: Make) -> None:
     with_it, without = (train_through(tiny(train__generalisation=flag)) for flag in (True, False))
     assert "generalisation" not in (without.run_folder / "metrics.jsonl").read_text()
-    found = [read_newest(model(one, "latest"))[1].tensors for one in (with_it, without)]
+    found = [read_newest(latest(one))[1].tensors for one in (with_it, without)]
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
 

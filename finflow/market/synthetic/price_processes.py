@@ -17,7 +17,6 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 __all__ = ["IndependentReturns", "MeanReversion", "PriceProcess", "Regimes", "Scenarios", "correlated"]
 
@@ -200,6 +199,8 @@ class MeanReversion:
         return np.linspace(-_WIDEST_BELIEF, _WIDEST_BELIEF, _BELIEFS) * self.deviation
 
     def draw(self, rng: np.random.Generator, bars: int) -> FloatArray:
+        from scipy.signal import lfilter  # it loads all of scipy.stats, and every command loads this file
+
         shocks = self.innovation * rng.standard_normal(bars)
         shocks[0] *= self.deviation / self.innovation
         spread = lfilter([1.0], [1.0, -self.persistence], shocks)
