@@ -9,7 +9,7 @@ from pathlib import Path
 
 from finflow.config import Config, TuneConfig, load_config
 from finflow.experiments.tasks.task_runner import ComputeResources
-from finflow.experiments.tuning.study_folder import Tuning, begin, stored_study
+from finflow.experiments.tuning.study import Tuning, begin, stored_study
 from finflow.experiments.tuning.trial_training import StepTimer
 from finflow.experiments.tuning.trial_worker import do_trial
 from finflow.experiments.tuning.tuning import tune

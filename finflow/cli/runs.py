@@ -20,7 +20,7 @@ from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 if TYPE_CHECKING:
     from finflow.config import Config
     from finflow.experiments.jobs.folds import Protocol
-    from finflow.experiments.jobs.seed_job import SeedJob, TrainingJob
+    from finflow.experiments.jobs.training_jobs import SeedJob, TrainingJob
     from finflow.experiments.tasks.task_runner import ComputeResources
     from finflow.training.judging.held_out import Outcome
 
@@ -153,7 +153,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     with _ready(given, plans, dry_run) as resources:
         if resources is None:
             return
-        from finflow.experiments.jobs.seed_job import run_all
+        from finflow.experiments.jobs.training_jobs import run_all
 
         try:
             outcomes = run_all(plans, resources)
@@ -168,7 +168,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
     _read_seeds_for(arguments, "tune")
     if folder is None:
         return resolve(arguments)
-    from finflow.experiments.tuning.study_folder import stored_study
+    from finflow.experiments.tuning.study import stored_study
 
     return resolve(arguments, stored_study(folder))
 
@@ -213,7 +213,7 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 @contextmanager
 def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
-    from finflow.experiments.jobs.seed_job import estimate_all
+    from finflow.experiments.jobs.training_jobs import estimate_all
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
     from finflow.training.phases.stopping import request_stop
 
@@ -235,13 +235,13 @@ def _show(
     if not jobs[0].market:
         show_outcome(outcomes[0], where=window)
         return
-    from finflow.experiments.jobs.seed_job import report_universes
+    from finflow.experiments.jobs.training_jobs import report_universes
 
     print("\n".join(report_universes([job.market for job in jobs], outcomes, folder)))
 
 
 def _job(config: Config, folder: Path, market: str = "") -> SeedJob:
-    from finflow.experiments.jobs.seed_job import make_seed_job
+    from finflow.experiments.jobs.training_jobs import make_seed_job
 
     return make_seed_job(config, folder, market)
 
@@ -285,7 +285,7 @@ def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folde
     if given.recollect:
         raise ConfigError("--recollect belongs to a single training")
     jobs = make()
-    from finflow.experiments.jobs.seed_job import run_all, write_universes
+    from finflow.experiments.jobs.training_jobs import run_all, write_universes
     from finflow.training.trainer import new_run_folder
 
     with _ready(given, jobs, given.dry_run) as resources:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from scripts.evidence.generalisation import REDUCED
-from scripts.evidence.offline_methods import half_width
+from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 __all__ = ["PARTS", "ablation_table", "ablation_variants"]
@@ -67,18 +67,16 @@ def ablation_table(results: Sequence[Mapping[str, Any]], classical: Mapping[str,
     classical : mapping
         Name -> metrics on the same window.
     """
-    lines = [f"| | seeds | updates | {' | '.join(heading for heading, _ in SHOWN.values())} | Sharpe less B-Cell's |"]
-    lines.append(f"|---|---|---|{'---|' * (len(SHOWN) + 1)}")
+    heads = ("", "seeds", "updates", *(heading for heading, _ in SHOWN.values()), "Sharpe less B-Cell's")
+    rows: list[list[object]] = []
     for name, metrics in classical.items():
-        cells = [f"{scale * metrics[key]:.2f}" for key, (_, scale) in SHOWN.items()]
-        lines.append(f"| {name} | | | {' | '.join(cells)} | |")
+        rows.append([name, "", "", *(f"{scale * metrics[key]:.2f}" for key, (_, scale) in SHOWN.items()), ""])
     whole = _of(results, "whole", "end", "sharpe")
     for row, (part, stage) in ROWS.items():
-        cells = [_mean(scale * _of(results, part, stage, key)) for key, (_, scale) in SHOWN.items()]
-        less = "" if (part, stage) == ("whole", "end") else _mean(_of(results, part, stage, "sharpe") - whole)
-        made = f"{len(whole)} | {_updates(results, part, stage)}"
-        lines.append(f"| finflow, {row} | {made} | {' | '.join(cells)} | {less} |")
-    return "\n".join(lines) + "\n"
+        cells = [mean_interval(scale * _of(results, part, stage, key)) for key, (_, scale) in SHOWN.items()]
+        less = "" if (part, stage) == ("whole", "end") else mean_interval(_of(results, part, stage, "sharpe") - whole)
+        rows.append([f"finflow, {row}", len(whole), _updates(results, part, stage), *cells, less])
+    return markdown_table(heads, rows)
 
 
 def _of(results: Sequence[Mapping[str, Any]], part: str, stage: str, key: str) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -91,8 +89,3 @@ def _updates(results: Sequence[Mapping[str, Any]], part: str, stage: str) -> str
     """Of a training until a stage."""
     counts = next(one["updates"] for one in results if one["variant"] == PREFIX + part)
     return f"{counts.get('offline', 0) if stage == 'hand-over' else max(counts.values()):,}"
-
-
-def _mean(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
-    spread = f" ± {half_width(values):.2f}" if len(values) > 1 else ""
-    return f"{values.mean():.2f}{spread}"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from finflow.config import BCellConfig, Config
 from scripts.evidence.box_training import BoxPlayer, BoxTask, learn, returns
+from scripts.evidence.tables import markdown_table
 from scripts.evidence.variants import Variant
 
 PENDULUM_STEPS, PENDULUM_GOAL, PENDULUM_EPISODES = 20_000, -200.0, 20
@@ -122,17 +123,20 @@ def measure_pendulum(config: Config, steps: int = PENDULUM_STEPS) -> dict[str, A
 
 def pendulum_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table, a row a seed."""
-    lines = [
-        f"| seed | first at {PENDULUM_GOAL:.0f} or better | best | at the end | least episode at the end | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
+    heads = (
+        "seed",
+        f"first at {PENDULUM_GOAL:.0f} or better",
+        "best",
+        "at the end",
+        "least episode at the end",
+        "seconds",
+    )
+    rows = []
     for result in results:
         curve = result["curve"]
         reached = next((step for step, mean, _ in curve if mean >= PENDULUM_GOAL), None)
         first = "never" if reached is None else f"{reached:,} steps"
         best, (_, last, least) = max(mean for _, mean, _ in curve), curve[-1]
-        lines.append(
-            f"| {result['seed']} | {first} | {best:.0f} | {last:.0f} | {least:.0f} "
-            f"| {result['seconds']['learning']:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+        figures = (best, last, least, result["seconds"]["learning"])
+        rows.append([result["seed"], first, *(f"{figure:.0f}" for figure in figures)])
+    return markdown_table(heads, rows)

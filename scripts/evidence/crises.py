@@ -19,7 +19,7 @@ from finflow.evaluation.analysis.expert_traits import STATES
 from finflow.training.judging.agent_strategy import gate_on
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
-from scripts.evidence.offline_methods import half_width
+from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 __all__ = ["crises_table", "crises_variants", "train_and_look"]
@@ -47,18 +47,13 @@ def train_and_look(config: Config) -> dict[str, Any]:
 
 def crises_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown: a row for each window and state; mean share in percent over seeds, with half its 95 % interval."""
-    lines = [f"| window | the market | decisions | {' | '.join(EXPERTS)} | cash in the aim |"]
-    lines.append(f"|---|---|---|{'---|' * (len(EXPERTS) + 1)}")
+    rows = []
     for window in results[0]["gate"]:
         for state in STATES:
             own = [found["gate"][window][state] for found in results if state in found["gate"][window]]
             if not own:
                 continue
             shares = [[one["gate"][name] for one in own] for name in EXPERTS] + [[one["cash"] for one in own]]
-            lines.append(f"| {window} | {state} | {own[0]['decisions']:,} | {' | '.join(map(_percent, shares))} |")
-    return "\n".join(lines) + "\n"
-
-
-def _percent(values: Sequence[float]) -> str:
-    known = 100.0 * np.array(values)
-    return f"{known.mean():.1f}" + (f" ± {half_width(known):.1f}" if len(known) > 1 else "")
+            cells = [mean_interval(100.0 * np.array(share), 1) for share in shares]
+            rows.append([window, state, f"{own[0]['decisions']:,}", *cells])
+    return markdown_table(("window", "the market", "decisions", *EXPERTS, "cash in the aim"), rows)

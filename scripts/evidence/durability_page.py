@@ -13,6 +13,7 @@ from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence.durability import measure, small_config
 from scripts.evidence.fuzzing import fuzz
+from scripts.evidence.tables import markdown_table
 
 CASES = 10_500
 
@@ -36,10 +37,12 @@ def durability_page(result: Mapping[str, Any]) -> str:
     fuzzed, power, seconds = result["fuzz"], result["power"], result["seconds"]
     parts = [
         "## SIGKILL\n",
-        _table(("killed", "runs", "offline, online", "left half-written", "identical"), _kills(result["kills"])),
+        markdown_table(
+            ("killed", "runs", "offline, online", "left half-written", "identical"), _kills(result["kills"])
+        ),
         "Within a write: after half of the bytes, before the flush, before the rename, before the second name.\n",
         "## Faults of the disk\n",
-        _table(
+        markdown_table(
             ("fault", "lasts", "runs", "exit status", "every file whole", "updates lost at most", "identical"),
             _faults(result["faults"]),
         ),
@@ -52,7 +55,7 @@ def durability_page(result: Mapping[str, Any]) -> str:
         f"{power['found'].get('right and said', 0):,} times the newest whole one was taken and the damage named. "
         f"{power['identical']} of {power['resumes']} runs resumed after such a cut ended identical.\n",
         "## Manipulated files\n",
-        _table(("change", "cases", "refused", "taken", "harmless", "anything else"), _fuzzed(fuzzed["kinds"])),
+        markdown_table(("change", "cases", "refused", "taken", "harmless", "anything else"), _fuzzed(fuzzed["kinds"])),
         "Refused: one line, a CheckpointError. Taken: the hash was right, and every value is one that a training "
         "could hold. Harmless: the file holds what the original does. Nothing was executed, started, or opened "
         f"beside the file; the process grew by {fuzzed['memory']} MB at most.\n",
@@ -93,8 +96,3 @@ def _fuzzed(kinds: Mapping[str, Mapping[str, int]]) -> list[tuple[object, ...]]:
         (kind, f"{sum(counts.values()):,}", *(f"{counts.get(name, 0):,}" for name in names))
         for kind, counts in kinds.items()
     ]
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]) + "\n"

@@ -33,6 +33,7 @@ from finflow.training.data.training_data import choose_device, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.generalisation_measure import PREFIX
 from finflow.training.logs.run_log import METRICS
+from scripts.evidence.tables import markdown_table, shown_mean
 from scripts.evidence.variants import Variant
 
 FloatArray = NDArray[np.float64]
@@ -351,7 +352,7 @@ def ranking_table(results: Sequence[Result]) -> str:
         "KL",
         "DSR",
     )
-    lines = [f"| | trainings | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    rows: list[list[object]] = []
     own = _trainings(results)
     for one in ranked(results):
         found = own[one.name]
@@ -367,7 +368,7 @@ def ranking_table(results: Sequence[Result]) -> str:
             shown_mean([each["training"].get("kl", math.nan) for each in found]),
             f"{deflated(results, one.name):.2f}",
         ]
-        lines.append(f"| {one.name} | {one.trainings} | {' | '.join(cells)} |")
+        rows.append([one.name, one.trainings, *cells])
     rules = [one for one in results if one["configuration_name"] == CLASSICAL]
     for name in rules[0]["strategies"] if rules else ():
         found = [one["strategies"][name] for one in rules]
@@ -384,14 +385,8 @@ def ranking_table(results: Sequence[Result]) -> str:
             "",
             "",
         ]
-        lines.append(f"| {name} | | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def shown_mean(values: Sequence[float], decimals: int = 2) -> str:
-    """The mean of what is known, for a table."""
-    known = [value for value in values if math.isfinite(value)]
-    return f"{np.mean(known):.{decimals}f}" if known else "-"
+        rows.append([name, "", *cells])
+    return markdown_table(("", "trainings", *heads), rows)
 
 
 def account(results: Sequence[Result]) -> str:

@@ -22,6 +22,7 @@ from finflow.errors import FinflowError
 from finflow.training.logs.run_log import EVENTS
 from finflow.training.phases import finetune as online
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.tables import markdown_table
 
 if TYPE_CHECKING:
     from finflow.agent.learners.bcell import BCell
@@ -194,26 +195,25 @@ def guard_table(results: Sequence[Mapping[str, Any]]) -> str:
     undisturbed = {result["seed"]: result["value"] for result in by_name["guard-healthy-embedded"]}
     values = np.array(list(undisturbed.values()), dtype=np.float64)
     deviation = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    lines = [
-        f"Undisturbed: {1e4 * values.mean():.3f}, standard deviation over {len(values)} seeds {1e4 * deviation:.3f}.",
-        "",
-        "| fault | guard | detected | by | lowered | rollbacks | value | near |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    stated = (
+        f"Undisturbed: {1e4 * values.mean():.3f}, standard deviation over {len(values)} seeds {1e4 * deviation:.3f}."
+    )
+    faults: list[list[object]] = []
+    healthy: list[list[object]] = []
     for fault in FAULTS:
         for guarded in ("on", "off"):
             own = by_name.get(f"guard-{guarded}-{_slug(fault.name)}", [])
             if own:
-                lines.append(f"| {fault.name} | {guarded} | {_outcome(own, undisturbed, deviation)} |")
-    lines += ["", "Trainings without a fault:", "", "| market | seeds | alarms | rollbacks |", "|---|---|---|---|"]
+                faults.append([fault.name, guarded, *_outcome(own, undisturbed, deviation)])
     for market in MARKETS:
         own = by_name.get(f"guard-healthy-{market}", [])
-        counts = [sum(result[name] for result in own) for name in ("alarms", "rollbacks")]
-        lines.append(f"| {market} | {len(own)} | {counts[0]} | {counts[1]} |")
-    return "\n".join(lines) + "\n"
+        healthy.append([market, len(own), *(sum(result[name] for result in own) for name in ("alarms", "rollbacks"))])
+    heads = ("fault", "guard", "detected", "by", "lowered", "rollbacks", "value", "near")
+    without = markdown_table(("market", "seeds", "alarms", "rollbacks"), healthy)
+    return f"{stated}\n\n{markdown_table(heads, faults)}\nTrainings without a fault:\n\n{without}"
 
 
-def _outcome(results: Sequence[Mapping[str, Any]], undisturbed: Mapping[int, float], deviation: float) -> str:
+def _outcome(results: Sequence[Mapping[str, Any]], undisturbed: Mapping[int, float], deviation: float) -> list[str]:
     """Cells of one fault."""
     detected = [result["detected"] for result in results]
     latest = "no" if None in detected else str(max(detected))
@@ -226,7 +226,7 @@ def _outcome(results: Sequence[Mapping[str, Any]], undisturbed: Mapping[int, flo
     value = f"{1e4 * float(np.mean(ended)):.3f}" if ended else "none"
     value += "" if len(ended) == len(results) else f" ({len(results) - len(ended)} ended in an error)"
     counts = [f"{np.mean([result[name] for result in results]):.1f}" for name in ("lowered", "rollbacks")]
-    return f"{latest} | {signals} | {' | '.join(counts)} | {value} | {near} of {len(results)}"
+    return [latest, signals, *counts, value, f"{near} of {len(results)}"]
 
 
 def _slug(name: str) -> str:

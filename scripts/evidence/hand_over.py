@@ -24,9 +24,9 @@ from finflow.training.phases.training_run import Validation
 from finflow.training.phases.training_state import ONLINE
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.generalisation import REDUCED
-from scripts.evidence.offline_methods import half_width
 from scripts.evidence.optimality import FIRST_SAMPLE, ONLINE_LEARNING, SHOWN, Judge, judge_of
 from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 __all__ = ["DEVICES", "FIRST", "LOOKS", "MARKETS", "hand_over_table", "hand_over_variants", "pretrain_and_branch"]
@@ -138,7 +138,7 @@ def deepest_fall(curve: Sequence[Sequence[float]], last: float) -> float:
 def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: a row for each market and device, over seeds."""
     heads = ("pretrained", "deepest fall in the first fifth", "within the limit", "to the end", "end", "gap closed")
-    lines = [f"| market | fine-tuning | unit | {' | '.join(heads)} |", f"|---|---|---|{'---|' * len(heads)}"]
+    rows = []
     for market in dict.fromkeys(found["market"] for found in results):
         own = [found for found in results if found["market"] == market]
         whole = own[0]["curves"]["all devices"][-1][0]
@@ -147,19 +147,14 @@ def hand_over_table(results: Sequence[Mapping[str, Any]]) -> str:
             begun = np.array([curve[0][1] for curve in curves])
             falls = np.array([deepest_fall(curve, FIRST * whole) for curve in curves])
             limits = np.full(len(own), 0.1) if own[0]["unit"] == "Sharpe ratio" else 0.1 * np.abs(1.0 - begun)
-            cells = [_interval(begun), f"{falls.mean():.3f} (at most {falls.max():.3f})"]
+            cells = [mean_interval(begun), f"{falls.mean():.3f} (at most {falls.max():.3f})"]
             cells.append(f"{int((falls <= limits).sum())} of {len(own)}")
             ends = np.array([curve[-1][1] for curve in curves])
             ended = name == "all devices"
             later = np.array([deepest_fall(curve, whole) for curve in curves])
             cells.append(f"{later.mean():.3f} (at most {later.max():.3f})" if ended else "")
-            cells.append(_interval(ends) if ended else "")
+            cells.append(mean_interval(ends) if ended else "")
             closed = (ends - begun) / np.where(begun < 1.0, 1.0 - begun, np.nan)
-            cells.append(_interval(closed) if ended and own[0]["unit"] == "score" else "")
-            lines.append(f"| {market} | {name} | {own[0]['unit']} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> str:
-    spread = f" ± {half_width(values):.2f}" if len(values) > 1 else ""
-    return f"{values.mean():.2f}{spread}"
+            cells.append(mean_interval(closed) if ended and own[0]["unit"] == "score" else "")
+            rows.append([market, name, own[0]["unit"], *cells])
+    return markdown_table(("market", "fine-tuning", "unit", *heads), rows)

@@ -45,6 +45,7 @@ from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.tables import markdown_table
 
 FloatArray = NDArray[np.float64]
 
@@ -289,22 +290,20 @@ def summarise_study(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def study_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Markdown tables: the null, and the planted edges with the power and its 95 % interval (Wilson)."""
-    heads = "| strategy | markets | yes | not shown | no | all three | DSR >= 0.95 | SPA p < 0.05 | interval over 0 |"
-    lines = ["## Where nothing can be won", "", heads, "|---|---|---|---|---|---|---|---|---|"]
-    for row in rows:
-        if row["edge"] == 0.0:
-            cells = [row[key] for key in ("markets", "yes", "not shown", "no", "daily", "dsr", "spa", "interval")]
-            lines.append(f"| {row['strategy']} | {' | '.join(str(cell) for cell in cells)} |")
-    lines += ["", "## Where something can", "", "| edge, annual Sharpe ratio | strategy | markets | yes | power | no |"]
-    lines.append("|---|---|---|---|---|---|")
+    columns = ("markets", "yes", "not shown", "no", "daily", "dsr", "spa", "interval")
+    heads = ("markets", "yes", "not shown", "no", "all three", "DSR >= 0.95", "SPA p < 0.05", "interval over 0")
+    nulls = [[row["strategy"], *(row[key] for key in columns)] for row in rows if row["edge"] == 0.0]
+    planted = []
     for row in rows:
         if row["edge"] != 0.0:
             low, high = wilson(row["yes"], row["markets"])
             power = f"{row['yes'] / row['markets']:.0%} ({low:.0%} to {high:.0%})"
-            lines.append(
-                f"| {row['edge']:g} | {row['strategy']} | {row['markets']} | {row['yes']} | {power} | {row['no']} |"
-            )
-    return "\n".join(lines) + "\n"
+            planted.append([f"{row['edge']:g}", row["strategy"], row["markets"], row["yes"], power, row["no"]])
+    edges = ("edge, annual Sharpe ratio", "strategy", "markets", "yes", "power", "no")
+    return (
+        f"## Markets without an edge\n\n{markdown_table(('strategy', *heads), nulls)}\n"
+        f"## Markets with a planted edge\n\n{markdown_table(edges, planted)}"
+    )
 
 
 def retraining_lines(results: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from finflow.config import Config
 from finflow.evaluation.backtest import run_backtests
@@ -19,6 +18,7 @@ from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.strategies.strategy import Information
 from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.tables import half_width, markdown_table
 
 FloatArray = NDArray[np.float64]
 
@@ -77,15 +77,15 @@ def family_results(config: Config) -> dict[str, list[dict[str, float]]]:
 def offline_table(results: Sequence[Mapping[str, Any]], families: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """A Markdown table: families as mean and range over variants, methods as mean and 95 % interval over seeds."""
     heads = ("Sharpe", "turnover a year", "drawdown", "reward a decision, bp", "fitted Q, bp")
-    lines = [f"| | | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    rows = []
     for family, variants in families.items():
         cells = [_cell(key, [run[key] for run in variants if key in run], as_range=True) for key in SHOWN]
-        lines.append(f"| family {family} | {len(variants)} variants | {' | '.join(cells)} |")
+        rows.append([f"family {family}", f"{len(variants)} variants", *cells])
     for variant in dict.fromkeys(result["variant"] for result in results):
         own = [result["validation"]["end"] for result in results if result["variant"] == variant]
         cells = [_cell(key, [metrics[key] for metrics in own], as_range=False) for key in SHOWN]
-        lines.append(f"| {variant} | {len(own)} seeds | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([variant, f"{len(own)} seeds", *cells])
+    return markdown_table(("", "", *heads), rows)
 
 
 def _cell(key: str, values: Sequence[float], as_range: bool) -> str:
@@ -98,11 +98,6 @@ def _cell(key: str, values: Sequence[float], as_range: bool) -> str:
     if as_range or len(values) < 2:
         return f"{mean} ({scaled.min():.2f} to {scaled.max():.2f})"
     return f"{mean} ± {half_width(scaled):.2f}"
-
-
-def half_width(values: FloatArray) -> float:
-    """Half the width of the 95 % interval of a mean (Student's t)."""
-    return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
 
 
 def _mean_reward(rewards: FloatArray | None) -> float:

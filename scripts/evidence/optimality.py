@@ -31,8 +31,8 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.known_state import EXPECTED_RETURNS
-from scripts.evidence.offline_methods import half_width
 from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 __all__ = [
@@ -228,42 +228,36 @@ def seconds_to(curve: Sequence[Sequence[float | None]], goal: float) -> float | 
 def optimality_table(results: Sequence[Mapping[str, Any]], peers: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: on each market ours, and each peer by the mapping with the better end; over seeds."""
     heads = ("seeds", "score at the end", "best look", f"seconds to {GOAL}", "seconds", "turnover a year")
-    lines = [f"| market | | {' | '.join(heads)} | largest weight |", f"|---|---|{'---|' * (len(heads) + 1)}"]
+    rows = []
     for kind in dict.fromkeys(str(found["market"]) for found in results):
-        lines.append(_row(kind, "finflow", [found for found in results if found["market"] == kind]))
+        rows.append(_row(kind, "finflow", [found for found in results if found["market"] == kind]))
         for algorithm in ALGORITHMS:
             own = [found for found in peers if (found["market"], found["algorithm"]) == (kind, algorithm)]
             by_mapping = {name: [found for found in own if found["mapping"] == name] for name in MAPPINGS}
             ends = {name: np.mean([_end(found) for found in some]) for name, some in by_mapping.items() if some}
             if ends:
                 better = max(ends, key=lambda name: ends[name] if math.isfinite(ends[name]) else -math.inf)
-                lines.append(_row(kind, f"{algorithm.upper()}, {better}", by_mapping[better]))
-    return "\n".join(lines) + "\n"
+                rows.append(_row(kind, f"{algorithm.upper()}, {better}", by_mapping[better]))
+    return markdown_table(("market", "", *heads, "largest weight"), rows)
 
 
-def _row(kind: str, name: str, own: Sequence[Mapping[str, Any]]) -> str:
+def _row(kind: str, name: str, own: Sequence[Mapping[str, Any]]) -> list[str]:
     times = [seconds_to(found["curve"], GOAL) for found in own]
     reached = [one for one in times if one is not None]
     best = [max((score for _, score in found["curve"] if score is not None), default=math.nan) for found in own]
-    cells = [
+    return [
+        kind,
+        name,
         str(len(own)),
-        _interval([_end(found) for found in own]),
-        _interval(best),
+        mean_interval([_end(found) for found in own]),
+        mean_interval(best),
         f"{np.mean(reached):.0f} ({len(reached)} of {len(own)})" if reached else f"never ({len(own)} tried)",
         f"{np.mean([found['seconds']['processor'] for found in own]):.0f}",
         f"{np.mean([found['turnover'] for found in own]):.1f}",
         f"{np.mean([found['largest_weight'] for found in own]):.2f}",
     ]
-    return f"| {kind} | {name} | {' | '.join(cells)} |"
 
 
 def _end(found: Mapping[str, Any]) -> float:
     score = found["curve"][-1][1]
     return math.nan if score is None else float(score)
-
-
-def _interval(values: Sequence[float]) -> str:
-    known = np.array([value for value in values if math.isfinite(value)])
-    if not len(known):
-        return "none"
-    return f"{known.mean():.2f}" + (f" ± {half_width(known):.2f}" if len(known) > 1 else "")

@@ -18,9 +18,10 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.strategies.classical import COMPARED
 from finflow.training.judging.held_out import REPORTS
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.generalisation import Result, shown_mean
+from scripts.evidence.generalisation import Result
 from scripts.evidence.optimality import ONLINE_LEARNING, SHOWN
 from scripts.evidence.planted_signals import LEARNING, OWN
+from scripts.evidence.tables import markdown_table, shown_mean
 from scripts.evidence.variants import Variant
 
 __all__ = [
@@ -138,7 +139,7 @@ def market_table(results: Sequence[Result]) -> str:
         "turnover a year",
         "optimality",
     )
-    lines = [f"| market | seeds | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    rows = []
     for name in dict.fromkeys(one["configuration_name"] for one in results):
         found = [one for one in results if one["configuration_name"] == name]
         intervals = [one["against_equal_weight"]["interval"] for one in found]
@@ -154,8 +155,8 @@ def market_table(results: Sequence[Result]) -> str:
             shown_mean([one["agent"]["annual_turnover"] for one in found], 1),
             shown_mean([one["agent"].get("optimality", math.nan) for one in found]),
         ]
-        lines.append(f"| {name} | {len(found)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([name, len(found), *cells])
+    return markdown_table(("market", "seeds", *heads), rows)
 
 
 def reading_table(found: Result) -> str:
@@ -167,13 +168,13 @@ def reading_table(found: Result) -> str:
         "cvar": ("CVaR of a day, %", 100.0),
         "annual_turnover": ("turnover a year", 1.0),
     }
-    lines = [f"| | {' | '.join(heading for heading, _ in shown.values())} |", f"|---|{'---|' * len(shown)}"]
     everyone = found["strategies"]
     rest = sorted((name for name in everyone if name != found["name"]), key=lambda name: -everyone[name]["sharpe"])
-    for name in (found["name"], *rest):
-        figures = everyone[name]
-        lines.append(f"| {name} | {' | '.join(f'{scale * figures[key]:.2f}' for key, (_, scale) in shown.items())} |")
-    return "\n".join(lines) + f"\n\n{_verdict(found)}\n"
+    rows = [
+        [name, *(f"{scale * everyone[name][key]:.2f}" for key, (_, scale) in shown.items())]
+        for name in (found["name"], *rest)
+    ]
+    return f"{markdown_table(('', *(heading for heading, _ in shown.values())), rows)}\n{_verdict(found)}\n"
 
 
 def earlier_readings(found: Sequence[Result]) -> str:

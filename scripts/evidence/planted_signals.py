@@ -20,7 +20,8 @@ from finflow.strategies.classical import named_strategy
 from finflow.strategies.optimal.optimal_policy import optimum_of
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.offline_methods import FamilyRule, half_width
+from scripts.evidence.offline_methods import FamilyRule
+from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 FIRST_SAMPLE = 20  # others were looked at when `LEARNING` and `OWN` were found
@@ -125,14 +126,14 @@ def learn_and_score(config: Config) -> dict[str, Any]:
 def planted_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table: a row for each market and extraction, means over seeds with 95 % intervals."""
     heads = ("score", "each seed", "best family", "beaten", "best variant", "turnover a year", "optimal turnover")
-    lines = [f"| market | policy | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    rows = []
     for kind in MARKETS:
         for extraction, words in EXTRACTIONS.items():
             own = [found for found in results if (found["kind"], found["extraction"]) == (kind, extraction)]
             scores = [found["score"] for found in own]
             beaten = sum(found["score"] > found["best_family_score"] for found in own)
             cells = [
-                f"{np.mean(scores):.2f}" + (f" ± {half_width(np.asarray(scores)):.2f}" if len(scores) > 1 else ""),
+                mean_interval(scores),
                 ", ".join(f"{score:.2f}" for score in scores),
                 f"{np.mean([found['best_family_score'] for found in own]):.2f}",
                 f"{beaten} of {len(own)}",
@@ -140,5 +141,5 @@ def planted_table(results: Sequence[Mapping[str, Any]]) -> str:
                 f"{np.mean([found['turnover'] for found in own]):.1f}",
                 f"{np.mean([found['optimal_turnover'] for found in own]):.1f}",
             ]
-            lines.append(f"| {kind} | {words} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            rows.append([kind, words, *cells])
+    return markdown_table(("market", "policy", *heads), rows)

@@ -19,8 +19,8 @@ from finflow.config.yaml_text import parse_file
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import run_backtests
 from finflow.experiments.tasks.task_runner import ComputeResources
-from finflow.experiments.tuning.search_space import DEFAULT_SPACE, configured
-from finflow.experiments.tuning.study_folder import ATTRIBUTES, begin, best_trial, stored_study
+from finflow.experiments.tuning.study import DEFAULT_SPACE, begin, stored_study
+from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.strategies.classical import named_strategy
@@ -29,7 +29,7 @@ from finflow.training.checkpoints.checkpoint_reader import policy_of, read_check
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.trainer import FinFlowTrainer
-from scripts.evidence.offline_methods import half_width
+from scripts.evidence.tables import half_width, markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
 __all__ = ["PAIRS", "TRIALS", "WAYS", "search_and_retrain", "tuning_table", "tuning_variants"]
@@ -128,7 +128,7 @@ def search_and_retrain(config: Config) -> dict[str, Any]:
     best = best_trial(trials)
     if best is None:
         raise ValueError("a search without a result has none to be measured")
-    found = retrain(configured(config, best.params))
+    found = retrain(changed_config(config, best.params))
     return {
         **found,
         "seconds": {"search": round(seconds, 1), **found["seconds"]},
@@ -170,17 +170,15 @@ def tuning_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown: each way's score over the pairs, and the differences that were to be shown."""
     way_of = {result["variant"]: str(result["variant"]).split("-")[1] for result in results}
     by_way = {way: {result["seed"]: result for result in results if way_of[result["variant"]] == way} for way in WAYS}
-    lines = ["| | pairs | score | updates of a search | value on validation |", "|---|---|---|---|---|"]
+    ways: list[list[object]] = []
+    differences: list[list[object]] = []
     for way, found in by_way.items():
         own = list(found.values())
         searched = [one for one in own if "updates" in one]
         updates = f"{np.mean([one['updates'] for one in searched]):,.0f}" if searched else "none"
         value = f"{np.mean([one['value'] for one in searched]):.2f}" if searched else ""
         if own:
-            lines.append(
-                f"| {WORDS[way]} | {len(own)} | {_mean([one['score'] for one in own])} | {updates} | {value} |"
-            )
-    lines += ["", "| difference of scores, paired | mean | better in | shown |", "|---|---|---|---|"]
+            ways.append([WORDS[way], len(own), mean_interval([one["score"] for one in own], 3), updates, value])
     for first, second, least in (("tpe", "random", None), ("tpe", "default", 0.0), ("pruned", "tpe", None)):
         pairs = sorted(by_way[first].keys() & by_way[second].keys())
         gaps = np.array([by_way[first][pair]["score"] - by_way[second][pair]["score"] for pair in pairs])
@@ -188,18 +186,19 @@ def tuning_table(results: Sequence[Mapping[str, Any]]) -> str:
             width = half_width(gaps) if len(gaps) > 1 else float("inf")
             shown = gaps.mean() - width > (-MARGIN if least is None else least)
             asked = f"no worse by {MARGIN:g}" if least is None else "better"
-            lines.append(
-                f"| {WORDS[first]} less {WORDS[second]} | {_mean(gaps.tolist())} | {int((gaps > 0).sum())} of "
-                f"{len(gaps)} | {asked}: {'yes' if shown else 'no'} |"
+            better = f"{int((gaps > 0).sum())} of {len(gaps)}"
+            differences.append(
+                [
+                    f"{WORDS[first]} less {WORDS[second]}",
+                    mean_interval(gaps, 3),
+                    better,
+                    f"{asked}: {'yes' if shown else 'no'}",
+                ]
             )
+    page = markdown_table(("", "pairs", "score", "updates of a search", "value on validation"), ways) + "\n"
+    page += markdown_table(("difference of scores, paired", "mean", "better in", "shown"), differences)
     pairs = sorted(by_way["pruned"].keys() & by_way["tpe"].keys())
     if pairs:
         saved = [1.0 - by_way["pruned"][pair]["updates"] / by_way["tpe"][pair]["updates"] for pair in pairs]
-        lines += ["", f"Pruning saved {np.mean(saved):.0%} of the updates ({min(saved):.0%} to {max(saved):.0%})."]
-    return "\n".join(lines) + "\n"
-
-
-def _mean(values: Sequence[float]) -> str:
-    """Mean, and half the width of its 95 % interval where there are several."""
-    width = f" ± {half_width(np.asarray(values)):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{width}"
+        page += f"\nPruning saved {np.mean(saved):.0%} of the updates ({min(saved):.0%} to {max(saved):.0%}).\n"
+    return page

@@ -25,6 +25,7 @@ from finflow.training.data.training_data import prepare
 from finflow.training.logs.run_log import METRICS
 from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.offline_methods import pretrain_and_measure
+from scripts.evidence.tables import markdown_table
 
 SHOWN = ("sharpe", "annual_return", "annual_volatility", "max_drawdown", "annual_turnover", "annual_cost")
 KEPT = (*SHOWN, "cvar")
@@ -124,17 +125,17 @@ def classical_results(config: Config) -> dict[str, dict[str, float]]:
 def table(results: Sequence[Mapping[str, Any]], classical: Mapping[str, Mapping[str, float]]) -> str:
     """A Markdown table: strategies, then each variant and stage as mean and range over its seeds."""
     heads = ("Sharpe", "return a year", "volatility", "drawdown", "turnover a year", "costs a year")
-    lines = [f"| | seeds | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    rows: list[list[object]] = []
     for name, metrics in classical.items():
-        lines.append(f"| {name} | | {' | '.join(_shown(key, [metrics[key]]) for key in SHOWN)} |")
+        rows.append([name, "", *(_shown(key, [metrics[key]]) for key in SHOWN)])
     for variant in dict.fromkeys(result["variant"] for result in results):
         own = [result for result in results if result["variant"] == variant]
         for stage in STAGES:
             found = [result["validation"][stage] for result in own if stage in result["validation"]]
             if found:
-                cells = " | ".join(_shown(key, [metrics[key] for metrics in found]) for key in SHOWN)
-                lines.append(f"| finflow, {variant}, {stage} | {len(found)} | {cells} |")
-    return "\n".join(lines) + "\n"
+                cells = [_shown(key, [metrics[key] for metrics in found]) for key in SHOWN]
+                rows.append([f"finflow, {variant}, {stage}", len(found), *cells])
+    return markdown_table(("", "seeds", *heads), rows)
 
 
 def _shown(key: str, values: Sequence[float]) -> str:

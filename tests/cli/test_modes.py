@@ -15,7 +15,7 @@ import pytest
 
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
-from finflow.experiments.jobs.seed_job import SeedJob
+from finflow.experiments.jobs.training_jobs import SeedJob
 
 ROOT = Path(__file__).parents[2]
 
@@ -295,9 +295,9 @@ class Trainings:
         self.during: Callable[[], None] = lambda: None
         for name, fake in {
             "experiments.jobs.protocols.make_protocol_job": self.make_protocol_job,
-            "experiments.jobs.seed_job.make_seed_job": self.make_seed_job,
-            "experiments.jobs.seed_job.run_all": self.run,
-            "experiments.jobs.seed_job.estimate_all": self.estimate,
+            "experiments.jobs.training_jobs.make_seed_job": self.make_seed_job,
+            "experiments.jobs.training_jobs.run_all": self.run,
+            "experiments.jobs.training_jobs.estimate_all": self.estimate,
             "training.trainer.new_run_folder": self.new_folder,
         }.items():
             monkeypatch.setattr(f"finflow.{name}", fake)

@@ -30,7 +30,7 @@ def test_a_part_is_compared_seed_by_seed() -> None:
     assert lines[2] == "| equal-weight | | | 0.70 | -10.00 | -2.00 | 2.00 | |"
     rows = {line.split("|")[1].strip(): line for line in lines[3:]}
     assert rows["finflow, B-Cell"].startswith("| finflow, B-Cell | 2 | 30 | 2.50 ± ")
-    assert rows["finflow, B-Cell"].endswith("|  |")
+    assert rows["finflow, B-Cell"].endswith("| |")
     assert rows["finflow, without CQL"].endswith("| -1.00 ± 0.00 |")
     assert rows["finflow, IQL alone"].endswith("| -1.50 ± 0.00 |")
 

@@ -24,6 +24,6 @@ def test_the_table_counts_seeds_that_end_near_the_undisturbed() -> None:
     lines = guard_table(results).splitlines()
     assert lines[0] == "Undisturbed: 4.050, standard deviation over 2 seeds 0.071."
     assert "| critic explodes | on | 2 | q | 0.0 | 1.0 | 4.050 | 2 of 2 |" in lines
-    assert "| gate dies | off | no |  | 0.0 | 0.0 | -3.000 | 1 of 2 |" in lines
-    assert "| poisoned batches, NaN | off | no |  | 0.0 | 0.0 | none (2 ended in an error) | 0 of 2 |" in lines
+    assert "| gate dies | off | no | | 0.0 | 0.0 | -3.000 | 1 of 2 |" in lines
+    assert "| poisoned batches, NaN | off | no | | 0.0 | 0.0 | none (2 ended in an error) | 0 of 2 |" in lines
     assert "| regime | 2 | 0 | 0 |" in lines

@@ -25,9 +25,9 @@ from finflow.cli import main
 from finflow.errors import ConfigError, MarketError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
-from finflow.experiments.jobs.seed_job import make_seed_job
+from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
-from finflow.experiments.tuning.study_folder import stored_study
+from finflow.experiments.tuning.study import stored_study
 from finflow.experiments.tuning.trial_worker import rerun
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder

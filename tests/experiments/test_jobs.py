@@ -22,7 +22,7 @@ from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
-from finflow.experiments.jobs.seed_job import SeedJob, estimate_all, make_seed_job, run_all
+from finflow.experiments.jobs.training_jobs import SeedJob, estimate_all, make_seed_job, run_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
@@ -213,7 +213,7 @@ from pathlib import Path
 
 from scripts.evidence.durability import small_config
 from finflow.experiments.tasks.task_runner import ComputeResources
-from finflow.experiments.jobs.seed_job import make_seed_job
+from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.jobs.independent_trainings import train_all
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from optuna.trial import Trial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
+from finflow.experiments.tasks.task_progress import this_host
 from finflow.experiments.tuning import trial_store as study
-from finflow.experiments.tuning.optuna_storage import JournalWithHeartbeat, this_host
+from finflow.experiments.tuning.optuna_storage import JournalWithHeartbeat
 from finflow.experiments.tuning.trial_store import TrialStore, open_store
 
 IDENTITY = {"objective": "sharpe", "space": '{"a": "0 to 1"}'}

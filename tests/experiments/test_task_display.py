@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from finflow.experiments.tasks.task_display import TaskDisplay
+from finflow.experiments.tasks.task_progress import TaskDisplay
 
 HALF = {"phase": "offline", "done": 50, "total": 100, "facts": {"sharpe": 0.41}}
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
+from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
-from finflow.experiments.tasks.worker import task_folder, task_progress
 
 HERE, TWO = ComputeResources(), ComputeResources(workers=2, grace=2.0)
 

@@ -27,8 +27,9 @@ from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning import trial_training as trials
 from finflow.experiments.tuning import trial_worker, tuning
-from finflow.experiments.tuning.study_folder import ATTRIBUTES, BEST, begin, decode_returns, stored_study
+from finflow.experiments.tuning.study import begin, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
+from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns
 from finflow.experiments.tuning.trial_store import TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.experiments.tuning.trial_worker import rerun, take_trials, work

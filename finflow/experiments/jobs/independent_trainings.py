@@ -16,8 +16,8 @@ from typing import Any
 
 from finflow.config import Config, EvaluationConfig, config_hash, dump_run
 from finflow.errors import CheckpointError, MarketError
+from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
-from finflow.experiments.tasks.worker import task_folder, task_progress
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel

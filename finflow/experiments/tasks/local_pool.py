@@ -29,8 +29,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from finflow.cores import end_with_parent, share_cores
+from finflow.experiments.tasks.task_progress import Send, run_reporting
 from finflow.experiments.tasks.task_queue import ComputeResources, Result, Task, TaskQueue
-from finflow.experiments.tasks.worker import Send, run_reporting
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 
 __all__ = ["run_in_processes"]

@@ -22,8 +22,8 @@ from typing import Any
 
 from finflow.cores import share_cores
 from finflow.errors import ConfigError
+from finflow.experiments.tasks.task_progress import run_reporting
 from finflow.experiments.tasks.task_queue import ComputeResources, Result, TaskQueue
-from finflow.experiments.tasks.worker import run_reporting
 from finflow.provenance import code_hash
 from finflow.training.phases.stopping import stopping_at_once
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from finflow.cores import available_cores
 from finflow.errors import ConfigError, TrainingError
-from finflow.experiments.tasks.task_display import TaskDisplay
+from finflow.experiments.tasks.task_progress import TaskDisplay
 
 __all__ = ["ComputeResources", "OnDone", "Result", "Task", "TaskQueue"]
 
@@ -26,8 +26,8 @@ class Task:
         Unique among the tasks: ``seed 3``.
     function : callable
         Of the top level of a module, so that another process finds it by name. It returns a dict of plain values, and
-        shows its progress by `worker.task_progress`. It runs again from the start where its process was killed, and
-        must cope with the files of the first attempt.
+        shows its progress by `task_progress`. It runs again from the start where its process was killed, and must cope
+        with the files of the first attempt.
     arguments : mapping
         By name, picklable.
     """

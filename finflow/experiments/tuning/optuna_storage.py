@@ -7,7 +7,6 @@ too, and a worker of this machine is lost as soon as its process is gone.
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -24,17 +23,16 @@ from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
+from finflow.experiments.tasks.task_progress import start_time_of, this_host
 
 __all__ = [
     "PATIENCE",
     "WORKER",
     "JournalWithHeartbeat",
-    "birth_of",
     "display_url",
     "is_sqlite",
     "open_storage",
     "storage_errors",
-    "this_host",
 ]
 
 JOURNAL = "journal:"
@@ -161,7 +159,7 @@ def _lost_trials(storage: BaseStorage, study_id: int, grace: float, silent: Call
     for trial in storage.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,)):
         worker, started = trial.user_attrs.get(WORKER), trial.datetime_start
         if isinstance(worker, dict) and worker.get("host") == this_host():
-            is_lost = birth_of(int(worker["pid"])) != worker.get("born")
+            is_lost = start_time_of(int(worker["pid"])) != worker.get("born")
         elif worker is None:  # claimed, and its worker was lost before the first heartbeat
             is_lost = started is not None and datetime.now() - started > timedelta(seconds=grace)
         else:
@@ -208,31 +206,3 @@ def display_url(url: str | None, folder: Path) -> str:
 def is_sqlite(url: str | None) -> bool:
     """True for a file of SQLite's, which processes of one machine can use."""
     return url is None or url.partition(":")[0].partition("+")[0] == SQLITE
-
-
-def this_host() -> str:
-    """Name of this machine since it was started, and of the processes that can be seen on it."""
-    parts = [platform.node()]
-    with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip())
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
-
-
-def birth_of(pid: int) -> str | None:
-    """Start time of a process of this machine; None where there is none."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
-        return None if status[0] in ("Z", "X") else status[19]
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
-    except OSError:
-        return "unknown"
-    if os.name == "posix":
-        with suppress(PermissionError):
-            try:
-                os.kill(pid, 0)
-            except ProcessLookupError:
-                return None
-    return "unknown"

@@ -25,9 +25,9 @@ from finflow.evaluation.report.figures import overfitting_histogram
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.evaluation.report.section import ROW, Cell, Finding, Section, make_table, render_page
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting
-from finflow.experiments.tuning.search_space import described, space_of
+from finflow.experiments.tuning.study import describe_values, space_of
 from finflow.experiments.tuning.study_figures import draw_figures, importance_evaluator, study_of
-from finflow.experiments.tuning.study_folder import ATTRIBUTES, best_trial, count_tried, decode_returns, front
+from finflow.experiments.tuning.study_results import ATTRIBUTES, best_trial, count_tried, decode_returns, front
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.experiments.tuning.trial_training import TrialContext
 from finflow.files import write_together
@@ -275,7 +275,7 @@ def _failed(data: StudyData) -> Section | None:
 
 
 def _space(data: StudyData) -> Section:
-    words = {key: described(values) for key, values in data.space.items()}
+    words = {key: describe_values(values) for key, values in data.space.items()}
     return Section("space", "What was searched", {}, (make_table("Space", "Key", list(words), [("values", words)]),))
 
 

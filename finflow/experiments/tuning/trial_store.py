@@ -31,15 +31,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import TuneConfig
 from finflow.errors import ConfigError
+from finflow.experiments.tasks.task_progress import start_time_of, this_host
 from finflow.experiments.tuning.optuna_storage import (
     PATIENCE,
     WORKER,
     JournalWithHeartbeat,
-    birth_of,
     display_url,
     open_storage,
     storage_errors,
-    this_host,
 )
 
 __all__ = ["LOST", "Counts", "TrialStore", "open_store"]
@@ -146,7 +145,7 @@ class TrialStore:
         """Record that a trial's worker is alive, from the beginning of the block to its end."""
         if isinstance(self.storage, BaseHeartbeat):
             self.storage.record_heartbeat(trial._trial_id)  # before others look for it
-        trial.set_user_attr(WORKER, {"host": this_host(), "pid": os.getpid(), "born": birth_of(os.getpid())})
+        trial.set_user_attr(WORKER, {"host": this_host(), "pid": os.getpid(), "born": start_time_of(os.getpid())})
         try:
             with get_heartbeat_thread(trial._trial_id, self.storage):
                 yield

@@ -20,7 +20,7 @@ from finflow.errors import ConfigError, FinflowError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.experiments.jobs.folds import Fold, folds_of, last_fold
-from finflow.experiments.tasks.worker import NullStream
+from finflow.experiments.tasks.task_progress import NullStream
 from finflow.experiments.tuning.objective_values import aggregated, measured
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features

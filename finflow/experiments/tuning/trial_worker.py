@@ -18,24 +18,13 @@ import sqlalchemy as sql
 from optuna.exceptions import StorageInternalError, TrialPruned, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from finflow.config import Config
+from finflow.config import Config, changed_config
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.jobs.folds import Fold
-from finflow.experiments.tasks.task_display import TaskDisplay
-from finflow.experiments.tasks.worker import Reporter, task_folder, task_progress
+from finflow.experiments.tasks.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
-from finflow.experiments.tuning.search_space import configured, draw, space_of
-from finflow.experiments.tuning.study_folder import (
-    ATTRIBUTES,
-    SCRATCH,
-    STUDY,
-    TRIES,
-    Tuning,
-    describe_outcome,
-    encode_returns,
-    open_study,
-    write_best,
-)
+from finflow.experiments.tuning.study import SCRATCH, STUDY, TRIES, Tuning, draw, open_study, space_of
+from finflow.experiments.tuning.study_results import ATTRIBUTES, describe_outcome, encode_returns, write_best
 from finflow.experiments.tuning.trial_store import LOST, TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.files import remove_empty
@@ -127,7 +116,7 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
     trial.set_user_attr(ATTRIBUTES.code, code_hash())
     report = PruningReporter(trial, context.levels, len(tuning.config.tune.objective) == 1)
     try:
-        config = configured(tuning.config, values)
+        config = changed_config(tuning.config, values)
         result = run_trial(context, config, _scratch_folder(tuning, trial.number), report, display)
     except TrialPruned:
         state, updates = TrialState.PRUNED, report.updates
@@ -170,7 +159,7 @@ def rerun(config: Config, folder: Path, number: int) -> list[str]:
     reason = None
     try:
         seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
-        settings = configured(config, trial.params)
+        settings = changed_config(config, trial.params)
         with _own_scratch(folder, number) as scratch:
             values = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch, again).values
     except TrialPruned:

@@ -13,23 +13,14 @@ from optuna.trial import TrialState
 
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
-from finflow.experiments.jobs.duration_estimate import estimate, tasks_at_once
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
+from finflow.experiments.jobs.training_jobs import describe_duration, estimate
 from finflow.experiments.tasks.ray_cluster import connected, machines
-from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks, tasks_at_once
 from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors
-from finflow.experiments.tuning.search_space import space_of
-from finflow.experiments.tuning.study_folder import (
-    ATTRIBUTES,
-    SCRATCH,
-    STUDIES,
-    Tuning,
-    begin,
-    describe_outcome,
-    open_study,
-    write_best,
-)
+from finflow.experiments.tuning.study import SCRATCH, STUDIES, Tuning, begin, open_study, space_of
 from finflow.experiments.tuning.study_report import report_study
+from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, write_best
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
 from finflow.experiments.tuning.trial_worker import TrialDisplay, take_trials, work
@@ -161,9 +152,9 @@ def conclude(tuning: Tuning) -> StudyOutcome:
     lines = [
         f"{counts.all} trials: {counts.complete} to their end, {counts.pruned} stopped early, {counts.failed} failed",
         f"best: trial {best.number}, {describe_outcome(best, objective)}",
-        f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / 'best.yaml'))}",
+        f"to train with it: python main.py --mode train --config {shlex.quote(str(tuning.folder / BEST))}",
     ]
-    return StudyOutcome(tuning.folder, report, tuning.folder / "best.yaml", lines)
+    return StudyOutcome(tuning.folder, report, tuning.folder / BEST, lines)
 
 
 def describe_plan(config: Config, resources: ComputeResources, folder: Path | None = None) -> list[str]:
@@ -188,12 +179,11 @@ def describe_plan(config: Config, resources: ComputeResources, folder: Path | No
         return [counted]
     workers = min(tasks_at_once(resources), left)
     seconds = _seconds_of_a_trial(config, context) * -(-left // workers)
-    took = f"{seconds / 3600.0:.1f} hours" if seconds >= 3600.0 else f"{max(seconds / 60.0, 1.0):.0f} minutes"
     pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
     return [
         counted,
-        f"about {took} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the configuration as it "
-        "is; larger networks and batches take longer",
+        f"about {describe_duration(seconds)} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the "
+        "configuration as it is; larger networks and batches take longer",
     ]
 
 

@@ -1,0 +1,302 @@
+"""Progress of tasks: reported by the processes that run them, and shown in one display by the one that waits for them.
+
+On a terminal: a bar for all tasks and one for each that is under way. Elsewhere: a line when a task begins or ends, and
+every few seconds one with the progress of the others.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import Task as Row
+
+from finflow.errors import FinflowError, OutputError
+from finflow.files import words
+from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
+
+__all__ = [
+    "NullStream",
+    "Reporter",
+    "Send",
+    "TaskDisplay",
+    "run_reporting",
+    "start_time_of",
+    "task_folder",
+    "task_progress",
+    "this_host",
+]
+
+R = TypeVar("R")
+Send = Callable[[str, Any], None]
+"""Takes reports of the task under way: ``progress`` and a mapping, or ``say`` and a line."""
+INTERVAL = 0.5  # seconds between two reports of progress
+
+_reporter: Reporter | None = None
+
+
+def task_progress() -> ProgressDisplay | None:
+    """Display for a task's function, which shows its progress among that of all tasks.
+
+    None where the task runs in the process that was started by the user, whose terminal is its own.
+    """
+    return _reporter
+
+
+def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send: Send) -> R:
+    """Call a task's function in a process of its own; what it prints is sent, and so is its progress.
+
+    Raises
+    ------
+    FinflowError
+        The task's own; an `OutputError` for a file or package that this machine lacks.
+    MemoryError, RuntimeError
+        For any other, in words: an exception of a library need not survive the way to another process.
+    """
+    global _reporter
+    _reporter = Reporter(send)
+    try:
+        with redirect_stdout(_LineSender(send)):
+            return function(**arguments)
+    except FinflowError:
+        raise
+    except OSError as error:
+        raise OutputError(words(error)) from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
+            place = f"{sys.executable} on {platform.node()}"
+            raise OutputError(f"the package {error.name} is not installed for {place}") from error
+        kind = MemoryError if "MemoryError" in type(error).__name__ else RuntimeError
+        raise kind(f"{type(error).__name__}: {error}") from error
+    finally:
+        _reporter = None
+
+
+@contextmanager
+def task_folder(kind: str) -> Iterator[Path]:
+    """A temporary folder for a task, gone with the block. What killed processes of this machine left goes first."""
+    host = platform.node()
+    for left in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
+        process = left.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
+        if process.isdigit() and start_time_of(int(process)) is None:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-{host}-") as folder:
+        yield Path(folder)
+
+
+class Reporter(ProgressDisplay):
+    """Display that shows nothing here, and sends the progress to another process."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(stream=NullStream())
+        self._send = send
+        self._sent = float("-inf")
+
+    def start_phase(self, name: str, total: int, done: int = 0) -> None:
+        """Begin a phase."""
+        super().start_phase(name, total, done)
+        self._report()
+
+    def advance(self, n: int = 1, **facts: Fact) -> None:
+        """Count ``n`` more steps."""
+        super().advance(n, **facts)
+        if time.monotonic() - self._sent >= INTERVAL:
+            self._report()
+
+    def message(self, text: str) -> None:
+        """Have one line shown."""
+        self._send("say", text)
+
+    def _report(self) -> None:
+        phase = self._phase
+        if phase is not None:
+            self._sent = time.monotonic()
+            content = {"phase": phase.name, "done": phase.done, "total": phase.total, "facts": dict(phase.facts)}
+            self._send("progress", content)
+
+
+class NullStream(io.StringIO):
+    """Text stream that keeps nothing."""
+
+    def write(self, text: str) -> int:
+        """Forget the text."""
+        return len(text)
+
+
+class _LineSender(io.StringIO):
+    """Text stream that sends whole lines."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__()
+        self._send = send
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *whole, self._begun = (self._begun + text).split("\n")
+        for line in whole:
+            if line.strip():
+                self._send("say", line)
+        return len(text)
+
+
+class TaskDisplay:
+    """Progress of tasks that run side by side.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the tasks, in the plural: trainings.
+    total : int or None
+        Number of tasks, where it is known.
+    live
+        Draw on a terminal; false where each task draws there itself.
+    stream
+        Where to show it, standard output when left out.
+    interval
+        Seconds between plain lines.
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        kind: str = "tasks",
+        total: int | None = None,
+        *,
+        live: bool = True,
+        stream: TextIO | None = None,
+        interval: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.kind, self.total = kind, total
+        self._stream = sys.stdout if stream is None else stream
+        self._interval, self._clock = interval, clock
+        self._begun: dict[str, float] = {}
+        self._news: dict[str, str] = {}
+        self._ended = 0
+        self._last_line = clock()
+        self._rows: dict[str, TaskID] = {}
+        self._live: Progress | None = None
+        console = Console(file=self._stream, highlight=False, markup=False)
+        if live and self._stream.isatty() and not console.is_dumb_terminal:
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(30))
+            facts = TextColumn("{task.fields[facts]}", markup=False)
+            self._live = Progress(*columns, facts, console=console, refresh_per_second=4, transient=True)
+            self._all = self._live.add_task(kind, total=total, facts=self._count)
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows on a terminal: one for all tasks, and one for each that is under way."""
+        return [] if self._live is None else list(self._live.tasks)
+
+    @property
+    def _count(self) -> str:
+        return f"{self._ended} of {self.total}" if self.total is not None else f"{self._ended} done"
+
+    def begin(self, name: str, where: str = "") -> None:
+        """Show that a task has begun."""
+        self._begun[name] = self._clock()
+        self.say(name, f"begun{where}", quiet_when_live=True)
+        if self._live is not None and name not in self._rows:
+            self._rows[name] = self._live.add_task(name, total=None, facts="")
+
+    def news(self, name: str, kind: str, content: Any) -> None:
+        """Show a report of a task: see `Send`."""
+        if kind == "say":
+            self.say(name, str(content))
+        elif name in self._begun:
+            self._progress(name, content)
+
+    def say(self, name: str, text: str, quiet_when_live: bool = False) -> None:
+        """Show a line that stays, about a task."""
+        self.line(f"{name}: {text}", quiet_when_live)
+
+    def line(self, text: str, quiet_when_live: bool = False) -> None:
+        """Show a line that stays."""
+        if self._live is None:
+            print(text, file=self._stream, flush=True)
+        elif not quiet_when_live:
+            self._live.console.print(text, soft_wrap=True)
+
+    def again(self, name: str, why: str) -> None:
+        """Show that a task's process is gone, and that the task waits for another."""
+        self._forget(name)
+        self.say(name, f"{why}; it is done again")
+
+    def end(self, name: str) -> None:
+        """Show that a task has ended."""
+        began = self._forget(name)
+        self._ended += 1
+        took = "" if began is None else f" in {duration(self._clock() - began)}"
+        self.say(name, f"done{took} ({self._count})")
+        if self._live is not None:
+            self._live.update(self._all, completed=self._ended, facts=self._count)
+
+    def _progress(self, name: str, content: Mapping[str, Any]) -> None:
+        phase, done, total = str(content["phase"]), int(content["done"]), int(content["total"])
+        facts = described(content["facts"])
+        self._news[name] = f"{name}: {phase} {100 * done / total if total else 100:.0f} %"
+        if self._live is not None and name in self._rows:
+            shown = "  ".join([phase, f"{done:,} of {total:,}", *facts])
+            self._live.update(self._rows[name], total=total, completed=done, facts=shown)
+        now = self._clock()
+        if self._live is None and now - self._last_line >= self._interval:
+            self._last_line = now
+            self.line("; ".join([f"{self.kind} {self._count}", *self._news.values()]))
+
+    def _forget(self, name: str) -> float | None:
+        self._news.pop(name, None)
+        if self._live is not None and name in self._rows:
+            self._live.remove_task(self._rows.pop(name))
+        return self._begun.pop(name, None)
+
+
+def this_host() -> str:
+    """Name of this machine since it was started, and of the processes that can be seen on it."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def start_time_of(pid: int) -> str | None:
+    """Start time of a process of this machine; None where there is none."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
+        return None if status[0] in ("Z", "X") else status[19]
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+    except OSError:
+        return "unknown"
+    if os.name == "posix":
+        with suppress(PermissionError):
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                return None
+    return "unknown"

@@ -1,0 +1,255 @@
+"""A study: its search space, its folder, and its trials in an Optuna storage.
+
+The folder holds `study.yaml`, by which the study goes on; `best.yaml`, which a training takes as it is, and `pareto/`;
+and `reports/`. All trials are in the storage from the beginning on, and any number of workers take them from there.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import BaseTrial
+
+from finflow.config import (
+    Config,
+    EvaluationConfig,
+    SearchedConfig,
+    config_hash,
+    dump_config,
+    holds_whole_numbers,
+    leaves,
+    load_config,
+)
+from finflow.errors import ConfigError
+from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
+from finflow.experiments.tuning.trial_store import Counts, TrialStore, open_store
+from finflow.experiments.tuning.trial_training import TrialContext, trial_context
+from finflow.files import LOCK, check_writable, exclusively, write_atomically
+from finflow.training.checkpoints.run_resolver import STUDY
+from finflow.training.trainer import new_run_folder
+
+__all__ = [
+    "DEFAULT_SPACE",
+    "SCRATCH",
+    "STUDIES",
+    "STUDY",
+    "TRIES",
+    "Tuning",
+    "begin",
+    "describe_values",
+    "draw",
+    "open_study",
+    "space_of",
+    "stored_study",
+]
+
+STUDIES = "studies"
+SCRATCH = "scratch"
+TRIES = "tries"
+HEAD = "# A search for better values; it goes on with: python main.py --mode tune --resume {folder}\n"
+
+Value: TypeAlias = bool | int | float | str
+Space: TypeAlias = Mapping[str, BaseDistribution]
+
+DEFAULT_SPACE: dict[str, SearchedConfig] = {
+    "bcell.alpha_init": SearchedConfig(low=0.1, high=1.5, log=True),
+    "bcell.cql_alpha": SearchedConfig(low=0.5, high=20.0, log=True),
+    "bcell.actor_lr": SearchedConfig(low=3e-5, high=3e-3, log=True),
+    "bcell.critic_lr": SearchedConfig(low=3e-5, high=3e-3, log=True),
+    "bcell.iql_expectile": SearchedConfig(low=0.5, high=0.95),
+    "bcell.iql_temperature": SearchedConfig(low=0.5, high=10.0, log=True),
+    "bcell.gamma": SearchedConfig(low=0.9, high=0.999),
+    "bcell.tau": SearchedConfig(low=0.001, high=0.02, log=True),
+    "bcell.n_quantiles": SearchedConfig(choices=(8, 16, 32, 64)),
+    "bcell.hidden_dim": SearchedConfig(choices=(64, 128, 256)),
+    "train.offline_batch_size": SearchedConfig(choices=(128, 256, 512)),
+    "train.online_batch_size": SearchedConfig(choices=(64, 128, 256, 512)),
+    "objectives.sharpe_beta": SearchedConfig(low=0.0, high=2.0),
+    "objectives.lambda_turn": SearchedConfig(low=0.01, high=1.0, log=True),
+    "objectives.lambda_cvar": SearchedConfig(low=0.0, high=10.0),
+    "objectives.lambda_dd": SearchedConfig(low=0.0, high=2.0),
+}
+"""Search space where ``tune.space`` is not given."""
+
+
+def space_of(config: Config) -> dict[str, BaseDistribution]:
+    """Distributions of the keys that a configuration searches, in the order of their names."""
+    space = DEFAULT_SPACE if config.tune.space is None else config.tune.space
+    return {key: _distribution(key, space[key]) for key in sorted(space)}
+
+
+def _distribution(key: str, searched: SearchedConfig) -> BaseDistribution:
+    if searched.choices is not None:
+        return CategoricalDistribution(searched.choices)
+    if searched.low is None or searched.high is None:
+        raise ValueError(f"{key} has neither a range nor choices")
+    if holds_whole_numbers(key):
+        step = 1 if searched.step is None else int(searched.step)
+        return IntDistribution(int(searched.low), int(searched.high), log=searched.log, step=step)
+    return FloatDistribution(searched.low, searched.high, log=searched.log, step=searched.step)
+
+
+def draw(trial: BaseTrial, space: Space) -> dict[str, Value]:
+    """Values of all keys for a trial; those that it has already stay."""
+    found: dict[str, Value] = {}
+    for key, distribution in space.items():
+        if isinstance(distribution, FloatDistribution):
+            found[key] = trial.suggest_float(
+                key, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+            )
+        elif isinstance(distribution, IntDistribution):
+            found[key] = trial.suggest_int(
+                key, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+            )
+        elif isinstance(distribution, CategoricalDistribution):
+            found[key] = trial.suggest_categorical(key, distribution.choices)  # type: ignore[assignment]
+    return found
+
+
+def _own_values(config: Config, space: Space) -> dict[str, Value]:
+    """The values that a configuration has itself, as far as the space holds them."""
+    own = leaves(config.model_copy(update={"tune": type(config.tune)()}))
+    found: dict[str, Value] = {}
+    for key, distribution in space.items():
+        value = own[key]
+        if isinstance(value, str):
+            value = json.loads(value)
+        if isinstance(distribution, CategoricalDistribution):
+            if any(type(value) is type(choice) and value == choice for choice in distribution.choices):
+                found[key] = value  # type: ignore[assignment]
+        elif isinstance(value, int | float) and distribution._contains(float(value)):
+            found[key] = value
+    return found
+
+
+def describe_values(distribution: BaseDistribution) -> str:
+    """Describe a distribution in words."""
+    if isinstance(distribution, CategoricalDistribution):
+        return "one of " + ", ".join(str(choice) for choice in distribution.choices)
+    if not isinstance(distribution, FloatDistribution | IntDistribution):
+        raise TypeError(f"no distribution of ours: {distribution}")
+    words = f"{distribution.low:g} to {distribution.high:g}"
+    if distribution.log:
+        words += ", logarithmic"
+    step = distribution.step
+    return words + (f", step {step:g}" if step is not None and step != 1 else "")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A study that is open.
+
+    Attributes
+    ----------
+    config : Config
+    folder : Path
+    context : TrialContext
+    store : TrialStore
+    """
+
+    config: Config
+    folder: Path
+    context: TrialContext
+    store: TrialStore
+
+    @property
+    def where(self) -> str:
+        """The storage, for people."""
+        return display_url(self.config.tune.storage, self.folder)
+
+    @property
+    def counts(self) -> Counts:
+        """Number of trials in each state.
+
+        Raises
+        ------
+        ConfigError
+            If the storage cannot be reached.
+        """
+        with storage_errors(self.where):
+            return self.store.counts
+
+
+def stored_study(folder: Path) -> Config:
+    """The configuration that a study was begun with.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    if not (folder / STUDY).is_file():
+        raise ConfigError(f"{folder} is no folder of a study: it has no {STUDY}; name one such as logs/{STUDIES}/...")
+    return load_config(folder / STUDY, environ={})
+
+
+def begin(config: Config, folder: Path | None = None) -> Tuning:
+    """Open a study: that of a folder, or a new one, with all its trials.
+
+    Parameters
+    ----------
+    config : Config
+    folder : Path, optional
+        Of a study that goes on; a new one under ``output.logs_dir`` when left out.
+
+    Raises
+    ------
+    FinflowError
+        If the storage cannot be used, the study is another, or there is too little data for its folds. A folder and a
+        study that were made are removed then.
+    """
+    space = space_of(config)
+    context = trial_context(config, tuple(space), config.tune.n_trials)
+    made = folder is None
+    folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
+    store, fresh = None, False
+    try:
+        check_writable(folder)
+        store, fresh = open_study(config, folder, context, create=made)
+        name = store.study.study_name
+        tune = config.tune.model_copy(update={"name": name})
+        config = config.model_copy(update={"tune": tune})
+        with storage_errors(display_url(tune.storage, folder)), exclusively(folder / LOCK):
+            head = HEAD.format(folder=shlex.quote(str(folder)))
+            write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
+            if fresh:
+                store.study.set_user_attr(TRIES, tune.n_trials)
+            if fresh or not made:
+                store.fill(_own_values(config, space))
+            else:
+                store.wait_until_filled()
+            context = replace(context, config=config, tries=int(store.study.user_attrs.get(TRIES, tune.n_trials)))
+    except BaseException:
+        if store is not None and fresh:
+            store.discard()
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Tuning(config, folder, context, store)
+
+
+def open_study(config: Config, folder: Path, context: TrialContext, create: bool) -> tuple[TrialStore, bool]:
+    name = config.tune.name or folder.resolve().name
+    return open_store(config.tune, folder, name, _identity(config, context), context.levels, create)
+
+
+def _identity(config: Config, context: TrialContext) -> dict[str, str]:
+    """Settings that may not change while the trials are compared with each other, in words."""
+    tune = config.tune
+    learning = config.model_copy(update={"evaluation": EvaluationConfig(protocol=config.evaluation.protocol)})
+    return {
+        "objective": ", ".join(tune.objective),
+        "space": json.dumps({key: describe_values(values) for key, values in space_of(config).items()}, sort_keys=True),
+        "market": f"{context.panel.sha256[:16]}, {context.panel.dates[0]} to {context.panel.dates[-1]}",
+        "tune.folds": str(tune.folds),
+        "tune.seeds": f"{tune.seeds} from {config.train.seed}",
+        "tune.aggregate": f"{tune.aggregate}, {tune.deviations:g} deviations",
+        "configuration": config_hash(learning)[:16],
+    }

@@ -1,0 +1,124 @@
+"""Results of a study: the outcomes of its trials, and the best of them as configurations."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial, TrialState
+from scipy import stats
+
+from finflow.config import Config, TuneConfig, changed_config, dump_config
+from finflow.experiments.tuning.trial_store import LOST
+from finflow.files import write_atomically
+
+__all__ = [
+    "ATTRIBUTES",
+    "BEST",
+    "best_trial",
+    "count_tried",
+    "decode_returns",
+    "describe_outcome",
+    "encode_returns",
+    "front",
+    "write_best",
+]
+
+BEST = "best.yaml"
+PARETO = "pareto"
+
+
+class _Attributes(NamedTuple):
+    """Names of what is kept with a trial."""
+
+    seeds: str = "seeds"
+    updates: str = "updates"
+    units: str = "units"
+    excess: str = "excess"
+    reason: str = "reason"
+    code: str = "code"
+
+
+ATTRIBUTES = _Attributes()
+
+
+def encode_returns(returns: NDArray[np.float64]) -> str:
+    """Returns as text for a storage, in single precision."""
+    return base64.b64encode(zlib.compress(returns.astype("<f4").tobytes(), 9)).decode("ascii")
+
+
+def decode_returns(text: str) -> NDArray[np.float64]:
+    """Returns from their text."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").astype(np.float64)
+
+
+def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:
+    """Describe the outcome of a trial in a few words."""
+    if trial.state == TrialState.COMPLETE:
+        return ", ".join(f"{name} {value:.4g}" for name, value in zip(objective, trial.values, strict=True))
+    if trial.state == TrialState.PRUNED:
+        last = max(trial.intermediate_values, default=0)
+        return f"stopped at level {last}" + (f", {objective[0]} {trial.intermediate_values[last]:.4g}" if last else "")
+    return f"failed: {trial.user_attrs.get(ATTRIBUTES.reason, LOST)}"
+
+
+def front(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The trials that no other beats in every objective; of one objective the best, the earliest where several are."""
+    found = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if not found:
+        return []
+    values = np.array([trial.values for trial in found])
+    if values.shape[1] == 1:
+        return [found[int(np.argmax(values[:, 0]))]]
+    beaten = [bool(((values >= row).all(axis=1) & (values > row).any(axis=1)).any()) for row in values]
+    return [trial for trial, out in zip(found, beaten, strict=True) if not out]
+
+
+def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """The best trial; of several objectives the one of the front that ranks best over them on average."""
+    best = front(trials)
+    if not best:
+        return None
+    ranks = stats.rankdata(-np.array([trial.values for trial in best]), axis=0).mean(axis=1)
+    return best[int(np.argmin(ranks))]
+
+
+def count_tried(config: Config, trials: Sequence[FrozenTrial]) -> int:
+    """Configurations that the best was chosen among: all that showed a result, and those tried before the study."""
+    seen = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials)
+    return config.evaluation.configurations_tried - 1 + max(seen, 1)
+
+
+def write_best(folder: Path, config: Config, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """Write the best configuration as ``best.yaml``, and those of a front into ``pareto``; the best trial, if any.
+
+    It says how many configurations it was chosen among, which the deflated Sharpe ratio of its report takes account of.
+    """
+    best = best_trial(trials)
+    if best is None:
+        return None
+    _write(folder / BEST, folder, config, best, trials)
+    if len(config.tune.objective) > 1:
+        kept = set()
+        for trial in front(trials):
+            kept.add(path := folder / PARETO / f"trial-{trial.number}.yaml")
+            _write(path, folder, config, trial, trials)
+        for path in (folder / PARETO).glob("trial-*.yaml"):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+    return best
+
+
+def _write(path: Path, folder: Path, config: Config, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> None:
+    chosen = changed_config(config, trial.params)
+    evaluation = chosen.evaluation.model_copy(update={"configurations_tried": count_tried(config, trials)})
+    train = chosen.train.model_copy(update={"seeds": 1})
+    chosen = chosen.model_copy(update={"train": train, "evaluation": evaluation, "tune": TuneConfig()})
+    outcome = describe_outcome(trial, config.tune.objective)
+    heading = f"# Trial {trial.number} of the study {folder.name}: {outcome} on validation.\n"
+    write_atomically(path, heading + dump_config(chosen))
