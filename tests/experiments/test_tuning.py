@@ -495,13 +495,13 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
     """Trials are worth less and less, by their number alone."""
     worth = iter(range(100, 0, -1))
     now = {"worth": 0.0}
-    honest = trials.TrialProgress.__init__
+    honest = trials.TrialRun.__init__
 
-    def count(self: trials.TrialProgress, context: TrialContext, report: trials.Report) -> None:
+    def count(self: trials.TrialRun, *given: Any) -> None:
         now["worth"] = float(next(worth))
-        honest(self, context, report)
+        honest(self, *given)
 
-    monkeypatch.setattr(trials.TrialProgress, "__init__", count)
+    monkeypatch.setattr(trials.TrialRun, "__init__", count)
     monkeypatch.setattr(trials, "measured", lambda *given: (now["worth"],))
     changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__pruned_after": 2, "tune__n_trials": 4}
     config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
@@ -621,14 +621,14 @@ def test_a_dry_run_counts_and_leaves_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_a_dry_run_counts_what_is_left_and_who_does_it(
     found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=3600.0))
+    monkeypatch.setattr(tuning, "estimate", lambda *given: SimpleNamespace(seconds=7200.0))
     joined = nullcontext(SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0}))
-    monkeypatch.setattr("finflow.experiments.tasks.ray_cluster.connected", lambda resources: joined)
+    monkeypatch.setattr("finflow.experiments.tasks.task_runner.connected", lambda resources: joined)
     _, outcome, _ = found
     more = load_config(outcome.folder / "study.yaml", {"tune.n_trials": 10}, environ={})
     over = begin(stored_study(outcome.folder), outcome.folder).store.counts.finished
     left = 10 - over
     first, second = describe_plan(more, ComputeResources(cluster="auto"), outcome.folder)
     assert first.startswith(f"10 trials of 1 trainings each (1 folds, 1 seeds), {over} of them over: {left} trainings ")
-    assert second.startswith(f"about {-(-left // 2)}.0 hours on 2 workers")
-    assert describe_plan(more, ComputeResources(workers=50))[1].startswith("about 1.0 hours on 10 workers")
+    assert second.startswith(f"about {2 * -(-left // 2)}.0 hours on 2 workers")
+    assert describe_plan(more, ComputeResources(workers=50))[1].startswith("about 2.0 hours on 10 workers")

@@ -15,11 +15,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import ProtocolConfig
-from finflow.errors import MarketError
+from finflow.config import Config, ProtocolConfig
+from finflow.errors import ConfigError, MarketError
 from finflow.market.features.feature_set import LONGEST_LOOKBACK
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.splits import split_panel, visible
 
-__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "last_fold", "purge_of"]
+__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "last_fold", "load_before_test", "purge_of"]
 
 Protocol = Literal["walk-forward", "cpcv"]
 PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
@@ -52,6 +55,24 @@ class Fold:
     validation: int
     tests: tuple[range, ...]
     paths: tuple[int, ...]
+
+
+def load_before_test(config: Config) -> tuple[MarketPanel, int]:
+    """Load the prices, cut before the test window, and the number of bars of the training window.
+
+    Raises
+    ------
+    ConfigError
+        If a user's own decisions are to be learned from.
+    """
+    if config.offline.decisions:
+        raise ConfigError(
+            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
+            "day know its prices; leave offline.decisions out"
+        )
+    panel = load_panel(config.market)
+    split = split_panel(panel, config.market)
+    return visible(panel, split), split.train_end
 
 
 def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig) -> tuple[Fold, ...]:

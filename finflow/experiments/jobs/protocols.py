@@ -16,15 +16,13 @@ from typing import Any
 import pandas as pd
 
 from finflow.config import Config, EvaluationConfig, config_hash
-from finflow.errors import ConfigError, MarketError
+from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, purge_of
+from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, load_before_test, purge_of
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel, visible
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
@@ -83,12 +81,15 @@ class ProtocolJob:
     def training(self, fold: Fold, seed: int) -> Training:
         """One of them; its market lacks what it will be judged on."""
         place = self.folder / f"fold-{fold.number:02d}-seed-{seed}"
-        name = (
-            f"fold {fold.number}, seed {seed}" if not self.market else f"{self.market}, fold {fold.number}, seed {seed}"
-        )
+        name = f"{self._of}fold {fold.number}, seed {seed}"
         return Training(
             name, place, own_settings(self.config, place, seed), self.market, Cut(fold.pieces, fold.validation)
         )
+
+    @property
+    def _of(self) -> str:
+        """Prefix of the names of trainings: the market, among several."""
+        return f"{self.market}, " if self.market else ""
 
     @property
     def windows(self) -> list[range]:
@@ -97,9 +98,8 @@ class ProtocolJob:
 
     def begin(self) -> list[str]:
         """Nothing to write; what each fold is judged on."""
-        of = f"{self.market}, " if self.market else ""
         return [
-            f"{of}fold {fold.number} is judged on {', '.join(self.span(test) for test in fold.tests)}"
+            f"{self._of}fold {fold.number} is judged on {', '.join(self.span(test) for test in fold.tests)}"
             for fold in self.folds
         ]
 
@@ -111,7 +111,44 @@ class ProtocolJob:
         checkpoints : sequence of Path
             The best of each training, in the order of `trainings`.
         """
-        return _judge(self, checkpoints)
+        config = self.config
+        paths, patient = self._play(checkpoints)
+        return report_on(
+            config,
+            self.folder,
+            (paths.agents[paths.middle], *paths.compared),
+            title=f"{AGENT}, {self.protocol}: {len(self.parts)} trainings",
+            training=pd.DataFrame(),
+            facts=_facts(self),
+            notes=_limits(self, len(paths.agents)),
+            sections=(protocol_section(paths, config.evaluation.confidence, config.train.seed),),
+            files={PATHS: _paths_table(paths)},
+            tries=Tries(config.evaluation.configurations_tried),
+            patient=joined(patient),
+            unjudged=NOBODYS_PATH if self.protocol == "cpcv" else "",
+        )
+
+    def _play(self, checkpoints: Sequence[Path]) -> tuple[Paths, list[Backtest]]:
+        """Runs of every training on its windows and of what they are compared with; patient equal weight's a window."""
+        config, windows, device = self.config, self.windows, device_here(self.config.train.device)
+        makers = with_compared({}, config)
+        judged: list[Judged] = []
+        others: dict[int, tuple[Backtest, ...]] = {}
+        patient: dict[int, Backtest] = {}
+        for (fold, seed), path in zip(self.parts, checkpoints, strict=True):
+            process = process_on(self.training(fold, seed).training_data(self.panel), self.panel)
+            policy = policy_of(read_checkpoint(path), device)
+            for test, way in zip(fold.tests, fold.paths, strict=True):
+                window = windows.index(test)
+                (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT)])
+                judged.append(Judged(fold.number, seed, window, way, run))
+                if window not in others:
+                    found = play_window(process, test, [make() for make in makers.values()])
+                    others[window], patient[window] = (*found.runs, *found.benchmark), found.patient
+        protocol, places = config.evaluation.protocol, range(len(windows))
+        settings = {**protocol.model_dump(), "purge": purge_of(protocol)}
+        paths = Paths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
+        return paths, [patient[place] for place in places]
 
     def span(self, bars: range) -> str:
         """A window in dates."""
@@ -135,96 +172,54 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     FinflowError
         If there is too little to learn from or to be judged on, or a setting cannot be had.
     """
-    if config.offline.decisions:
-        raise ConfigError(
-            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
-            "day know its prices; leave offline.decisions out"
-        )
-    panel = load_panel(config.market)
-    panel = visible(panel, split_panel(panel, config.market))
+    panel, _ = load_before_test(config)
     settings = config.evaluation.protocol
     folds = folds_of(protocol, panel.n_bars, settings)
     learning = config_hash(config.model_copy(update={"evaluation": EvaluationConfig()}))
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
     name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
-    plan = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
+    job = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
     for fold in folds:  # before the first of them takes hours
-        process = plan.training(fold, config.train.seed).training_data(panel).process
+        process = job.training(fold, config.train.seed).training_data(panel).process
         for test in fold.tests:
             if len(range(max(test.start, process.first_bar), test.stop - 1)) < 2:
                 raise MarketError(
-                    f"fold {fold.number} of {len(folds)} cannot be judged from {plan.span(test)}: too few bars after "
+                    f"fold {fold.number} of {len(folds)} cannot be judged from {job.span(test)}: too few bars after "
                     "the longest feature; use fewer folds or groups, or more data"
                 )
-    return plan
+    return job
 
 
-def _judge(plan: ProtocolJob, checkpoints: Sequence[Path]) -> Outcome:
-    device = device_here(plan.config.train.device)
-    config, windows = plan.config, plan.windows
-    makers = with_compared({}, config)
-    judged: list[Judged] = []
-    others: dict[int, tuple[Backtest, ...]] = {}
-    seldom: dict[int, Backtest] = {}
-    for (fold, seed), path in zip(plan.parts, checkpoints, strict=True):
-        process = process_on(plan.training(fold, seed).training_data(plan.panel), plan.panel)
-        policy = policy_of(read_checkpoint(path), device)
-        for test, way in zip(fold.tests, fold.paths, strict=True):
-            window = windows.index(test)
-            (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT)])
-            judged.append(Judged(fold.number, seed, window, way, run))
-            if window not in others:
-                found = play_window(process, test, [make() for make in makers.values()])
-                others[window], seldom[window] = (*found.runs, *found.benchmark), found.patient
-    protocol = config.evaluation.protocol
-    settings = {**protocol.model_dump(), "purge": purge_of(protocol)}
-    paths = Paths(plan.protocol, tuple(judged), tuple(others[window] for window in range(len(windows))), settings)
-    return report_on(
-        config,
-        plan.folder,
-        (paths.agents[paths.middle], *paths.compared),
-        title=f"{AGENT}, {plan.protocol}: {len(plan.parts)} trainings",
-        training=pd.DataFrame(),
-        facts=_facts(plan),
-        notes=_limits(plan, len(paths.agents)),
-        sections=(protocol_section(paths, config.evaluation.confidence, config.train.seed),),
-        files={PATHS: _paths_table(paths)},
-        tries=Tries(config.evaluation.configurations_tried),
-        patient=joined([seldom[window] for window in range(len(windows))]),
-        unjudged=NOBODYS_PATH if plan.protocol == "cpcv" else "",
-    )
-
-
-def _facts(plan: ProtocolJob) -> dict[str, Any]:
+def _facts(job: ProtocolJob) -> dict[str, Any]:
     """Provenance for the report."""
-    config, panel = plan.config, plan.panel
+    config, panel = job.config, job.panel
     known = provenance(config, panel)
     return {
         "data": known["data"],
         "protocol": {
-            "name": plan.protocol,
-            "bars": f"{panel.n_bars:,} before the test window, {plan.span(range(panel.n_bars))}",
+            "name": job.protocol,
+            "bars": f"{panel.n_bars:,} before the test window, {job.span(range(panel.n_bars))}",
             **config.evaluation.protocol.model_dump(),
             "purge": purge_of(config.evaluation.protocol),
         },
-        "judged windows": [plan.span(window) for window in plan.windows],
+        "judged windows": [job.span(window) for window in job.windows],
         "execution": known["execution"],
-        "seeds": list(plan.seeds),
+        "seeds": list(job.seeds),
         "configuration": known["configuration"],
         "code": code_hash(),
         "versions": known["versions"],
     }
 
 
-def _limits(plan: ProtocolJob, paths: int) -> tuple[str, ...]:
+def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
     """Limits of the protocol, for the report."""
-    survivorship = plan.panel.provenance.get("survivorship")
+    survivorship = job.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []
     notes.append(
         "The days judged here lie before the test window. Whoever chose the configuration may have seen them: this "
         "says how far results depend on the period and the seed, and is no substitute for the test window."
     )
-    if plan.protocol == "cpcv":
+    if job.protocol == "cpcv":
         notes.append(
             "A combinatorial fold also learns from days after those it is judged on. Nobody could have traded its "
             "paths; they show how results scatter, not what would have been earned."

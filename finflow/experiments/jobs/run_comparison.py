@@ -49,6 +49,7 @@ class Comparison(NamedTuple):
 class _Run:
     """A run folder as it was read."""
 
+    label: str
     folder: Path
     metrics: dict[str, Any]
     table: pd.DataFrame
@@ -75,10 +76,20 @@ class _Run:
         return self.config.get(SEED)
 
     @property
+    def verdict(self) -> dict[str, Any]:
+        return self.metrics.get("verdict") or {}
+
+    @property
     def setting(self) -> str:
         """Everything of the configuration that decides results, but the seed; and who is judged."""
         kept = {key: value for key, value in self.config.items() if key != SEED}
         return json.dumps([self.metrics["agent"], kept], sort_keys=True, default=str)
+
+    def figure(self, metric: str) -> Any:
+        """A figure of the judged strategy, or its difference from equal weight; None where the run has none."""
+        if metric == DIFFERENCE:
+            return self.metrics["against_equal_weight"][DIFFERENCE]
+        return self.metrics["strategies"][self.metrics["agent"]].get(metric)
 
 
 def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Comparison:
@@ -96,32 +107,26 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     EvidenceError
         If a run has no whole report, is named twice, or was judged on other prices or other days.
     """
-    runs = [_read(folder) for folder in folders]
+    runs = [_read(folder, label) for folder, label in zip(folders, _labels(folders), strict=True)]
     _check_comparable(runs)
-    labels = _labels(runs)
     mark = hashlib.sha256("\n".join(str(run.folder.resolve()) for run in runs).encode()).hexdigest()[:8]
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
-    differences = _differences(labels, runs)
-    compared = [
-        Compared.of(label, run.metrics, run.seed, run.returns, run.baseline)
-        for label, run in zip(labels, runs, strict=True)
-    ]
     first = runs[0]
     made = comparison_page.make(
-        compared,
-        _seed_groups(labels, runs),
-        differences,
+        [Compared.of(run.label, run.metrics, run.seed, run.returns, run.baseline) for run in runs],
+        _seed_groups(runs),
+        _differences(runs),
         first.metrics["window"],
         first.panel,
         first.dates,
-        _choice(labels, runs),
+        _choice(runs),
     )
     write_together({folder / name: content for name, content in made.files.items()})
     return Comparison(folder / "report.html", made.lines)
 
 
-def _read(folder: Path) -> _Run:
+def _read(folder: Path, label: str) -> _Run:
     reports = folder / "reports"
     if not (reports / "metrics.json").is_file():
         raise EvidenceError(
@@ -142,6 +147,7 @@ def _read(folder: Path) -> _Run:
         if gaps.size:
             raise ValueError(f"returns.csv has a gap on {table.index[gaps[0]]:%Y-%m-%d}")
         return _Run(
+            label,
             folder,
             metrics,
             table,
@@ -175,34 +181,32 @@ def _check_comparable(runs: Sequence[_Run]) -> None:
             )
 
 
-def _labels(runs: Sequence[_Run]) -> list[str]:
+def _labels(folders: Sequence[Path]) -> list[str]:
     """Names of the folders; with the folder above where two share one."""
-    names = [run.folder.resolve().name for run in runs]
+    whole = [folder.resolve() for folder in folders]
+    names = [folder.name for folder in whole]
     return [
-        name if names.count(name) == 1 else f"{run.folder.resolve().parent.name}/{name}"
-        for name, run in zip(names, runs, strict=True)
+        name if names.count(name) == 1 else f"{folder.parent.name}/{name}"
+        for name, folder in zip(names, whole, strict=True)
     ]
 
 
-def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
+def _choice(runs: Sequence[_Run]) -> Section:
     """Section on the choice of the best run by the figures of the reports."""
     days = "the judged windows" if any("protocol" in run.metrics for run in runs) else "the test window"
-    old = next((label for label, run in zip(labels, runs, strict=True) if CASH not in run.table), None)
+    old = next((run.label for run in runs if CASH not in run.table), None)
     if old is not None:
         return choice_section(f"returns.csv of {old} has no returns of cash; judge that run again", days)
     try:
         excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
-        found: Choice | str = judge_choice(excess, labels, "runs")
+        found: Choice | str = judge_choice(excess, [run.label for run in runs], "runs")
     except EvidenceError as error:
         found = str(error)
     if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
         return choice_section(found, days)
     names = (CASH, BASELINE, PATIENT)
-    daily = {
-        label: Daily(run.returns, *(run.column(name) for name in names))
-        for label, run in zip(labels, runs, strict=True)
-    }
-    tries = [(run.metrics.get("verdict") or {}).get("tries", {}) for run in runs]
+    daily = {run.label: Daily(run.returns, *(run.column(name) for name in names)) for run in runs}
+    tries = [run.verdict.get("tries", {}) for run in runs]
     chosen_among = sum(one.get("configurations", 1) for one in tries)  # each was the best of its own
     counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
     settings = runs[0].metrics["bootstrap"]
@@ -210,46 +214,39 @@ def _choice(labels: Sequence[str], runs: Sequence[_Run]) -> Section:
     return choice_section(found, days, judge_best(daily, counted, resampling))
 
 
-def _differences(labels: Sequence[str], runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
+def _differences(runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
     """Configuration keys that are not the same in all runs, and their values."""
     keys = sorted({key for run in runs for key in run.config})
     found = {key: [json.dumps(run.config.get(key), default=str) for run in runs] for key in keys}
+    labels = [run.label for run in runs]
     return {key: dict(zip(labels, values, strict=True)) for key, values in found.items() if len(set(values)) > 1}
 
 
-def _seed_groups(labels: Sequence[str], runs: Sequence[_Run]) -> list[Seeds]:
+def _seed_groups(runs: Sequence[_Run]) -> list[Seeds]:
     """Runs whose configurations differ by the seed alone, where there are two seeds or more."""
-    groups: dict[str, dict[str, tuple[str, _Run]]] = {}
-    for label, run in zip(labels, runs, strict=True):
-        groups.setdefault(run.setting, {}).setdefault(str(run.seed), (label, run))
+    groups: dict[str, dict[str, _Run]] = {}
+    for run in runs:
+        groups.setdefault(run.setting, {}).setdefault(str(run.seed), run)
     several = [group for group in groups.values() if len(group) > 1]
     named = {f"group {number}": group for number, group in enumerate(several, start=1)}
     return [_seeds(name, named) for name in named]
 
 
-def _seeds(name: str, groups: Mapping[str, Mapping[str, tuple[str, _Run]]]) -> Seeds:
+def _seeds(name: str, groups: Mapping[str, Mapping[str, _Run]]) -> Seeds:
     """Statistics over the seeds of one group; a figure that a run lacks has no estimate."""
     members = groups[name]
-    scores = {metric: _scores(members, metric) for metric in (*METRICS, DIFFERENCE)}
+    scores = {metric: [run.figure(metric) for run in members.values()] for metric in (*METRICS, DIFFERENCE)}
     known = {metric: values for metric, values in scores.items() if None not in values}
-    others = {other: _scores(group, "sharpe") for other, group in groups.items() if other != name}
     improvement = {}
     if DIFFERENCE in known:
         improvement["equal weight"] = improvement_estimate(known[DIFFERENCE], np.zeros(len(members)), seed=0)
-    for other, values in others.items():
-        if "sharpe" in known and None not in values:
+    for other, group in groups.items():
+        values = [run.figure("sharpe") for run in group.values()]
+        if other != name and "sharpe" in known and None not in values:
             improvement[other] = improvement_estimate(known["sharpe"], values, seed=0)
     return Seeds(
-        tuple(label for label, _ in members.values()),
+        tuple(run.label for run in members.values()),
         tuple(members),
         {metric: interquartile_estimate(values, seed=0) for metric, values in known.items()},
         improvement,
     )
-
-
-def _scores(members: Mapping[str, tuple[str, _Run]], metric: str) -> list[Any]:
-    """A figure of every run, None where it has none."""
-    runs = [run for _, run in members.values()]
-    if metric == DIFFERENCE:
-        return [run.metrics["against_equal_weight"][DIFFERENCE] for run in runs]
-    return [run.metrics["strategies"][run.metrics["agent"]].get(metric) for run in runs]

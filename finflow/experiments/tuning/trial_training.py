@@ -16,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config, EvaluationConfig, TuneConfig
-from finflow.errors import ConfigError, FinflowError
+from finflow.errors import FinflowError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
-from finflow.experiments.jobs.folds import Fold, folds_of, last_fold
+from finflow.experiments.jobs.folds import Fold, folds_of, last_fold, load_before_test
 from finflow.experiments.tasks.task_progress import NullStream
 from finflow.experiments.tuning.objective_values import aggregated, measured
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
-from finflow.market.sources.panel_loader import load_panel
-from finflow.market.splits import split_panel, visible
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -112,16 +110,10 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
     FinflowError
         If there is too little to learn from or to be judged on.
     """
-    if config.offline.decisions:
-        raise ConfigError(
-            "offline.decisions cannot be learned from where parts of the market are held out; leave them out of it"
-        )
-    panel = load_panel(config.market)
-    split = split_panel(panel, config.market)
-    seen = visible(panel, split)
+    seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
     if tune.folds == 1:
-        folds: tuple[Fold, ...] = (last_fold(split.train_end, seen.n_bars, protocol),)
+        folds: tuple[Fold, ...] = (last_fold(train_end, seen.n_bars, protocol),)
     else:
         folds = folds_of("walk-forward", seen.n_bars, protocol.model_copy(update={"folds": tune.folds}))
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
@@ -175,85 +167,105 @@ def run_trial(
     Undefined
         If an objective of a training is not a number.
     """
-    course = TrialProgress(context, report)
+    trial = TrialRun(context, config, scratch, report)
     excess: dict[int, list[FloatArray]] = {seed: [] for seed in context.seeds}
     try:
         for fold, seed in context.units:
-            runs = _train(context, config, fold, seed, scratch, course, display)
-            course.finish(fold, seed, *runs)
-            excess[seed].append(runs[0].returns - runs[0].cash_returns)
+            judged = trial.train(fold, seed, display)
+            excess[seed].append(judged.returns - judged.cash_returns)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     paths = np.stack([np.concatenate(parts) for parts in excess.values()])
-    return TrialResult(course.values, course.units, paths.mean(axis=0), course.updates)
+    return TrialResult(trial.objectives(trial.finished), trial.units, paths.mean(axis=0), trial.updates)
 
 
-class TrialProgress:
-    """Progress of a trial, and its objectives so far.
+class TrialRun:
+    """A trial under way: its trainings, one after another, and its objectives so far.
 
     Parameters
     ----------
     context : TrialContext
+    config : Config
+        Of the trial.
+    scratch : Path
     report : callable
     """
 
-    def __init__(self, context: TrialContext, report: Report) -> None:
-        self.context, self.report = context, report
+    def __init__(self, context: TrialContext, config: Config, scratch: Path, report: Report) -> None:
+        self.context, self.config, self.scratch, self.report = context, config, scratch, report
+        self.tune = context.config.tune
         self.units: list[dict[str, Any]] = []
+        self.finished: list[tuple[float, ...]] = []
         self.updates = self.level = 0
-        self._finished: list[tuple[float, ...]] = []
-        self._current: tuple[float, ...] | None = None
-        self._meter = StepTimer(None)
-        self._baseline: Backtest | None = None
-        self._before = 0
+        self._compares = "dsr" in self.tune.objective  # with equal weight
 
-    @property
-    def tune(self) -> TuneConfig:
-        """Settings of the study."""
-        return self.context.config.tune
-
-    def begin(self, timer: StepTimer, training_data: TrainingData) -> None:
-        """Begin another training."""
-        self._meter, self._current, self._before = timer, None, self.updates
-        self._baseline = None
-        if "dsr" in self.tune.objective:
-            equal_weight = named_strategy(BASELINE, training_data.config.evaluation)
-            (self._baseline,) = run_backtests(training_data.process, training_data.split.validation, [equal_weight])
-
-    def on_validation(self, told: Validation) -> None:
-        """Report the objectives of the training's best policy so far, where they are numbers."""
-        self.updates = self._before + told.update
-        if told.best or self._current is None:
-            self._current = self._measured(told.backtest, self._baseline)
-        reached = LEVELS * len(self._finished) + min(int(LEVELS * self._meter.share(told.phase_update)), LEVELS)
-        values = self._together([*self._finished, self._current])
-        if not np.isfinite(values).all():
-            return
-        for level in range(self.level + 1, reached + 1):
-            self.level = level
-            self.report(level, values, self.updates)
-
-    def finish(self, fold: Fold, seed: int, judged: Backtest, baseline: Backtest | None = None) -> None:
-        """Add the objectives of a training that was judged, with equal weight where the objective needs it."""
-        found = self._measured(judged, baseline)
+    def train(self, fold: Fold, seed: int, display: ProgressDisplay | None) -> Backtest:
+        """Train once, and play the best policy on the window that it is judged on; its checkpoints are not kept."""
+        settings = self._settings(seed)
+        training_data = self.context.training_data(fold, settings)
+        timer = StepTimer(display)
+        listener = self._listener(training_data, timer)
+        trainer = FinFlowTrainer(settings, training_data=training_data, progress=timer, on_validation=listener)
+        trainer.train_iql()
+        trainer.finetune()
+        best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
+        policy = policy_of(read_checkpoint(best), trainer.device) if best.is_file() else trainer.policy
+        strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
+        if self._compares:
+            strategies.append(named_strategy(BASELINE, self.config.evaluation))
+        judged = self.context.judged(fold, training_data, strategies)
+        shutil.rmtree(trainer.run_folder, ignore_errors=True)
+        found = self._measured(*judged)
         for name, value in zip(self.tune.objective, found, strict=True):
             if not np.isfinite(value):
                 raise Undefined(f"{name} of fold {fold.number}, seed {seed} is not a number: its policy took no risk")
-        self._finished.append(found)
+        self.finished.append(found)
         self.units.append({"fold": fold.number, "seed": seed, "values": list(found)})
+        return judged[0]
 
-    @property
-    def values(self) -> tuple[float, ...]:
-        """The objectives, over the trainings that were judged."""
-        return self._together(self._finished)
+    def objectives(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+        """The objectives over several trainings together."""
+        aggregate, deviations = self.tune.aggregate, self.tune.deviations
+        return tuple(aggregated(values, aggregate, deviations) for values in zip(*units, strict=True))
 
-    def _measured(self, run: Backtest, baseline: Backtest | None) -> tuple[float, ...]:
+    def _settings(self, seed: int) -> Config:
+        """Configuration of one training, which keeps nothing but its best checkpoint."""
+        config = self.config
+        private = any(key.startswith(DATA_KEYS) for key in self.context.searched)
+        kept = {"seed": seed, "seeds": 1, "save_latest": False, "max_checkpoints": 0, "profile": False}
+        rare = {"checkpoint_interval": NEVER, "checkpoint_updates": NEVER}
+        train = config.train.model_copy(update={**kept, **rare})
+        offline = (self.scratch if private else self.scratch.parent) / "offline"
+        output = config.output.model_copy(update={"logs_dir": self.scratch / "logs", "offline_dir": offline})
+        changes = {"train": train, "output": output, "evaluation": EvaluationConfig(), "tune": TuneConfig()}
+        return config.model_copy(update=changes)
+
+    def _listener(self, training_data: TrainingData, timer: StepTimer) -> Callable[[Validation], None]:
+        """Reports the objectives of the training's best policy so far, where they are numbers."""
+        before, baseline = self.updates, tuple[Backtest, ...]()
+        if self._compares:
+            equal_weight = named_strategy(BASELINE, training_data.config.evaluation)
+            baseline = run_backtests(training_data.process, training_data.split.validation, [equal_weight])
+        current: tuple[float, ...] | None = None
+
+        def on_validation(told: Validation) -> None:
+            nonlocal current
+            self.updates = before + told.update
+            if told.best or current is None:
+                current = self._measured(told.backtest, *baseline)
+            reached = LEVELS * len(self.finished) + min(int(LEVELS * timer.share(told.phase_update)), LEVELS)
+            values = self.objectives([*self.finished, current])
+            if not np.isfinite(values).all():
+                return
+            for level in range(self.level + 1, reached + 1):
+                self.level = level
+                self.report(level, values, self.updates)
+
+        return on_validation
+
+    def _measured(self, run: Backtest, baseline: Backtest | None = None) -> tuple[float, ...]:
         alpha = self.context.config.objectives.cvar_alpha
         return measured(self.tune.objective, run, alpha, baseline, self.context.tries)
-
-    def _together(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-        tune = self.tune
-        return tuple(aggregated(values, tune.aggregate, tune.deviations) for values in zip(*units, strict=True))
 
 
 class StepTimer(ProgressDisplay):
@@ -284,37 +296,3 @@ class StepTimer(ProgressDisplay):
         """Share of the training that is over, in [0, 1]: either phase is a half."""
         of_phase = phase_update / self._total if self._total else 1.0
         return (self._phases - 1 + of_phase) / 2.0
-
-
-def _train(
-    context: TrialContext,
-    config: Config,
-    fold: Fold,
-    seed: int,
-    scratch: Path,
-    course: TrialProgress,
-    display: ProgressDisplay | None,
-) -> tuple[Backtest, ...]:
-    """Train once, and play the best policy on the windows that it is judged on; its checkpoints are not kept."""
-    private = any(key.startswith(DATA_KEYS) for key in context.searched)
-    kept = {"seed": seed, "seeds": 1, "save_latest": False, "max_checkpoints": 0, "profile": False}
-    rare = {"checkpoint_interval": NEVER, "checkpoint_updates": NEVER}
-    train = config.train.model_copy(update={**kept, **rare})
-    offline = (scratch if private else scratch.parent) / "offline"
-    output = config.output.model_copy(update={"logs_dir": scratch / "logs", "offline_dir": offline})
-    changes = {"train": train, "output": output, "evaluation": EvaluationConfig(), "tune": TuneConfig()}
-    settings = config.model_copy(update=changes)
-    training_data = context.training_data(fold, settings)
-    timer = StepTimer(display)
-    course.begin(timer, training_data)
-    trainer = FinFlowTrainer(settings, training_data=training_data, progress=timer, on_validation=course.on_validation)
-    trainer.train_iql()
-    trainer.finetune()
-    best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
-    policy = policy_of(read_checkpoint(best), trainer.device) if best.is_file() else trainer.policy
-    strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
-    if "dsr" in context.config.tune.objective:
-        strategies.append(named_strategy(BASELINE, config.evaluation))
-    runs = context.judged(fold, training_data, strategies)
-    shutil.rmtree(trainer.run_folder, ignore_errors=True)
-    return runs

@@ -182,8 +182,8 @@ def describe_plan(config: Config, resources: ComputeResources, folder: Path | No
     pruned = "" if config.tune.pruner == "none" or len(config.tune.objective) > 1 else ", less what pruning saves"
     return [
         counted,
-        f"about {describe_duration(seconds)} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of the "
-        "configuration as it is; larger networks and batches take longer",
+        f"about {describe_duration(seconds)} on {workers} worker{'s' if workers > 1 else ''}{pruned}, by a probe of "
+        "the configuration as it is; larger networks and batches take longer",
     ]
 
 

@@ -211,7 +211,7 @@ def optimum(
         density *= _CLOSER
     axes = axes_for(process.n_assets, with_cash, len(beliefs), density)
     cost = trading_cost(cost_rate, participation_cost)
-    rule, utility = solve_with_costs(process, cost, cash, axes, _further_targets(portfolios))
+    rule, utility = solve_with_costs(process, cost, cash, axes, _additional_targets(portfolios))
     return Optimum(OptimalPolicy(process, rule, name), utility, ON_A_GRID)
 
 
@@ -257,7 +257,7 @@ def _without_costs(process: PriceProcess, cash: float) -> tuple[FloatArray, Floa
     return np.stack(portfolios), np.array(growth)
 
 
-def _further_targets(portfolios: FloatArray) -> FloatArray:
+def _additional_targets(portfolios: FloatArray) -> FloatArray:
     """Targets to consider beside the nodes: what is best without costs, and equal weight; each once."""
     equal = np.append(np.full(portfolios.shape[1] - 1, 1.0 / (portfolios.shape[1] - 1)), 0.0)
     found: FloatArray = np.unique(np.round(np.vstack([portfolios, equal]), 4), axis=0)
