@@ -83,8 +83,10 @@ class SyntheticConfig(Section):
 class MarketConfig(Section):
     """Source of prices and their split by date."""
 
-    source: Literal["embedded", "yfinance", "csv", "parquet", "synthetic"] = key(
-        "embedded", "where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022"
+    source: Literal["embedded", "yfinance", "csv", "parquet", "synthetic", "french"] = key(
+        "embedded",
+        "where prices come from; embedded is skfolio's 20 stocks of the S&P 500, 1990 to 2022; french is 30 portfolios "
+        "with monthly bars, 1949 to 2017 (configs/monthly.yaml), and needs finflow[markets]",
     )
     synthetic: SyntheticConfig = key(SyntheticConfig(), "the market of the source synthetic")
     path: FilePath | None = key(None, "file of prices, or folder of such files, for the sources csv and parquet")
@@ -98,7 +100,9 @@ class MarketConfig(Section):
     validation_end: Date = key(dt.date(2015, 12, 31), "last date of the validation window")
     test_end: Date | None = key(None, "last date of the test window; the last bar when left out")
     cash_rate: Rate | RateFile = key(
-        0.0, "annual rate that cash earns, or a CSV or Parquet file of dates and rates; ratios are in excess"
+        0.0,
+        "annual rate that cash earns, or a CSV or Parquet file of dates and rates; ratios are in excess; of "
+        "french, 0 stands for its Treasury bills",
     )
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")

@@ -41,7 +41,8 @@ def action_space(process: DecisionProcess) -> gym.spaces.Box:
 class RunningSharpe:
     """Sharpe ratio of every portfolio's episode so far, in excess of cash, a year."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, bars_per_year: int = BARS_PER_YEAR) -> None:
+        self.scale = np.sqrt(bars_per_year)
         self.sums = np.zeros((size, 3))  # count, sum, sum of squares
 
     def add(self, excess: NDArray[np.float64]) -> None:
@@ -55,7 +56,7 @@ class RunningSharpe:
         variance = (squares - count * mean**2) / np.maximum(count - 1.0, 1.0)
         deviation = np.sqrt(np.maximum(variance, 0.0))
         safe = np.where(deviation > 1e-12, deviation, np.inf)
-        value: NDArray[np.float64] = np.where(count > 1.0, mean / safe * np.sqrt(BARS_PER_YEAR), 0.0)
+        value: NDArray[np.float64] = np.where(count > 1.0, mean / safe * self.scale, 0.0)
         return value
 
     def clear(self, which: NDArray[np.bool_]) -> None:
@@ -121,7 +122,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         first = np.full(num_envs, self.bars[0], dtype=np.int64)
         self.state = process.start(first, None, self._draw(num_envs) if worlds is not None else None)
         self.age = np.zeros(num_envs, dtype=np.int64)
-        self.running_sharpe = RunningSharpe(num_envs)
+        self.running_sharpe = RunningSharpe(num_envs, process.panel.bars_per_year)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

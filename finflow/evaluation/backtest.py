@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from finflow.env.portfolio_state import PortfolioState, Step, rows_of
 from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
+from finflow.market.bar_frequency import bars_per_year
 from finflow.strategies.rolling_rules import Rolling
 from finflow.strategies.strategy import Information, Strategy
 
@@ -65,6 +67,11 @@ class Backtest:
     explanation: Mapping[str, NDArray[np.float64]] | None = None
     refused: NDArray[np.bool_] | None = None
     rewards: NDArray[np.float64] | None = None
+
+    @cached_property
+    def bars_per_year(self) -> int:
+        """Holding periods of a year, by the dates: 252, 52 or 12."""
+        return bars_per_year(self.dates)
 
 
 class History:
@@ -235,6 +242,7 @@ def _decide_all(
             listed=process.listed[newest].copy(),
             portfolio=portfolios[i],
             observation={name: value[i] for name, value in observation.items()},
+            bars_per_year=process.panel.bars_per_year,
         )
         target = np.asarray(strategy.decide(information), dtype=np.float64)
         wrong = _not_a_portfolio(target, process.n_weights)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import bars_per_year
 from finflow.market.sources.price_sheet import read_sheet
 
 __all__ = ["CashRates", "cash_returns", "read_rates"]
@@ -80,11 +80,11 @@ def read_rates(path: Path) -> CashRates:
 
 
 def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
-    """Compute the simple return of cash over each bar: (1 + rate) ** (1 / 252) - 1, and 0 for the first bar.
+    """Compute the simple return of cash over each bar: (1 + rate) ** (1 / 252) - 1 for daily bars, 0 for the first.
 
-    The rate is an effective annual one, spread evenly over 252 bars; weekends and holidays earn nothing extra. Of a
-    series, the bar that ends at t earns the rate in force at the bar before, the last one dated on or before t - 1.
-    Nothing is interpolated or filled backwards.
+    The rate is an effective annual one, spread evenly over the bars of a year (252 daily, 52 weekly, 12 monthly);
+    weekends and holidays earn nothing extra. Of a series, the bar that ends at t earns the rate in force at the bar
+    before, the last one dated on or before t - 1. Nothing is interpolated or filled backwards.
 
     Raises
     ------
@@ -102,6 +102,6 @@ def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
         annual = np.full(max(len(dates) - 1, 0), rate)
     # One by one: a vectorised power may round differently by position.
     found, places = np.unique(annual, return_inverse=True)
-    returns = np.zeros(len(dates))
-    returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / BARS_PER_YEAR) - 1.0 for one in found])[places]
+    returns, year = np.zeros(len(dates)), bars_per_year(dates)
+    returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / year) - 1.0 for one in found])[places]
     return returns

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
+from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_year
 
 __all__ = ["BARS_PER_YEAR", "MarketPanel"]
-
-BARS_PER_YEAR = 252
-"""Trading days in a year, by which daily figures are annualised."""
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
@@ -34,7 +32,7 @@ def _no_cash() -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class MarketPanel:
-    """Aligned daily prices of a fixed list of assets.
+    """Aligned prices, daily, weekly or monthly, of a fixed list of assets.
 
     Everything is checked on construction: dates ascend without repeats, prices are positive and finite, and a price may
     be missing (NaN) only before an asset lists and after it ends. Nothing is filled, interpolated or winsorised. The
@@ -110,6 +108,11 @@ class MarketPanel:
     def n_assets(self) -> int:
         """Number of risky assets, cash not counted."""
         return len(self.assets)
+
+    @cached_property
+    def bars_per_year(self) -> int:
+        """Bars that make a year, by the dates: 252 (daily), 52 (weekly) or 12 (monthly)."""
+        return bars_per_year(self.dates)
 
     @cached_property
     def listed(self) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.evaluation.statistics import metrics
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import SOURCES, Rows
 
 __all__ = ["REGIONS", "card_lines", "data_card", "regions"]
@@ -67,7 +67,7 @@ def data_card(
     """
     starts = np.flatnonzero(np.diff(rows["episode"], prepend=-1))
     owners = np.minimum.reduceat(rows["family"], starts)
-    figures = [_episode_figures(rows, part) for part in _slices(starts, len(rows["bar"]))]
+    figures = [_episode_figures(rows, part, panel.bars_per_year) for part in _slices(starts, len(rows["bar"]))]
     families = {}
     for index, name in enumerate(SOURCES):
         decided = rows["family"] == index
@@ -169,16 +169,16 @@ def _slices(starts: NDArray[np.int64], stop: int) -> Iterable[slice]:
     return (slice(first, last) for first, last in pairwise([*starts.tolist(), stop]))
 
 
-def _episode_figures(rows: Rows, part: slice) -> dict[str, float]:
+def _episode_figures(rows: Rows, part: slice, year: int) -> dict[str, float]:
     """Performance of one episode, annual."""
     returns = rows["net_return"][part]
     return {
-        "annual_log_return": float(np.log(np.maximum(1.0 + returns, 1e-12)).mean() * BARS_PER_YEAR),
-        "annual_volatility": metrics.annual_volatility(returns),
-        "sharpe": metrics.sharpe(returns, rows["cash_return"][part]),
+        "annual_log_return": float(np.log(np.maximum(1.0 + returns, 1e-12)).mean() * year),
+        "annual_volatility": metrics.annual_volatility(returns, year),
+        "sharpe": metrics.sharpe(returns, rows["cash_return"][part], year),
         "max_drawdown": metrics.max_drawdown(returns),
-        "annual_turnover": metrics.annual_turnover(rows["turnover"][part]),
-        "annual_cost": metrics.annual_cost(rows["cost"][part]),
+        "annual_turnover": metrics.annual_turnover(rows["turnover"][part], year),
+        "annual_cost": metrics.annual_cost(rows["cost"][part], year),
     }
 
 

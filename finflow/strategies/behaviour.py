@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from finflow.config import LENSES
 from finflow.errors import FinflowError
+from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_month
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.market_features import market_drawdown, mean_correlation
 from finflow.market.features.rolling_windows import PanelView
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.panel import MarketPanel
 
 __all__ = ["FAMILIES", "SETTINGS", "Setting", "family_tables"]
 
@@ -33,7 +34,7 @@ class Setting(NamedTuple):
     """One variant of a family; the family's function says what concentration and cash mean for it."""
 
     horizon: int
-    """Bars looked back over."""
+    """Daily bars looked back over; of monthly bars those of the same length in time, and twelve at least."""
     concentration: float
     cash: float
 
@@ -61,12 +62,8 @@ SETTINGS: dict[str, tuple[Setting, ...]] = {
     "growth": _variants((126, 252, 252, 504, 504, 756), (1.0, 1.0, 2.0, 1.5, 3.0, 2.0), (0.0, 0.0, 1.0, 0.0, 0.5, 0.0)),
 }
 
-_REFIT = 21
-"""Bars between estimates of the correlations."""
-_SKIP = 21
-"""Last bars that a momentum of half a year or more leaves out."""
-_PRIOR_BARS = 756
-"""Bars of data that the mean of all assets is worth, against an asset's own mean (growth)."""
+_PRIOR_YEARS = 3
+"""Years of data that the mean of all assets is worth, against an asset's own mean (growth)."""
 _DEEP = 0.2
 """Log drawdown of the market at which a defensive variant is fully in its cash."""
 
@@ -90,8 +87,14 @@ def family_tables(panel: MarketPanel, family: str) -> FloatArray:
         raise FinflowError(f"there is no behaviour family {family!r}; the families are {', '.join(FAMILIES)}")
     view = PanelView(panel)
     fallback = _equal_over(view.listed)
-    tables = [_complete(_RULES[family](view, setting), view.listed, fallback) for setting in SETTINGS[family]]
+    settings = [setting._replace(horizon=_bars(setting.horizon, panel)) for setting in SETTINGS[family]]
+    tables = [_complete(_RULES[family](view, setting), view.listed, fallback) for setting in settings]
     return np.stack(tables)
+
+
+def _bars(days: int, panel: MarketPanel) -> int:
+    """Bars of as long a time as so many days; twelve at least, or the days where those are fewer."""
+    return max(round(days * panel.bars_per_year / BARS_PER_YEAR), min(days, 12))
 
 
 def _volatility(view: PanelView, setting: Setting) -> FloatArray:
@@ -107,20 +110,21 @@ def _volatility(view: PanelView, setting: Setting) -> FloatArray:
     shared = np.clip(mean_correlation(view), 0.0, 1.0)[:, None]
     risk = np.nan_to_num(weights * spread)
     own, joint = (risk * risk).sum(axis=1, keepdims=True), risk.sum(axis=1, keepdims=True) ** 2
-    annual = np.sqrt(((1.0 - shared) * own + shared * joint) * BARS_PER_YEAR)
+    annual = np.sqrt(((1.0 - shared) * own + shared * joint) * view.panel.bars_per_year)
     invested: FloatArray = np.minimum(1.0, setting.cash / np.maximum(annual, 1e-6))
     return weights * invested
 
 
 def _correlation(view: PanelView, setting: Setting) -> FloatArray:
-    """The most diversified portfolio, C^-1 1 / s (Choueifaty and Coignard 2008), re-estimated every 21 bars.
+    """The most diversified portfolio, C^-1 1 / s (Choueifaty and Coignard 2008), re-estimated every month.
 
     C is the sample correlation over the horizon with weight `concentration`, the rest the identity. Short positions are
     cut to zero. Of the portfolio, up to the share `cash` is held in cash as the mean correlation rises from 0.2 to 0.7.
     """
     returns, window = view.returns, setting.horizon
     bars, n_assets = returns.shape
-    refits = np.arange(0, bars, _REFIT)
+    every = bars_per_month(view.panel.bars_per_year)
+    refits = np.arange(0, bars, every)
     refits = refits[refits >= window]
     estimate = np.full((bars, n_assets), np.nan)
     chunk = max(1, 4_000_000 // (n_assets * max(n_assets, window)))
@@ -137,7 +141,7 @@ def _correlation(view: PanelView, setting: Setting) -> FloatArray:
         # An unknown asset has no correlations and a zero on the right: it gets no weight and disturbs no other.
         solution = np.linalg.solve(together, known[:, :, None].astype(np.float64))[:, :, 0]
         estimate[rows] = np.where(known, np.maximum(solution, 0.0) / spread, np.nan)
-    latest = np.arange(bars) // _REFIT * _REFIT
+    latest = np.arange(bars) // every * every
     weights = _normalised(np.where(view.listed, estimate[latest], np.nan))
     crowded = np.nan_to_num(np.clip((mean_correlation(view) - 0.2) / 0.5, 0.0, 1.0))
     return weights * (1.0 - setting.cash * crowded[:, None])
@@ -146,12 +150,13 @@ def _correlation(view: PanelView, setting: Setting) -> FloatArray:
 def _momentum(view: PanelView, setting: Setting) -> FloatArray:
     """Softmax of concentration times the rank of past return; of a falling asset's weight the share `cash` is in cash.
 
-    Past return over the horizon, its last 21 bars left out for horizons of 126 and more (Jegadeesh and Titman 1993).
-    The filter is time-series momentum (Moskowitz, Ooi and Pedersen 2012).
+    Past return over the horizon, its last month left out for half a year and more (Jegadeesh and Titman 1993). The
+    filter is time-series momentum (Moskowitz, Ooi and Pedersen 2012).
     """
     past = view.change(setting.horizon)
-    if setting.horizon >= 126:
-        past = past - view.change(_SKIP)
+    year = view.panel.bars_per_year
+    if 2 * setting.horizon >= year:
+        past = past - view.change(bars_per_month(year))
     weights = _softmax(setting.concentration * rolling.percentile_rank(past))
     return np.where(past < 0.0, weights * (1.0 - setting.cash), weights)
 
@@ -173,12 +178,13 @@ def _defensive(view: PanelView, setting: Setting) -> FloatArray:
 def _growth(view: PanelView, setting: Setting) -> FloatArray:
     """Softmax of concentration times the standardised expected growth: shrunk mean less half the variance.
 
-    The mean is h / (h + 756) its own over h bars and the rest that of all assets (James and Stein 1961, with a fixed
-    intensity). Of the weight of an asset with negative expected growth the share `cash` is in cash.
+    The mean is h / (h + 756), 756 being three years, its own over h bars and the rest that of all assets (James and
+    Stein 1961, with a fixed intensity). Of the weight of an asset with negative expected growth the share `cash` is in
+    cash.
     """
     variance = view.spread(setting.horizon) ** 2
     mean = rolling.mean(view.returns, setting.horizon) + variance / 2.0
-    own = setting.horizon / (setting.horizon + _PRIOR_BARS)
+    own = setting.horizon / (setting.horizon + _PRIOR_YEARS * view.panel.bars_per_year)
     shared, _ = _across(mean)
     growth = own * mean + (1.0 - own) * shared - variance / 2.0
     center, spread = _across(growth)

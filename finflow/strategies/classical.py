@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from finflow.config import EvaluationConfig
 from finflow.errors import FinflowError
 from finflow.imports import import_path
+from finflow.market.bar_frequency import bars_per_month
 from finflow.strategies.online_selection import (
     ConstantRebalanced,
     ExponentiatedGradient,
@@ -61,7 +62,6 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 
 PATIENT = "equal-weight-patient"
-MONTH = 21  # decisions; no key of the configuration, since the verdict rests on it
 
 
 class EqualWeight:
@@ -74,15 +74,17 @@ class EqualWeight:
 
 
 class PatientEqualWeight:
-    """Equal weight, restored at every ``MONTH``-th decision and held in between: it trades far less.
+    """Equal weight, restored once a month (every 21 daily bars) and held in between: it trades far less.
 
-    The verdict asks for it, because what only saves the costs of daily rebalancing has not beaten equal weight.
+    The verdict asks for it, because what only saves the costs of daily rebalancing has not beaten equal weight; so the
+    interval is no key of the configuration.
     """
 
     name = PATIENT
 
     def decide(self, information: Information) -> FloatArray:
-        return information.portfolio if information.step % MONTH else equal_weights(information.listed)
+        month = bars_per_month(information.bars_per_year)
+        return information.portfolio if information.step % month else equal_weights(information.listed)
 
 
 class BuyAndHold:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.errors import FinflowError
+from finflow.market.bar_frequency import bars_per_month
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
 __all__ = [
@@ -70,8 +71,9 @@ class Rolling(ABC):
     def decide(self, information: Information) -> FloatArray:
         if information.step % self.rebalance_every != 0:
             return information.portfolio
-        prices = information.prices[-(self.lookback + 1) :]
-        if len(prices) < self.lookback + 1:
+        window = self.window(information)
+        prices = information.prices[-(window + 1) :]
+        if len(prices) < window + 1:
             return equal_weights(information.listed)
         usable = np.isfinite(prices).all(axis=0) & information.listed
         # A price that never moved has no risk to be budgeted; such an asset is left out until it does.
@@ -92,6 +94,10 @@ class Rolling(ABC):
         fitted = np.where(fitted > _DUST, fitted, 0.0)
         weights[usable] = fitted if self.leaves_cash else fitted / fitted.sum()
         return with_cash(weights)
+
+    def window(self, information: Information) -> int:
+        """Simple returns that a fit uses."""
+        return self.lookback
 
     def _fit_once(self, returns: FloatArray) -> FloatArray:
         """The fit of these returns, from the memo where it is there."""
@@ -217,23 +223,35 @@ class HierarchicalRiskParity(Optimised):
         return Estimator()
 
 
-class Momentum(Rolling):
-    """Equal weight in the third of the assets with the best 12-1 return (Jegadeesh and Titman 1993).
-
-    The return over 252 bars without the last 21, whatever `lookback` is; a third is rounded up.
-    """
-
-    name = "momentum"
+class TwelveLessOne(Rolling):
+    """Base of rules by the return of the last twelve months but the last one, in bars of any length."""
 
     def __init__(self, rebalance_every: int = 21) -> None:
         super().__init__(rebalance_every, lookback=252)
 
+    def window(self, information: Information) -> int:
+        return information.bars_per_year
+
+    def past(self, returns: FloatArray) -> FloatArray:
+        """Log return (assets,) of a year of simple returns (bars, assets) without its last twelfth."""
+        total: FloatArray = np.log1p(returns[: -bars_per_month(len(returns))]).sum(axis=0)
+        return total
+
+
+class Momentum(TwelveLessOne):
+    """Equal weight in the third of the assets with the best 12-1 return (Jegadeesh and Titman 1993).
+
+    The return over the year without its last month, whatever `lookback` is: over 252 daily bars without the last 21, or
+    over 12 monthly ones without the last. A third is rounded up.
+    """
+
+    name = "momentum"
+
     def fit(self, returns: FloatArray) -> FloatArray:
-        past = np.log1p(returns[:-21]).sum(axis=0)
-        return _best_third(past)
+        return _best_third(self.past(returns))
 
 
-class TimeSeriesMomentum(Rolling):
+class TimeSeriesMomentum(TwelveLessOne):
     """The same share for every asset, held while its own 12-1 return is positive, else in cash.
 
     The long-only form of Moskowitz, Ooi and Pedersen (2012), without their scaling by volatility, which would need
@@ -243,11 +261,8 @@ class TimeSeriesMomentum(Rolling):
     name = "time-series-momentum"
     leaves_cash = True
 
-    def __init__(self, rebalance_every: int = 21) -> None:
-        super().__init__(rebalance_every, lookback=252)
-
     def fit(self, returns: FloatArray) -> FloatArray:
-        rose = np.log1p(returns[:-21]).sum(axis=0) > 0.0
+        rose = self.past(returns) > 0.0
         weights: FloatArray = rose / len(rose)
         return weights
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.market.bar_frequency import BARS_PER_YEAR
+
 __all__ = ["Information", "Strategy", "equal_weights", "with_cash"]
 
 FloatArray = NDArray[np.float64]
@@ -32,6 +34,8 @@ class Information:
         Naming it again trades exactly nothing.
     observation : mapping or None
         The environment's observation, for learned agents.
+    bars_per_year : int
+        252 for daily bars, 52 for weekly, 12 for monthly ones.
     """
 
     step: int
@@ -39,6 +43,7 @@ class Information:
     listed: NDArray[np.bool_]
     portfolio: FloatArray
     observation: Mapping[str, NDArray[Any]] | None = None
+    bars_per_year: int = BARS_PER_YEAR
 
 
 @runtime_checkable

@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
-from finflow.market.features.asset_features import ASSET_FEATURES, TRADING_FEATURES
+from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import LENSES, compute_features
 from finflow.market.features.rolling_windows import PanelView
+from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]

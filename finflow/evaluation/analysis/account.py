@@ -27,7 +27,6 @@ from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
 from finflow.ledger.accounting import drift, pay_out, settle
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
-from finflow.market.panel import BARS_PER_YEAR
 
 FloatArray = NDArray[np.float64]
 
@@ -322,13 +321,13 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
 
 def _tax_figures(run: Backtest, account: TaxedAccount) -> dict[str, object]:
     returns = account.returns
-    years = len(returns) / BARS_PER_YEAR
+    years = len(returns) / run.bars_per_year
     gains = [max(gain, 0.0) for gain in account.gains]
     return {
-        "before": metrics.annual_return(run.returns),
-        "after": metrics.annual_return(returns),
+        "before": metrics.annual_return(run.returns, run.bars_per_year),
+        "after": metrics.annual_return(returns, run.bars_per_year),
         "liquidated": (account.liquidated / float(account.wealth[0])) ** (1.0 / years) - 1.0,
-        "sharpe": metrics.sharpe(returns, run.cash_returns),
+        "sharpe": metrics.sharpe(returns, run.cash_returns, run.bars_per_year),
         "rate": sum(account.paid.values()) / years / float(account.wealth.mean()),
         "short_share": gains[0] / sum(gains) if sum(gains) > 0.0 else None,
         "tax_paid": float(sum(account.paid.values())),

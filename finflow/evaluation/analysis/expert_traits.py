@@ -1,7 +1,8 @@
 """Portfolios of an agent's experts against their names, and the gate's weights in each state of the market.
 
 Every trait of a decision is an estimate from the bars known to it, so that none of them is luck with what came after.
-Over the last year of known returns R (rows are days): volatility ``sqrt(252) sd(R w)``; diversification ratio
+Over the last year of known returns R (rows are days; of months there are 12 for 252, and 36 for 756): volatility
+``sqrt(252) sd(R w)``; diversification ratio
 ``sum_k w_k sd(R_k) / sd(R w)`` (Choueifaty and Coignard 2008); momentum ``sum_k w_k ln(P[-22] / P[-253])``, the year's
 return without its last month (Jegadeesh and Titman 1993); beta ``cov(R w, R m) / var(R m)`` to the equally weighted
 market m. Expected growth a year is ``252 (w mu - var(R w) / 2)``, mu being means over three years, shrunk half-way to
@@ -27,10 +28,10 @@ from typing_extensions import TypedDict
 
 from finflow.evaluation.report.report_numbers import Number, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.bar_frequency import bars_per_month
+from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
-YEAR, MONTH, LONG = 252, 21, 756
 Trait = Literal["volatility", "diversification", "momentum", "beta", "growth"]
 TRAITS: tuple[Trait, ...] = get_args(Trait)
 EQUAL_WEIGHT = "equal-weight"
@@ -105,6 +106,11 @@ class ExpertTraits:
         return self.cash[expert] <= LARGEST_CASH
 
 
+def history_of_traits(panel: MarketPanel) -> int:
+    """Bars that a decision must have before it: three years."""
+    return 3 * panel.bars_per_year
+
+
 def expert_traits(
     panel: MarketPanel, known: Sequence[int], portfolios: FloatArray, names: Sequence[str]
 ) -> ExpertTraits:
@@ -124,16 +130,18 @@ def expert_traits(
     ValueError
         If no decision has three years of prices before it.
     """
+    year = panel.bars_per_year
+    month, long = bars_per_month(year), history_of_traits(panel)
     returns = np.full(panel.close.shape, np.nan)
     returns[1:] = panel.close[1:] / panel.close[:-1] - 1.0
-    rows = [(step, bar) for step, bar in enumerate(known) if bar >= LONG]
+    rows = [(step, bar) for step, bar in enumerate(known) if bar >= long]
     if not rows:
-        raise ValueError(f"no decision has {LONG} bars before it")
+        raise ValueError(f"no decision has {long} bars before it")
     every = (*names, EQUAL_WEIGHT)
     found = np.full((2, len(rows), len(every), len(TRAITS)), np.nan)
     cash = np.empty((len(rows), len(every)))
     for place, (step, bar) in enumerate(rows):
-        window = returns[bar - LONG + 1 : bar + 1]
+        window = returns[bar - long + 1 : bar + 1]
         usable = np.isfinite(window).all(axis=0) & panel.listed[bar]
         if not usable.any():
             continue
@@ -142,10 +150,10 @@ def expert_traits(
         invested = risky.sum(axis=1, keepdims=True)
         sleeve = (risky / np.where(invested > 0.0, invested, np.nan))[:, usable]
         cash[place] = weights[:, -1]
-        closes = panel.close[[bar - YEAR, bar - MONTH]][:, usable]
-        measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve)
+        closes = panel.close[[bar - year, bar - month]][:, usable]
+        measured = _measure(window[:, usable], np.log(closes[1] / closes[0]), sleeve, panel.bars_per_year)
         found[0, place] = measured
-        found[1, place] = _with_cash(measured, invested[:, 0], float(panel.cash_returns[bar]))
+        found[1, place] = _with_cash(measured, invested[:, 0], panel.bars_per_year * float(panel.cash_returns[bar]))
     means = np.nanmean(found, axis=1)
     sleeve_means, total_means = (
         {
@@ -158,9 +166,9 @@ def expert_traits(
     return ExpertTraits(sleeve_means, total_means, shares, len(rows))
 
 
-def _measure(window: FloatArray, momentum: FloatArray, sleeve: FloatArray) -> FloatArray:
+def _measure(window: FloatArray, momentum: FloatArray, sleeve: FloatArray, annual: int) -> FloatArray:
     """Traits (rows, 5) of fully invested portfolios (rows, assets), from three years of returns and their momentum."""
-    year = window[-YEAR:]
+    year = window[-(len(window) // 3) :]
     market = year.mean(axis=1)
     played = year @ sleeve.T
     variance = played.var(axis=0)
@@ -170,22 +178,22 @@ def _measure(window: FloatArray, momentum: FloatArray, sleeve: FloatArray) -> Fl
     mean = 0.5 * own + 0.5 * own.mean()
     return np.column_stack(
         [
-            spread * np.sqrt(BARS_PER_YEAR),
+            spread * np.sqrt(annual),
             sleeve @ year.std(axis=0) / spread,
             sleeve @ momentum,
             apart / max(float(market.var()), 1e-16),
-            (sleeve @ mean - variance / 2.0) * BARS_PER_YEAR,
+            (sleeve @ mean - variance / 2.0) * annual,
         ]
     )
 
 
-def _with_cash(measured: FloatArray, invested: FloatArray, cash_return: float) -> FloatArray:
-    """The same portfolios with the rest in cash; cash changes no diversification ratio."""
+def _with_cash(measured: FloatArray, invested: FloatArray, cash: float) -> FloatArray:
+    """The same portfolios with the rest in cash, which earns so much a year; cash changes no diversification ratio."""
     total = measured.copy()
     total[:, [0, 2, 3]] *= invested[:, None]
     variance = measured[:, 0] ** 2
     mean = measured[:, 4] + variance / 2.0
-    total[:, 4] = invested * mean + (1.0 - invested) * cash_return * BARS_PER_YEAR - invested**2 * variance / 2.0
+    total[:, 4] = invested * mean + (1.0 - invested) * cash - invested**2 * variance / 2.0
     return total
 
 

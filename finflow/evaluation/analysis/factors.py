@@ -1,17 +1,17 @@
 """Exposures of the strategies' returns to known factors.
 
-Two regressions of daily returns in excess of cash, by least squares with the standard errors of Newey and West (1987),
-which allow for changing variance and for correlation over a few days:
+Two regressions of returns in excess of cash, by least squares with the standard errors of Newey and West (1987),
+which allow for changing variance and for correlation over a few bars:
 
 - on factors built from the panel: *market* is the mean of the listed assets, in excess of cash, so that what the
   choice of the assets itself brought is no one's alpha; *momentum* the best third of the assets by 12-1 return less the
-  worst third; *volatility* the most volatile third, over 252 days, less the calmest. Thirds are chosen from closes up
+  worst third; *volatility* the most volatile third, over the year, less the calmest. Thirds are chosen from closes up
   to the day before each return, hold equal weights and pay no costs.
 - on the panel's index (the same mean where it has none) in excess of cash, and five factor ETFs that skfolio ships
   (2014 to 2022; MTUM momentum, QUAL quality, SIZE size, USMV minimum volatility, VLUE value), each less the index,
   because all five hold mostly the same stocks.
 
-The intercept is what no factor explains, a year (times 252). Strategies pay costs and factors do not.
+The intercept is what no factor explains, a year (times the bars of one). Strategies pay costs and factors do not.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from typing_extensions import TypedDict
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Number, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
+from finflow.market.panel import MarketPanel
 
 __all__ = ["etf_prices", "exposures", "panel_factors", "section"]
 
 FloatArray = NDArray[np.float64]
 
-LOOKBACK, SKIPPED = 252, 21
-FEWEST_DAYS = 126
+FEWEST_DAYS = {BARS_PER_YEAR: 126, WEEKLY: 52, MONTHLY: 36}
+"""Returns that a regression needs, by how many make a year."""
 SINGULAR = 1e10  # condition number beyond which factors cannot be distinguished
 
 
@@ -79,7 +80,8 @@ def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
     dict of float64 (bars,)
         Not a number where fewer than three assets have the history; the market needs one day of one asset.
     """
-    close = panel.close
+    close, lookback = panel.close, panel.bars_per_year
+    skipped = bars_per_month(lookback)
     with np.errstate(invalid="ignore"):
         returns = close[1:] / close[:-1] - 1.0
     found: dict[str, FloatArray] = {name: np.full(len(bars), np.nan) for name in ("market", "momentum", "volatility")}
@@ -87,14 +89,14 @@ def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:
         today = returns[bar - 1]
         if np.isfinite(today).any():
             found["market"][row] = float(np.nanmean(today)) - panel.cash_returns[bar]
-        if bar - 1 < LOOKBACK:
+        if bar - 1 < lookback:
             continue
-        past = close[bar - 1 - LOOKBACK : bar]  # up to the close before
+        past = close[bar - 1 - lookback : bar]  # up to the close before
         usable = np.isfinite(past).all(axis=0) & np.isfinite(today)
         if np.count_nonzero(usable) < 3:
             continue
-        rose = past[-1 - SKIPPED, usable] / past[0, usable]
-        moved = returns[bar - 1 - LOOKBACK : bar - 1, usable].std(axis=0)
+        rose = past[-1 - skipped, usable] / past[0, usable]
+        moved = returns[bar - 1 - lookback : bar - 1, usable].std(axis=0)
         found["momentum"][row] = _spread(rose, today[usable])
         found["volatility"][row] = _spread(moved, today[usable])
     return found
@@ -106,7 +108,9 @@ def _spread(score: FloatArray, returns: FloatArray) -> float:
     return float(returns[order[-count:]].mean() - returns[order[:count]].mean())
 
 
-def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str, object] | None:
+def exposures(
+    excess: FloatArray, factors: Mapping[str, FloatArray], year: int = BARS_PER_YEAR
+) -> dict[str, object] | None:
     """Regress returns on factors.
 
     Parameters
@@ -115,12 +119,14 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str
         Returns in excess of cash.
     factors : mapping of str to float64 (days,)
         Days on which any of them is not a number are left out.
+    year : int
+        Returns that make a year.
 
     Returns
     -------
     dict or None
         ``alpha`` a year and ``alpha_error``, ``beta`` and ``error`` by factor, ``r_squared``, ``days``; None for fewer
-        than `FEWEST_DAYS` days, and where the factors cannot be distinguished.
+        than `FEWEST_DAYS` returns, and where the factors cannot be distinguished.
 
     References
     ----------
@@ -131,7 +137,7 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str
     table = np.column_stack(list(factors.values()))
     kept = np.isfinite(table).all(axis=1) & np.isfinite(excess)
     days = int(kept.sum())
-    if days < FEWEST_DAYS:
+    if days < FEWEST_DAYS[year]:
         return None
     design = np.column_stack([np.ones(days), table[kept]])
     scale = np.sqrt((design**2).mean(axis=0))
@@ -142,8 +148,8 @@ def exposures(excess: FloatArray, factors: Mapping[str, FloatArray]) -> dict[str
         warnings.simplefilter("ignore")
         fit = OLS(excess[kept], design).fit(cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": True})
     return {
-        "alpha": float(fit.params[0] * BARS_PER_YEAR),
-        "alpha_error": float(fit.bse[0] * BARS_PER_YEAR),
+        "alpha": float(fit.params[0] * year),
+        "alpha_error": float(fit.bse[0] * year),
         "beta": dict(zip(factors, fit.params[1:].tolist(), strict=True)),
         "error": dict(zip(factors, fit.bse[1:].tolist(), strict=True)),
         "r_squared": float(fit.rsquared),
@@ -174,7 +180,7 @@ def section(
     if not np.isfinite(own["momentum"]).any():
         own = {"market": own["market"]}
     models: dict[str, dict[str, FloatArray]] = {"panel": own}
-    if etfs is not None:
+    if etfs is not None and panel.bars_per_year == BARS_PER_YEAR:
         cash, market = panel.cash_returns[bars.start : bars.stop], own["market"]
         if panel.benchmark is not None:
             market = (
@@ -187,7 +193,10 @@ def section(
     tables = []
     for key, title in (("panel", "Factors of this market"), ("etfs", "The index, and factor ETFs less the index")):
         found = {
-            run.name: exposures(run.returns - run.cash_returns, models[key]) if key in models else None for run in runs
+            run.name: exposures(run.returns - run.cash_returns, models[key], panel.bars_per_year)
+            if key in models
+            else None
+            for run in runs
         }
         fitted = {name: figures for name, figures in found.items() if figures is not None}
         numbers[key] = fitted
@@ -196,13 +205,13 @@ def section(
     if not tables:
         return None
     words = (
-        "Regressions of daily net returns in excess of cash; ± is a standard error (Newey and West). The intercept, "
+        "Regressions of net returns in excess of cash; ± is a standard error (Newey and West). The intercept, "
         "alpha, is what the factors do not explain, a year. It is evidence only where it is several errors from zero.",
         "Beside the ETFs and an index, an alpha that equal weight has as well is that of the assets in the data, which "
         "may have been chosen with hindsight, and of dividends that the index leaves out.",
         *(
             ("The ETFs have prices from 2014 to 2022: no window of this market has enough days of them.",)
-            if etfs is not None and not numbers["etfs"]
+            if etfs is not None and not numbers["etfs"] and panel.bars_per_year == BARS_PER_YEAR
             else ()
         ),
     )

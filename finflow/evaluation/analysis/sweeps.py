@@ -129,7 +129,7 @@ def _mean_return(run: Backtest) -> float:
 
 
 def _sharpe(run: Backtest) -> float:
-    return float(metrics.sharpe(run.returns, run.cash_returns))
+    return float(metrics.sharpe(run.returns, run.cash_returns, run.bars_per_year))
 
 
 def _capital(context: ComparisonContext, numbers: dict[str, object]) -> list[Sentence]:

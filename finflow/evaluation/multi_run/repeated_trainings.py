@@ -19,7 +19,6 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, finish_wealth, render
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
-from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.report_statistics import cscv_of
 from finflow.evaluation.statistics.run_statistics import (
     distribution,
@@ -116,7 +115,7 @@ class Paths:
     @cached_property
     def middle(self) -> int:
         """The path of median Sharpe ratio (the lower of two), which stands for them all."""
-        order = np.argsort([metrics.sharpe(run.returns, run.cash_returns) for run in self.agents], kind="stable")
+        order = np.argsort([sharpe_of(run) for run in self.agents], kind="stable")
         return int(order[(len(order) - 1) // 2])
 
 

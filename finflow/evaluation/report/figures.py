@@ -29,11 +29,14 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, logit_histogram
 from finflow.evaluation.statistics.bootstrap import Interval
 from finflow.evaluation.statistics.metrics import Array
+from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bar_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROLLING_DAYS = 126  # half a year
+_ROLLING = {BARS_PER_YEAR: ROLLING_DAYS, WEEKLY: 52, MONTHLY: 36}
+"""Bars of the rolling figures by how many make a year; a ratio of fewer months is noise."""
 
 
 def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
@@ -212,32 +215,35 @@ def monthly(agent: Backtest) -> Rendered:
     )
 
 
-def rolling_sharpe(run: Backtest, days: int = ROLLING_DAYS) -> Array:
-    """Sharpe ratio of the last ``days`` returns in excess of cash, (steps - days + 1,)."""
-    ratios: Array = metrics.sharpe(sliding_window_view(run.returns - run.cash_returns, days))
+def rolling_sharpe(run: Backtest, bars: int = ROLLING_DAYS) -> Array:
+    """Sharpe ratio of the last ``bars`` returns in excess of cash, (steps - bars + 1,)."""
+    excess = sliding_window_view(run.returns - run.cash_returns, bars)
+    ratios: Array = metrics.sharpe(excess, 0.0, run.bars_per_year)
     return ratios
 
 
-def rolling_volatility(run: Backtest, days: int = ROLLING_DAYS) -> Array:
-    """Volatility of the last ``days`` returns, a year, (steps - days + 1,)."""
-    deviations: Array = metrics.annual_volatility(sliding_window_view(run.returns, days))
+def rolling_volatility(run: Backtest, bars: int = ROLLING_DAYS) -> Array:
+    """Volatility of the last ``bars`` returns, a year, (steps - bars + 1,)."""
+    deviations: Array = metrics.annual_volatility(sliding_window_view(run.returns, bars), run.bars_per_year)
     return deviations
 
 
 def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
-    """Draw the agent, and equal weight beside it; None for a window under a year."""
-    if len(agent.returns) < 2 * ROLLING_DAYS:
+    """Draw the agent, and equal weight beside it; None for a window under two of the bars that are looked back on."""
+    bars = _ROLLING[agent.bars_per_year]
+    if len(agent.returns) < 2 * bars:
         return None
+    unit = f"{bar_name(agent.bars_per_year)}s"
     runs = [agent] if baseline is None else [agent, baseline]
-    sharpes = {run.name: rolling_sharpe(run) for run in runs}
-    dates = agent.dates[ROLLING_DAYS - 1 :]
+    sharpes = {run.name: rolling_sharpe(run, bars) for run in runs}
+    dates = agent.dates[bars - 1 :]
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(2 + (baseline is not None), 1, sharex=True)
         for run, colour, dash in zip(runs, (BLUE, BLACK), ("-", "--"), strict=False):
             look = {"color": colour, "linestyle": dash, "label": run.name}
             panels[0].plot(dates, sharpes[run.name], **look)
-            panels[1].plot(dates, rolling_volatility(run), **look)
+            panels[1].plot(dates, rolling_volatility(run, bars), **look)
         panels[0].axhline(0.0, color="#B0B0B0", linewidth=1.0)
         panels[0].set_title("Sharpe ratio")
         panels[1].set_title("Volatility a year")
@@ -246,10 +252,10 @@ def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
         if baseline is not None:
             ratio = (1.0 + agent.returns) / (1.0 + baseline.returns)
             lead = np.cumsum(np.log(np.where(ratio > 0.0, ratio, np.nan)))  # no line after ruin
-            lead = np.expm1(lead[ROLLING_DAYS - 1 :] - np.concatenate([[0.0], lead[:-ROLLING_DAYS]]))
+            lead = np.expm1(lead[bars - 1 :] - np.concatenate([[0.0], lead[:-bars]]))
             panels[2].fill_between(dates, lead, 0.0, color=BLUE, alpha=0.3, linewidth=0)
             panels[2].plot(dates, lead, color=BLUE, linewidth=1.0)
-            panels[2].set_title("Return over the half year, relative to equal weight")
+            panels[2].set_title(f"Return over {bars} {unit}, relative to equal weight")
             percent_axis(panels[2])
         date_axis(panels[-1], dates)
         legend_of_figure(figure, panels[0])
@@ -262,9 +268,8 @@ def rolling(agent: Backtest, baseline: Backtest | None) -> Rendered | None:
     return Rendered(
         "rolling",
         "Through time",
-        f"Of the last {ROLLING_DAYS} days at each date, after costs. What was earned in one stretch alone is seen "
-        "here.",
-        f"Lines of the Sharpe ratio and the volatility of the last {ROLLING_DAYS} days, and of the return relative to "
+        f"Of the last {bars} {unit} at each date, after costs. What was earned in one stretch alone is seen here.",
+        f"Lines of the Sharpe ratio and the volatility of the last {bars} {unit}, and of the return relative to "
         f"equal weight. Sharpe ratios: {said}.",
         render(draw, 2.0 * (2 + (baseline is not None)) + 0.3),
     )

@@ -34,15 +34,19 @@ def columns(alpha: float) -> tuple[Column, ...]:
     """Columns of the comparison table, in order; ``alpha`` is the level of the CVaR."""
     tail = f"{alpha * 100:g}{THIN}%"
     return (
-        Column("annual_return", "Return a year", "%", 1, "geometric mean of the net daily returns, 252 days to a year"),
-        Column("annual_volatility", "Volatility", "%", 1, "standard deviation of daily returns times √252"),
+        Column("annual_return", "Return a year", "%", 1, "geometric mean of the net returns of bars, annualised"),
         Column(
-            "sharpe", "Sharpe", "", 2, "mean over standard deviation of daily returns in excess of cash, times √252"
+            "annual_volatility",
+            "Volatility",
+            "%",
+            1,
+            "standard deviation of returns, annualised",
         ),
-        Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only days that fell short of cash count as risk"),
+        Column("sharpe", "Sharpe", "", 2, "mean over standard deviation of returns in excess of cash, annualised"),
+        Column("sortino", "Sortino", "", 2, "as the Sharpe ratio, but only bars that fell short of cash count as risk"),
         Column("calmar", "Calmar", "", 2, "return a year over the depth of the maximum drawdown"),
         Column("max_drawdown", "Maximum drawdown", "%", 1, "deepest fall below the highest value so far"),
-        Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of daily returns"),
+        Column("cvar", f"CVaR {tail}", "%", 2, f"mean of the worst {tail} of returns of a bar"),
         Column("annual_turnover", "Turnover a year", TIMES, 1, "times a year that the whole portfolio is replaced"),
         Column("annual_cost", "Costs a year", "%", 2, "all that trading cost, as a share of wealth"),
     )

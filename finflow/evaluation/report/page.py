@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from finflow.evaluation.report.drawing import MINUS, Rendered
 from finflow.evaluation.report.metric_tables import (
@@ -14,7 +15,7 @@ from finflow.evaluation.report.metric_tables import (
     names_of,
     percent,
 )
-from finflow.evaluation.report.report_numbers import DASH, THIN, look_up
+from finflow.evaluation.report.report_numbers import DASH, THIN, look_up, years_unit
 from finflow.evaluation.report.results import BASELINE, ReportData, Results, contents
 from finflow.evaluation.report.section import (
     ROW,
@@ -29,6 +30,7 @@ from finflow.evaluation.report.section import (
     render_page,
 )
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.market.bar_frequency import BARS_PER_YEAR, bar_name
 
 __all__ = ["build_page", "figure_section", "verdicts_of_several"]
 
@@ -44,16 +46,14 @@ ANSWERS = {
     "no": "is worse than equal weight",
     "not shown": "not shown to beat equal weight",
 }
+_LENGTH = Cell(("verdict", "minimum_track_record"), "years", 1)
 VERDICT_TABLE = (
     ("Sharpe ratio of the return over equal weight, a year", Cell(("verdict", "active_sharpe"), keep_sign=True)),
     ("PSR of that return, against zero", Cell(("verdict", "psr"), decimals=3)),
     ("DSR, deflated for the tries", Cell(("verdict", "dsr"), decimals=3)),
     ("Tries", Cell(("verdict", "tries", "total"), decimals=0)),
     ("Best Sharpe ratio that luck would show, a year", Cell(("verdict", "expected_maximum"))),
-    (
-        "Minimum track record to show a positive return over it, years",
-        Cell(("verdict", "minimum_track_record"), "years", 1),
-    ),
+    ("Minimum track record to show a positive return over it, years", _LENGTH),
     ("SPA, p (consistent)", Cell(("verdict", "spa", "p_consistent"), decimals=3)),
     ("SPA, p (lower)", Cell(("verdict", "spa", "p_lower"), decimals=3)),
     ("SPA, p (upper)", Cell(("verdict", "spa", "p_upper"), decimals=3)),
@@ -104,7 +104,8 @@ def build_page(
         Section("files", "Files beside this page", {}, links=tuple(files), short=None),
     ]
     dates = data.agent.dates
-    window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} trading days, all figures net of costs"
+    bars = "trading days" if data.agent.bars_per_year == BARS_PER_YEAR else f"{bar_name(data.agent.bars_per_year)}s"
+    window = f"{data.agent.name}, {dates[0]} to {dates[-1]}, {len(dates):,} {bars}, all figures net of costs"
     return render_page(
         data.title, window, _finding(data, results, content), [section for section in sections if section is not None]
     )
@@ -202,9 +203,11 @@ def _readings_text(tries: Tries | None) -> str:
 def _evidence(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
     """Tables of the tests."""
     evidence, tables = results.evidence, []
+    years = years_unit(data.agent.bars_per_year)
     if evidence.verdict is not None:
         without_spa = evidence.verdict.superiority is None
-        rows = [Row(name, (cell,)) for name, cell in VERDICT_TABLE if not (without_spa and "spa" in cell.path)]
+        shown = [(name, cell) for name, cell in VERDICT_TABLE if not (without_spa and "spa" in cell.path)]
+        rows = [Row(name, (replace(cell, unit=years) if cell is _LENGTH else cell,)) for name, cell in shown]
         tables.append(Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False))
 
     better = dict.fromkeys(names_of(data), DASH)
@@ -213,7 +216,7 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
         better.setdefault(BASELINE, DASH)
     columns_shown = (
         ("PSR against cash", Cell(("strategies", ROW, "psr"), decimals=3)),
-        ("Minimum track record, years", Cell(("strategies", ROW, "minimum_track_record"), "years", 1)),
+        ("Minimum track record, years", Cell(("strategies", ROW, "minimum_track_record"), years, 1)),
         ("Better than equal weight (StepM)", better),
     )
     tables.append(make_table("Track records", "Strategy", names_of(data), columns_shown, TRACK_CAPTION, heading=False))

@@ -16,7 +16,7 @@ from pydantic import Field, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from finflow.evaluation.report.drawing import MINUS, TIMES
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bar_name
 
 THIN = "\N{NARROW NO-BREAK SPACE}"
 DASH = "\N{EN DASH}"
@@ -29,9 +29,16 @@ UNITS = {
     ",": (1.0, ""),
     "g": (1.0, ""),
     "years": (1.0 / BARS_PER_YEAR, ""),
+    "years of weeks": (1.0 / WEEKLY, ""),
+    "years of months": (1.0 / MONTHLY, ""),
 }
 
 Path = tuple[str, ...]
+
+
+def years_unit(bars_per_year: int) -> str:
+    """Unit of a number of bars that is shown in years."""
+    return "years" if bars_per_year == BARS_PER_YEAR else f"years of {bar_name(bars_per_year)}s"
 
 
 def about(description: str) -> FieldInfo:
@@ -51,9 +58,9 @@ Share = Annotated[float, _within(minimum=0.0, maximum=1.0)]
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)] | None
 Answer = Literal["yes", "no", "not shown"]
 
-Sharpe = Annotated[Number, about("Mean over standard deviation of daily returns in excess of cash, times sqrt(252).")]
-Return = Annotated[Number, about("Geometric mean of the net daily returns, a fraction a year; -1 after ruin.")]
-Volatility = Annotated[float, _within(minimum=0.0), about("Standard deviation of daily returns times sqrt(252).")]
+Sharpe = Annotated[Number, about("Mean over standard deviation of returns in excess of cash, annualised.")]
+Return = Annotated[Number, about("Geometric mean of the net returns, a fraction a year; -1 after ruin.")]
+Volatility = Annotated[float, _within(minimum=0.0), about("Standard deviation of the returns of bars, annualised.")]
 Drawdown = Annotated[
     float, _within(minimum=-1.0, maximum=0.0), about("Deepest fall below the highest value so far, a fraction.")
 ]

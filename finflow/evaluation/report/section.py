@@ -47,8 +47,8 @@ class Cell:
     path
         Keys from the section's numbers to this one.
     unit
-        "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days, or "g" for one
-        written with significant digits.
+        "%", "×", "" for a plain number, "bp", "," for a large one, "years" for a number of days ("years of weeks" and
+        "years of months" for those), or "g" for one written with significant digits.
     decimals
         Digits after the point; with "g" all digits.
     error

@@ -14,7 +14,6 @@ import pandas as pd
 from finflow.errors import OutputError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.drawing import pyplot_restored
-from finflow.market.panel import BARS_PER_YEAR
 
 _THEME: dict[Any, Any] = {
     "font.size": 12.0,
@@ -70,7 +69,7 @@ def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
         {"agent": agent.returns, "baseline": baseline.returns},
         index=pd.DatetimeIndex(agent.dates.astype("datetime64[ns]")),
     )
-    rate = float((1.0 + agent.cash_returns.mean()) ** BARS_PER_YEAR - 1.0)
+    rate = float((1.0 + agent.cash_returns.mean()) ** agent.bars_per_year - 1.0)
     fonts = logging.getLogger("matplotlib.font_manager")  # complains at each label that Arial is missing
     level = fonts.level
     try:
@@ -84,7 +83,7 @@ def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
                 frame["agent"],
                 frame["baseline"],
                 rf=max(rate, 0.0),
-                periods_per_year=BARS_PER_YEAR,
+                periods_per_year=agent.bars_per_year,
                 title=_plain(f"{agent.name} against {baseline.name}"),
                 strategy_title=_plain(agent.name),
                 benchmark_title=_plain(baseline.name),

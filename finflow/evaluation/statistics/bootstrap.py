@@ -152,7 +152,9 @@ def sharpe_difference(
     """
     if not np.array_equal(first.dates, second.dates):
         raise ValueError(f"{first.name} and {second.name} cover different days: a difference needs the same ones")
-    value = sharpe(first.returns, first.cash_returns) - sharpe(second.returns, second.cash_returns)
+    value = sharpe(first.returns, first.cash_returns, first.bars_per_year) - sharpe(
+        second.returns, second.cash_returns, second.bars_per_year
+    )
     differences = resampled_first - resampled_second
     bounds = interval(differences, confidence)
     return SharpeDifference(value, bounds, float(np.mean(differences > 0.0)) if bounds.defined else NAN)

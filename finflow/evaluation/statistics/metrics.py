@@ -1,9 +1,9 @@
-"""Metrics of daily returns: of one series, or of thousands of resampled ones at once.
+"""Metrics of returns: of one series, or of thousands of resampled ones at once.
 
-Every function is pure and takes daily simple returns, net of costs, as fractions (0.01 is 1 %), shape (..., steps),
-with 252 days to a year. It gives a float for one series (steps,), and an array (...) for several. The rules for bad
-input are the same everywhere: an empty series, or one with a NaN anywhere, gives NaN, because a gap is a fault that
-must not vanish in a mean. What else is undefined is said at each function.
+Every function is pure and takes simple returns of bars, net of costs, as fractions (0.01 is 1 %), shape (..., steps),
+with 252 bars to a year (days) unless it is told another number. It gives a float for one series (steps,), and an array
+(...) for several. The rules for bad input are the same everywhere: an empty series, or one with a NaN anywhere, gives
+NaN, because a gap is a fault that must not vanish in a mean. What else is undefined is said at each function.
 
 Agreement with quantstats 0.0.86 (held by tests, to 1e-10): `annual_return` is its `cagr`, `annual_volatility` its
 `volatility`, `sharpe` and `sortino` its functions of that name, `max_drawdown` and `calmar` too. Four differences:
@@ -54,27 +54,27 @@ def _metric(formula: Callable[Concatenate[Array, P], Array]) -> Callable[Concate
 
 
 @_metric
-def annual_return(returns: Array) -> Array:
+def annual_return(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
     """Geometric mean return, a year: prod(1 + r)^(252 / n) - 1.
 
     A fraction a year; -1 after ruin (a return of -1). NaN where a return is under -1.
     Source: Bacon, Practical Portfolio Performance Measurement and Attribution (2008), chapter 2.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(np.expm1(BARS_PER_YEAR * np.log1p(returns).mean(axis=-1)))
+        return np.asarray(np.expm1(bars_per_year * np.log1p(returns).mean(axis=-1)))
 
 
 @_metric
-def annual_volatility(returns: Array) -> Array:
-    """Standard deviation of daily returns (n - 1 below) times sqrt(252).
+def annual_volatility(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+    """Standard deviation of the returns of bars (n - 1 below) times sqrt(252), or the root of the bars of a year.
 
     A fraction a year. 0 for a constant series; NaN for fewer than two returns.
     """
-    return np.asarray(np.sqrt(float(BARS_PER_YEAR)) * _deviation(returns))
+    return np.asarray(np.sqrt(float(bars_per_year)) * _deviation(returns))
 
 
 @_metric
-def sharpe(returns: Array, cash_returns: ArrayLike = 0.0) -> Array:
+def sharpe(returns: Array, cash_returns: ArrayLike = 0.0, bars_per_year: int = BARS_PER_YEAR) -> Array:
     """Sharpe ratio: sqrt(252) * mean(x) / s(x), with x = r - cash and s the deviation with n - 1.
 
     No unit, annualised. NaN for fewer than two returns, and where s(x) is at most 1e-12, as for a portfolio that is
@@ -82,18 +82,19 @@ def sharpe(returns: Array, cash_returns: ArrayLike = 0.0) -> Array:
     Source: Sharpe, The Sharpe Ratio, Journal of Portfolio Management 21 (1994).
     """
     excess = returns - np.asarray(cash_returns, dtype=np.float64)
-    return _ratio(excess, _deviation(excess))
+    return _ratio(excess, _deviation(excess), bars_per_year)
 
 
 @_metric
-def sortino(returns: Array, cash_returns: ArrayLike = 0.0) -> Array:
+def sortino(returns: Array, cash_returns: ArrayLike = 0.0, bars_per_year: int = BARS_PER_YEAR) -> Array:
     """Sortino ratio: sqrt(252) * mean(x) / sqrt(mean(min(x, 0)^2)), with x = r - cash.
 
     No unit, annualised; the mean below runs over all days, not only the losing ones. NaN where no day lost.
     Source: Sortino and Price, Performance Measurement in a Downside Risk Framework, Journal of Investing 3 (1994).
     """
     excess = returns - np.asarray(cash_returns, dtype=np.float64)
-    return _ratio(excess, np.sqrt(np.mean(np.square(np.minimum(excess, 0.0)), axis=-1)))
+    risk = np.sqrt(np.mean(np.square(np.minimum(excess, 0.0)), axis=-1))
+    return _ratio(excess, risk, bars_per_year)
 
 
 def drawdown_series(returns: ArrayLike) -> Array:
@@ -113,13 +114,13 @@ def max_drawdown(returns: Array) -> Array:
 
 
 @_metric
-def calmar(returns: Array) -> Array:
+def calmar(returns: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
     """Annual return over the depth of the maximum drawdown, over the whole window.
 
     No unit. NaN where wealth never fell.
     Source: Young, Calmar Ratio: A Smoother Tool, Futures 20 (1991); he takes the last three years, we the window.
     """
-    return calmar_of(annual_return(returns), max_drawdown(returns))
+    return calmar_of(annual_return(returns, bars_per_year), max_drawdown(returns))
 
 
 def calmar_of(annual: ArrayLike, deepest: ArrayLike) -> Array:
@@ -151,18 +152,18 @@ def cvar(returns: Array, alpha: float = 0.05) -> Array:
 
 
 @_metric
-def annual_turnover(turnover: Array) -> Array:
-    """Mean daily turnover times 252: how many times a year the whole portfolio is replaced.
+def annual_turnover(turnover: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+    """Mean turnover of a bar times the bars of a year: how many times a year the whole portfolio is replaced.
 
     Of half-sums of absolute trades, cash among the assets; the first purchase out of cash counts as one.
     """
-    return np.asarray(BARS_PER_YEAR * turnover.mean(axis=-1))
+    return np.asarray(bars_per_year * turnover.mean(axis=-1))
 
 
 @_metric
-def annual_cost(costs: Array) -> Array:
-    """Mean daily cost times 252, as a fraction of wealth a year; the first purchase is among it."""
-    return np.asarray(BARS_PER_YEAR * costs.mean(axis=-1))
+def annual_cost(costs: Array, bars_per_year: int = BARS_PER_YEAR) -> Array:
+    """Mean cost of a bar times the bars of a year, as a fraction of wealth a year; the first purchase is among it."""
+    return np.asarray(bars_per_year * costs.mean(axis=-1))
 
 
 def monthly_returns(dates: NDArray[np.datetime64], returns: ArrayLike) -> pd.DataFrame:
@@ -243,18 +244,19 @@ def summarise(backtest: Backtest, alpha: float = 0.05, days: NDArray[np.int64] |
     """
     chosen: Any = slice(None) if days is None else days
     returns, cash = backtest.returns[chosen], backtest.cash_returns[chosen]
-    annual, deepest = annual_return(returns), max_drawdown(returns)
+    year = backtest.bars_per_year
+    annual, deepest = annual_return(returns, year), max_drawdown(returns)
     ratio = calmar_of(annual, deepest)
     return {
         "annual_return": annual,
-        "annual_volatility": annual_volatility(returns),
-        "sharpe": sharpe(returns, cash),
-        "sortino": sortino(returns, cash),
+        "annual_volatility": annual_volatility(returns, year),
+        "sharpe": sharpe(returns, cash, year),
+        "sortino": sortino(returns, cash, year),
         "calmar": ratio if ratio.ndim else float(ratio),
         "max_drawdown": deepest,
         "cvar": cvar(returns, alpha),
-        "annual_turnover": annual_turnover(backtest.turnover[chosen]),
-        "annual_cost": annual_cost(backtest.costs[chosen]),
+        "annual_turnover": annual_turnover(backtest.turnover[chosen], year),
+        "annual_cost": annual_cost(backtest.costs[chosen], year),
     }
 
 
@@ -264,7 +266,7 @@ def _deviation(values: Array) -> Array:
     return np.asarray(values.std(axis=-1, ddof=1))
 
 
-def _ratio(excess: Array, risk: Array) -> Array:
+def _ratio(excess: Array, risk: Array, bars_per_year: int) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.sqrt(float(BARS_PER_YEAR)) * excess.mean(axis=-1) / risk
+        ratio = np.sqrt(float(bars_per_year)) * excess.mean(axis=-1) / risk
     return np.where(risk > FLAT, ratio, np.nan)

@@ -24,7 +24,7 @@ from finflow.evaluation.statistics.significance_tests import (
     track_of,
 )
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Reason, Rival, Verdict, reach_verdict
-from finflow.market.panel import BARS_PER_YEAR
+from finflow.market.bar_frequency import BARS_PER_YEAR
 
 Array = NDArray[np.float64]
 
@@ -45,6 +45,8 @@ class Evidence:
         CSCV of choosing the best of the report's strategies by Sharpe ratio; None where it could not be made.
     choice
         Their names.
+    bars_per_year
+        Bars that make a year, for ratios.
     """
 
     verdict: Verdict | None
@@ -52,6 +54,7 @@ class Evidence:
     superior: tuple[str, ...] | None
     overfitting: Overfitting | None
     choice: tuple[str, ...]
+    bars_per_year: int = BARS_PER_YEAR
 
 
 class TriesCounted(TypedDict):
@@ -137,15 +140,17 @@ def gather_evidence(
         except EvidenceError:
             superior = None
     names = tuple(run.name for run in runs)
-    return Evidence(verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names)
+    return Evidence(
+        verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names, judged.bars_per_year
+    )
 
 
 def evidence_table(evidence: Evidence) -> dict[str, object]:
-    """The evidence for `metrics.json`: ratios annualised, lengths in days, None for what there is not."""
+    """The evidence for `metrics.json`: ratios annualised, lengths in bars, None for what there is not."""
     verdict = evidence.verdict
     found = evidence.overfitting
     return {
-        "verdict": None if verdict is None else _verdict_table(verdict),
+        "verdict": None if verdict is None else _verdict_table(verdict, math.sqrt(evidence.bars_per_year)),
         "stepm": None if evidence.superior is None else {"size": SIZE, "superior": list(evidence.superior)},
         "overfitting": None if found is None else overfitting_numbers(found, evidence.choice),
     }
@@ -158,9 +163,9 @@ def track_table(track: Track | None) -> dict[str, float]:
     return {"psr": track.psr(), "minimum_track_record": track.minimum_length(0.0, CONFIDENCE)}
 
 
-def _verdict_table(verdict: Verdict) -> VerdictNumbers:
+def _verdict_table(verdict: Verdict, scale: float) -> VerdictNumbers:
+    """The verdict, its ratios times ``scale``."""
     track, tries = verdict.track, verdict.tries
-    scale = math.sqrt(BARS_PER_YEAR)
     low, high = verdict.difference.low, verdict.difference.high
     return {
         "beats_equal_weight": verdict.answer,

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 
 from finflow.config import Config, ProtocolConfig
 from finflow.errors import ConfigError, MarketError
-from finflow.market.features.feature_set import LONGEST_LOOKBACK
+from finflow.market.features.feature_windows import DAILY_WINDOWS, windows_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 
-__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "last_fold", "load_before_test", "purge_of"]
+__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "history_of", "last_fold", "load_before_test", "purge_of"]
 
 Protocol = Literal["walk-forward", "cpcv"]
 PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
-HISTORY = LONGEST_LOOKBACK - 1
-"""Bars that the longest feature looks back on: the purge that is taken when none is configured."""
+HISTORY = DAILY_WINDOWS.longest - 1
+"""Bars that the longest feature of daily prices looks back on: the purge that is taken when none is configured."""
 FEWEST = 3
 """Bars of a window that can be judged: two decisions, and a bar of growth after them."""
 
@@ -75,20 +75,25 @@ def load_before_test(config: Config) -> tuple[MarketPanel, int]:
     return visible(panel, split), split.train_end
 
 
-def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig) -> tuple[Fold, ...]:
-    """The folds of a protocol over so many bars.
+def history_of(panel: MarketPanel) -> int:
+    """Bars that the longest feature of a panel looks back on."""
+    return windows_of(panel.bars_per_year).longest - 1
+
+
+def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: int = HISTORY) -> tuple[Fold, ...]:
+    """The folds of a protocol over so many bars, of which features look back on `history`.
 
     Raises
     ------
     MarketError
         If the bars are too few for the folds; the line says how many there are.
     """
-    purge = purge_of(settings)
+    purge = purge_of(settings, history)
     cuts = _walk_forward(bars, settings, purge) if protocol == "walk-forward" else _combinatorial(bars, settings, purge)
     folds = []
     for number, (learned, tests, paths) in enumerate(cuts, start=1):
-        pieces = tuple(_seen(_segments(learned), tests, settings.embargo))
-        validation = _validation(pieces, settings.validation_share)
+        pieces = tuple(_seen(_segments(learned), tests, settings.embargo, history))
+        validation = _validation(pieces, settings.validation_share, history)
         if validation < FEWEST or any(len(test) < FEWEST for test in tests):
             raise MarketError(
                 f"fold {number} of the {protocol} protocol has too few bars to learn in and to be judged on: there are "
@@ -99,7 +104,7 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig) -> tuple[F
     return tuple(folds)
 
 
-def last_fold(first: int, bars: int, settings: ProtocolConfig) -> Fold:
+def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int = HISTORY) -> Fold:
     """The one fold that is judged on the bars from ``first`` on, and learns from those ``purge`` bars before them.
 
     Raises
@@ -107,8 +112,8 @@ def last_fold(first: int, bars: int, settings: ProtocolConfig) -> Fold:
     MarketError
         If there are too few bars.
     """
-    pieces = (range(max(first - purge_of(settings), 0)),)
-    validation = _validation(pieces, settings.validation_share)
+    pieces = (range(max(first - purge_of(settings, history), 0)),)
+    validation = _validation(pieces, settings.validation_share, history)
     if validation < FEWEST or bars - first < FEWEST:
         raise MarketError(
             f"the {first} bars before the validation window, or its own {bars - first}, are too few to learn in and to "
@@ -117,9 +122,9 @@ def last_fold(first: int, bars: int, settings: ProtocolConfig) -> Fold:
     return Fold(1, pieces, validation, (range(first, bars),), (0,))
 
 
-def purge_of(settings: ProtocolConfig) -> int:
+def purge_of(settings: ProtocolConfig, history: int = HISTORY) -> int:
     """Bars beside a judged window that are not learned from."""
-    return HISTORY if settings.purge is None else settings.purge
+    return history if settings.purge is None else settings.purge
 
 
 Cut = tuple[NDArray[np.int64], tuple[range, ...], tuple[int, ...]]
@@ -169,7 +174,7 @@ def _segments(bars: NDArray[np.int64]) -> list[range]:
     return [range(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
 
 
-def _seen(learned: list[range], tests: tuple[range, ...], embargo: int) -> Iterator[range]:
+def _seen(learned: list[range], tests: tuple[range, ...], embargo: int, history: int) -> Iterator[range]:
     """The segments to learn from, each after a judged window with the bars before it that its features look back on.
 
     Of those bars none lies in the window or its embargo.
@@ -177,12 +182,12 @@ def _seen(learned: list[range], tests: tuple[range, ...], embargo: int) -> Itera
     for segment in learned:
         ended = [test.stop for test in tests if test.stop <= segment.start]
         held_out = max(ended) + embargo if ended else 0
-        yield range(max(held_out, segment.start - HISTORY), segment.stop)
+        yield range(max(held_out, segment.start - history), segment.stop)
 
 
-def _validation(pieces: tuple[range, ...], share: float) -> int:
+def _validation(pieces: tuple[range, ...], share: float, history: int) -> int:
     """Bars to choose by: a share of all of them, and no more than half of what the last piece has after its history."""
     if not pieces:
         return 0
-    usable = max(len(pieces[-1]) - HISTORY, 0)
+    usable = max(len(pieces[-1]) - history, 0)
     return min(int(share * sum(len(piece) for piece in pieces)), usable // 2)

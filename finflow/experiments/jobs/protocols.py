@@ -20,7 +20,7 @@ from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
 from finflow.evaluation.statistics.readings_ledger import Tries
-from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, load_before_test, purge_of
+from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
@@ -146,7 +146,7 @@ class ProtocolJob:
                     found = play_window(process, test, [make() for make in makers.values()])
                     others[window], patient[window] = (*found.runs, *found.benchmark), found.patient
         protocol, places = config.evaluation.protocol, range(len(windows))
-        settings = {**protocol.model_dump(), "purge": purge_of(protocol)}
+        settings = {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}
         paths = Paths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
         return paths, [patient[place] for place in places]
 
@@ -174,7 +174,7 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     """
     panel, _ = load_before_test(config)
     settings = config.evaluation.protocol
-    folds = folds_of(protocol, panel.n_bars, settings)
+    folds = folds_of(protocol, panel.n_bars, settings, history_of(panel))
     learning = config_hash(config.model_copy(update={"evaluation": EvaluationConfig()}))
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
     name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
@@ -200,7 +200,7 @@ def _facts(job: ProtocolJob) -> dict[str, Any]:
             "name": job.protocol,
             "bars": f"{panel.n_bars:,} before the test window, {job.span(range(panel.n_bars))}",
             **config.evaluation.protocol.model_dump(),
-            "purge": purge_of(config.evaluation.protocol),
+            "purge": purge_of(config.evaluation.protocol, history_of(panel)),
         },
         "judged windows": [job.span(window) for window in job.windows],
         "execution": known["execution"],

@@ -19,7 +19,7 @@ from finflow.config import Config, EvaluationConfig, TuneConfig
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
-from finflow.experiments.jobs.folds import Fold, folds_of, last_fold, load_before_test
+from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.tasks.task_progress import NullStream
 from finflow.experiments.tuning.objective_values import aggregated, measured
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
@@ -113,9 +113,11 @@ def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialC
     seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
     if tune.folds == 1:
-        folds: tuple[Fold, ...] = (last_fold(train_end, seen.n_bars, protocol),)
+        folds: tuple[Fold, ...] = (last_fold(train_end, seen.n_bars, protocol, history_of(seen)),)
     else:
-        folds = folds_of("walk-forward", seen.n_bars, protocol.model_copy(update={"folds": tune.folds}))
+        folds = folds_of(
+            "walk-forward", seen.n_bars, protocol.model_copy(update={"folds": tune.folds}), history_of(seen)
+        )
     seeds = tuple(range(config.train.seed, config.train.seed + tune.seeds))
     context = TrialContext(config, seen, folds, seeds, tuple(searched), tries)
     for fold in folds:

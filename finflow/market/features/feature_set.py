@@ -13,7 +13,8 @@ from finflow.compiled_function import compiled_function
 from finflow.config import FeaturesConfig
 from finflow.errors import MarketError
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, TRADING_FEATURES, AssetFeature
+from finflow.market.features.asset_features import ASSET_FEATURES, LENSES, AssetFeature
+from finflow.market.features.feature_windows import windows_of
 from finflow.market.features.filter_features import FILTER_FEATURES, filter_features
 from finflow.market.features.market_features import (
     MARKET_FEATURES,
@@ -26,22 +27,19 @@ from finflow.market.features.market_features import (
 )
 from finflow.market.features.own_features import own_feature
 from finflow.market.features.rolling_windows import PanelView
+from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
 
 __all__ = [
     "LENSES",
-    "LONGEST_LOOKBACK",
     "Features",
     "Fitted",
     "apply_features",
     "compute_features",
     "features_of",
 ]
-
-LONGEST_LOOKBACK = 253
-"""Bars that the longest feature needs: 252 returns."""
 
 _FEWEST_ROWS = 63
 """Rows that the scaling is fitted on, at least."""
@@ -123,11 +121,10 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
         If a feature of a user cannot be computed, the panel is shorter than the longest feature, or the training
         window holds too little beyond it.
     """
-    needed = LONGEST_LOOKBACK - 1 + _FEWEST_ROWS
-    if panel.n_bars < LONGEST_LOOKBACK:
-        raise MarketError(
-            f"the data has {panel.n_bars} bars, but the longest feature needs {LONGEST_LOOKBACK}; use more data"
-        )
+    longest = windows_of(panel.bars_per_year).longest
+    needed = longest - 1 + _FEWEST_ROWS
+    if panel.n_bars < longest:
+        raise MarketError(f"the data has {panel.n_bars} bars, but the longest feature needs {longest}; use more data")
     if not needed <= fit_until <= panel.n_bars:
         raise MarketError(
             f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
@@ -183,8 +180,14 @@ def _raw(
     computed = [(one, one.compute(panel)) for one in added]
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
     of_market = [(one, values) for one, values in computed if values.ndim == 1]
-    listing = [*((one.name, one.lenses) for one in own), *((one.name, one.lenses) for one, _ in of_assets)]
-    market_names = (*MARKET_FEATURES, "turbulence", "crisis", *(one.name for one, _ in of_market))
+    named = view.windows.named
+    listing = [*((named(one.name), one.lenses) for one in own), *((one.name, one.lenses) for one, _ in of_assets)]
+    market_names = (
+        *(named(name) for name in MARKET_FEATURES),
+        "turbulence",
+        "crisis",
+        *(one.name for one, _ in of_market),
+    )
     _check_names(one.name for one in added)
     raw = np.empty((len(listing), *panel.close.shape))
     _of_assets(view, own, raw)

@@ -9,7 +9,7 @@ bars,
 
 summed over the bars since the asset was listed. The sum is divided by the deviation that it has where r - m is white
 noise of deviation s(63), so that every member of the bank is about standard normal on a market without memory, whatever
-the unit, the volatility and the half-life.
+the unit, the volatility and the half-life. The deviation of monthly prices is that of twelve months.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ FloatArray = NDArray[np.float64]
 
 HALF_LIVES = (0.7, 1.5, 3.0, 6.0, 12.0, 25.0)
 """Bars after which a return counts half: from about one bar's reversal to a quarter's trend, each twice the last."""
-_DEVIATION = 63
-"""Bars that the deviation of market-relative returns is taken over."""
 
 
 def relative_average(view: PanelView, half_life: float) -> FloatArray:
@@ -44,10 +42,10 @@ def relative_average(view: PanelView, half_life: float) -> FloatArray:
     Returns
     -------
     float64 (bars, assets)
-        NaN where the asset has fewer than 63 returns. Row t is made from bars <= t.
+        NaN where the asset has fewer than 63 returns (monthly prices: 12). Row t is made from bars <= t.
     """
     relative = view.returns - view.market
-    spread = np.maximum(Series(relative).std(_DEVIATION), FLOOR)
+    spread = np.maximum(Series(relative).std(view.windows.medium), FLOOR)
     return _standardised_sum(relative, 0.5 ** (1.0 / half_life)) / spread
 
 

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from finflow.compiled_function import compiled_function
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.rolling_windows import FLOOR, PanelView
-from finflow.market.panel import BARS_PER_YEAR
 
 __all__ = [
     "MARKET_FEATURES",
@@ -65,31 +64,33 @@ def _spread(view: PanelView, window: int) -> FloatArray:
 @_feature
 def market_return_1(view: PanelView) -> FloatArray:
     """m / std(m) over 63 bars: today's move in deviations (Jegadeesh 1990)."""
-    return view.market[:, 0] / _spread(view, 63)
+    return view.market[:, 0] / _spread(view, view.windows.medium)
 
 
 @_feature
 def market_return_21(view: PanelView) -> FloatArray:
     """Sum of m over 21 bars / (std(m) over 63 bars times sqrt 21): the month in deviations (Moskowitz et al. 2012)."""
-    return view.market_series.total(21)[:, 0] / (_spread(view, 63) * math.sqrt(21.0))
+    window = view.windows.month
+    return view.market_series.total(window)[:, 0] / (_spread(view, view.windows.medium) * math.sqrt(float(window)))
 
 
 @_feature
 def market_sharpe_252(view: PanelView) -> FloatArray:
     """mean(m) / std(m) sqrt 252 over 252 bars: Sharpe ratio of the year, without cash (Sharpe 1966)."""
-    return view.market_series.mean(252)[:, 0] / _spread(view, 252) * math.sqrt(BARS_PER_YEAR)
+    mean = view.market_series.mean(view.windows.year)[:, 0]
+    return mean / _spread(view, view.windows.long) * math.sqrt(view.panel.bars_per_year)
 
 
 @_feature
 def market_volatility(view: PanelView) -> FloatArray:
     """ln(std(m) sqrt 252) over 21 bars: log of the annual realised volatility (Andersen et al. 2003)."""
-    return np.log(_spread(view, 21) * math.sqrt(BARS_PER_YEAR))
+    return np.log(_spread(view, view.windows.brief) * math.sqrt(view.panel.bars_per_year))
 
 
 @_feature
 def market_volatility_ratio(view: PanelView) -> FloatArray:
     """ln of std(m) over 21 bars / std(m) over 252 bars, a log ratio: against its own year (Moreira and Muir 2017)."""
-    return np.log(_spread(view, 21) / _spread(view, 252))
+    return np.log(_spread(view, view.windows.brief) / _spread(view, view.windows.long))
 
 
 @_feature
@@ -100,7 +101,7 @@ def dispersion(view: PanelView) -> FloatArray:
     deviation = np.where(known, view.returns - view.market, 0.0)
     across = np.sqrt((deviation * deviation).sum(axis=1, keepdims=True) / np.maximum(count, 1))
     across = np.where(count > 1, across, np.nan)
-    return np.log(np.maximum(rolling.mean(across, 21)[:, 0], FLOOR))
+    return np.log(np.maximum(rolling.mean(across, view.windows.brief)[:, 0], FLOOR))
 
 
 @_feature
@@ -110,33 +111,35 @@ def mean_correlation(view: PanelView) -> FloatArray:
     (n^2 var(m) - sum s^2) / ((sum s)^2 - sum s^2), as an implied correlation is made from an index and its parts. Exact
     while the listed assets are the same through the window, near it when one joins or leaves.
     """
-    spreads = view.gather(lambda part: part.spread(63))
+    window = view.windows.medium
+    spreads = view.gather(lambda part: part.spread(window))
     known = np.isfinite(spreads)
     count = known.sum(axis=1)
     spreads = np.where(known, spreads, 0.0)
     squares = (spreads * spreads).sum(axis=1)
     pairs = spreads.sum(axis=1) ** 2 - squares
-    value = (count**2 * view.market_series.std(63)[:, 0] ** 2 - squares) / np.maximum(pairs, FLOOR**2)
+    value = (count**2 * view.market_series.std(window)[:, 0] ** 2 - squares) / np.maximum(pairs, FLOOR**2)
     return np.where(count > 1, np.clip(value, -1.0, 1.0), np.nan)
 
 
 @_feature
 def market_trend(view: PanelView) -> FloatArray:
     """(M - mean M) / (std(m) sqrt 200) over 200 bars, M the running sum of m: in deviations (Faber 2007)."""
-    above = view.market_path - rolling.mean(view.market_path, 200)
-    return above[:, 0] / (_spread(view, 200) * math.sqrt(200.0))
+    window = view.windows.trend
+    above = view.market_path - rolling.mean(view.market_path, window)
+    return above[:, 0] / (_spread(view, max(window, view.windows.medium)) * math.sqrt(float(window)))
 
 
 @_feature
 def market_drawdown(view: PanelView) -> FloatArray:
     """M - max M over 252 bars, in log units, 0 or less: distance from the year's high (George and Hwang 2004)."""
-    return (view.market_path - rolling.maximum(view.market_path, 252))[:, 0]
+    return (view.market_path - rolling.maximum(view.market_path, view.windows.year))[:, 0]
 
 
 @_feature
 def breadth(view: PanelView) -> FloatArray:
     """Share of assets whose log price is above its 200-bar mean, 0 to 1 (Colby and Meyers 1988)."""
-    above = view.gather(lambda part: part.path - part.path_series.mean(200))
+    above = view.gather(lambda part: part.path - part.path_series.mean(view.windows.trend))
     known = np.isfinite(above)
     count = known.sum(axis=1)
     with np.errstate(invalid="ignore"):
@@ -180,7 +183,7 @@ def turbulence(view: PanelView, fit: int | TurbulenceFit) -> FloatArray:
         distance[start : start + _BLOCK] = ((block @ fitted.inverse) * block).sum(axis=1)
     n_known = known.sum(axis=1)
     per_asset = np.where(n_known > 0, distance[: len(known)] / np.maximum(n_known, 1), np.nan)
-    return np.log(np.maximum(rolling.mean(per_asset[:, None], 10)[:, 0], FLOOR))
+    return np.log(np.maximum(rolling.mean(per_asset[:, None], view.windows.fortnight)[:, 0], FLOOR))
 
 
 def fit_turbulence(view: PanelView, fit_until: int) -> TurbulenceFit:

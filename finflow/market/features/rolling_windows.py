@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from finflow.compiled_function import compiled_function
 from finflow.errors import MarketError
+from finflow.market.features.feature_windows import windows_of
 from finflow.market.panel import MarketPanel
 
 __all__ = [
@@ -197,6 +198,8 @@ class PanelView:
     def __init__(self, panel: MarketPanel, columns: slice = slice(None), market: FloatArray | None = None) -> None:
         self.panel = panel
         self.columns = columns
+        self.windows = windows_of(panel.bars_per_year)
+        """Windows of the features, by how many bars make a year."""
         self.close: FloatArray = np.ascontiguousarray(panel.close[:, columns])
         self.listed = panel.listed[:, columns]
         ratio = self.close[1:] / self.close[:-1]

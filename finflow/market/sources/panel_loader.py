@@ -20,6 +20,7 @@ from finflow.errors import MarketError
 from finflow.files import read_text_input
 from finflow.market.cash import CashRates, cash_returns, read_rates
 from finflow.market.panel import MarketPanel
+from finflow.market.sources.french_portfolios import french_portfolios
 from finflow.market.sources.price_files import PriceTables, read_prices
 from finflow.market.sources.price_store import PriceStore
 from finflow.market.sources.yahoo import Download, download_prices
@@ -60,6 +61,9 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         embedded = config.source == "embedded"
         tables, facts = (_embedded(), _embedded_facts()) if embedded else synthetic_tables(config.synthetic)
         return _assemble(tables, facts, config)
+    if config.source == "french":
+        found = french_portfolios()
+        return _assemble({"close": found.close}, found.facts, config, found.cash)
     if config.source == "yfinance":
         tables, facts = download_prices(
             config, names or (), PriceStore(config.cache_dir, read=config.use_cache), download
@@ -152,8 +156,13 @@ def _rate(config: MarketConfig) -> float | CashRates:
     return read_rates(config.cash_rate) if isinstance(config.cash_rate, Path) else config.cash_rate
 
 
-def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfig) -> MarketPanel:
-    """Choose columns, cut to `market.start`, and hand everything to the panel's own checks."""
+def _assemble(
+    tables: PriceTables, facts: Mapping[str, Any], config: MarketConfig, cash: FloatArray | None = None
+) -> MarketPanel:
+    """Choose columns, cut to `market.start`, and hand everything to the panel's own checks.
+
+    ``cash`` is what cash earned by the source itself; it counts unless `market.cash_rate` is set.
+    """
     close, rate = tables["close"], _rate(config)
     provenance = dict(facts)
     columns = [str(name) for name in provenance.pop("names", close.columns)]
@@ -174,22 +183,33 @@ def _assemble(tables: PriceTables, facts: Mapping[str, Any], config: MarketConfi
         if len(dates) and not kept.any():
             raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
     fields = {key: frame.reindex(columns=names).to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
+    earned, told = _cash(dates[kept], rate, None if cash is None else cash[kept])
     provenance |= _drop_missing_fields(fields, names, provenance.get("fields_left_out"))
     panel = MarketPanel(
         dates=dates[kept],
         assets=tuple(names),
         close=fields["close"],
-        cash_returns=cash_returns(dates[kept], rate),
+        cash_returns=earned,
         open=fields.get("open"),
         high=fields.get("high"),
         low=fields.get("low"),
         volume=fields.get("volume"),
         benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
         benchmark_name=benchmark,
-        provenance={**provenance, **(rate.facts() if isinstance(rate, CashRates) else {"cash_rate": rate})},
+        provenance={**provenance, **told},
     )
     _check_listings(panel)
     return panel
+
+
+def _cash(
+    dates: NDArray[np.datetime64], rate: float | CashRates, own: FloatArray | None
+) -> tuple[FloatArray, dict[str, Any]]:
+    """Returns of cash, and where they are from: the source's own where it has them and no rate is configured."""
+    if own is not None and isinstance(rate, float | int) and rate == 0.0:
+        return np.concatenate([[0.0], own[1:]]), {"cash_rate": "the source's own: one-month Treasury bills"}
+    facts = rate.facts() if isinstance(rate, CashRates) else {"cash_rate": rate}
+    return cash_returns(dates, rate), facts
 
 
 def _drop_missing_fields(fields: dict[str, FloatArray], names: Sequence[str], before: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pandas as pd
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.evaluation.audit.look_ahead import Answer, Rows
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
@@ -175,7 +175,7 @@ _WRITERS: dict[str, Callable[[dict[str, pd.DataFrame], Path, str], Path]] = {
 
 def _write_rates(panel: MarketPanel, folder: Path) -> Path:
     """Rates that give the panel's returns of cash: what a bar earns was in force at the bar before."""
-    annual = np.minimum((1.0 + panel.cash_returns[1:]) ** BARS_PER_YEAR - 1.0, _HIGHEST_RATE)
+    annual = np.minimum((1.0 + panel.cash_returns[1:]) ** panel.bars_per_year - 1.0, _HIGHEST_RATE)
     return _save(pd.DataFrame({"Date": panel.dates[:-1], "rate": annual}), folder / "rates", "csv", index=False)
 
 

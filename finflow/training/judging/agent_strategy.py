@@ -12,7 +12,13 @@ from finflow.agent.learners.bcell import states_of
 from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
-from finflow.evaluation.analysis.expert_traits import LONG, ByState, ExpertTraits, expert_traits, gate_by_state
+from finflow.evaluation.analysis.expert_traits import (
+    ByState,
+    ExpertTraits,
+    expert_traits,
+    gate_by_state,
+    history_of_traits,
+)
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
 from finflow.strategies.strategy import Information, Strategy
@@ -152,6 +158,6 @@ def traits_on(policy: ExpertPolicy, process: DecisionProcess, window: range) -> 
     """
     bars = process.decision_bars(window)
     known = [bar - process.lag for bar in bars]
-    if not known or known[-1] < LONG or policy.names != EXPERTS:
+    if not known or known[-1] < history_of_traits(process.panel) or policy.names != EXPERTS:
         return None
     return expert_traits(process.panel, known, named_portfolios(policy, process, bars), EXPERTS)

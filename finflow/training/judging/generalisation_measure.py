@@ -21,7 +21,6 @@ from finflow.env.episode_worlds import is_single_world
 from finflow.env.portfolio_state import PortfolioState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.evaluation.backtest import play
-from finflow.market.panel import BARS_PER_YEAR
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 
@@ -85,9 +84,10 @@ class GeneralisationMeasure:
         state = process.start(np.concatenate(starts))
         rewards, excess = play_pieces(process, policy, state, np.concatenate(sizes), self.device)
         figures: dict[str, float] = {}
+        year = process.panel.bars_per_year
         for name in ("train", "validation"):
             own = np.array(names) == name
-            figures |= _figures(name, rewards[:, own], excess[:, own])
+            figures |= _figures(name, rewards[:, own], excess[:, own], year)
         return figures
 
     def _worlds(self, policy: ExpertPolicy, phase: str) -> dict[str, float]:
@@ -96,7 +96,8 @@ class GeneralisationMeasure:
         worlds = episode_worlds(self.config, process, phase)
         env = PortfolioVectorEnv(process, self.data.windows(phase), EPISODES, length, worlds=worlds)
         env.reset(seed=int(np.random.SeedSequence([self.config.train.seed, PURPOSE]).generate_state(1)[0]))
-        return _figures("worlds", *play_pieces(env.process, policy, env.state, np.full(EPISODES, length), self.device))
+        played = play_pieces(env.process, policy, env.state, np.full(EPISODES, length), self.device)
+        return _figures("worlds", *played, process.panel.bars_per_year)
 
 
 @torch.no_grad()
@@ -141,9 +142,9 @@ def play_pieces(
     return rewards, excess
 
 
-def _figures(name: str, rewards: FloatArray, excess: FloatArray) -> dict[str, float]:
+def _figures(name: str, rewards: FloatArray, excess: FloatArray, bars_per_year: int) -> dict[str, float]:
     """Mean reward and annual Sharpe ratio."""
     returns = excess[np.isfinite(excess)]
     deviation = float(returns.std(ddof=1)) if len(returns) > 1 else 0.0
-    sharpe = float(returns.mean()) / deviation * math.sqrt(BARS_PER_YEAR) if deviation > 1e-12 else math.nan
+    sharpe = float(returns.mean()) / deviation * math.sqrt(bars_per_year) if deviation > 1e-12 else math.nan
     return {f"{name}_value": float(np.nanmean(rewards)), f"{name}_sharpe": sharpe}

@@ -27,7 +27,8 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
-from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.bar_frequency import bar_rhythm
+from finflow.market.panel import MarketPanel
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
@@ -294,12 +295,13 @@ def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
 def _universe(training_data: TrainingData) -> str:
     """Name of the market in the report."""
     source, count = training_data.config.market.source, training_data.panel.n_assets
-    return f"{count} stocks of the S&P 500" if source == "embedded" else f"{count} assets ({source})"
+    known = {"embedded": f"{count} stocks of the S&P 500", "french": f"{count} portfolios of US stocks, monthly"}
+    return known.get(source, f"{count} assets ({source})")
 
 
 def cash_rate(panel: MarketPanel) -> str:
     """Annual return of cash on the panel, for the report: one rate, or the range of a series."""
-    annual = (1.0 + panel.cash_returns[1:]) ** BARS_PER_YEAR - 1.0
+    annual = (1.0 + panel.cash_returns[1:]) ** panel.bars_per_year - 1.0
     if np.ptp(annual) < 1e-9:
         return f"{annual[0]:.2%} a year"
     return f"{annual.min():.2%} to {annual.max():.2%} a year, {annual.mean():.2%} on average"
@@ -334,7 +336,8 @@ def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) 
     luck = "luck of the seed or of the period" if agents < 2 else "luck of the period"
     notes += [
         f"{one} judged on one test window: the interval covers luck within that window, not the {luck}.",
-        "Prices are daily and adjusted; orders fill whole, at the configured price, and "
+        f"Prices are {bar_rhythm(training_data.panel.bars_per_year)} and adjusted; orders fill whole, at the "
+        "configured price, and "
         + (
             "what they move is a cost of the trade alone: later prices stay as they were."
             if costs_of(training_data.config.env).needs_market

@@ -1,0 +1,123 @@
+"""Monthly portfolios of US stocks from Kenneth R. French's data library, as the package linearmodels ships them.
+
+819 months, January 1949 to March 2017, of value-weighted returns with dividends, of stocks of NYSE, AMEX and NASDAQ:
+
+===========================  =========================================================================================
+NoDur ... Other              12 industries
+S1V1 ... S5V5                9 of 25 portfolios sorted by size (1 small, 5 big) and book-to-market (1 low, 5 high)
+S1M1 ... S5M5                9 of 25 sorted by size and by the last year's return without its last month (1 low, 5 high)
+===========================  =========================================================================================
+
+The market, MktRF + RF, is the index; the one-month Treasury bill, RF, is what cash earns. The file is read where the
+package lies; the package itself is not imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.errors import MarketError
+
+__all__ = ["INDEX", "INDUSTRIES", "SIZE_AND_MOMENTUM", "SIZE_AND_VALUE", "FrenchPortfolios", "french_portfolios"]
+
+INDEX = "Market"
+INDUSTRIES = (
+    *("NoDur", "Durbl", "Manuf", "Enrgy", "Chems", "BusEq"),
+    *("Telcm", "Utils", "Shops", "Hlth", "Money", "Other"),
+)
+SIZE_AND_VALUE = tuple(f"S{size}V{value}" for size in (1, 3, 5) for value in (1, 3, 5))
+SIZE_AND_MOMENTUM = tuple(f"S{size}M{past}" for size in (1, 3, 5) for past in (1, 3, 5))
+_PORTFOLIOS = (*INDUSTRIES, *SIZE_AND_VALUE, *SIZE_AND_MOMENTUM)
+_COLUMNS = ("dates", "MktRF", "RF", *_PORTFOLIOS)
+_FILE = Path("datasets", "french", "french.csv.bz2")
+
+
+class FrenchPortfolios(NamedTuple):
+    """Prices of the portfolios and of the market, returns of cash, and facts for the provenance.
+
+    Attributes
+    ----------
+    close : DataFrame (months, 31)
+        Value of 1 invested at the end of December 1948, at the end of each month, with dividends.
+    cash : float64 (months,)
+        Simple return of a Treasury bill over the month that ends there; 0 for the first.
+    facts : dict
+    """
+
+    close: pd.DataFrame
+    cash: NDArray[np.float64]
+    facts: dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def french_portfolios() -> FrenchPortfolios:
+    """Read the portfolios, once in a process.
+
+    Raises
+    ------
+    MarketError
+        If the package or its file is not there, or has other columns.
+    """
+    path = _file()
+    try:
+        content = path.read_bytes()
+        table = pd.read_csv(path, compression="bz2")
+    except (OSError, ValueError, EOFError) as error:
+        raise MarketError(f"{path} of linearmodels cannot be read: {' '.join(str(error).split())[:120]}") from None
+    lacking = [name for name in _COLUMNS if name not in table]
+    if lacking:
+        raise MarketError(f"{path} of linearmodels has no column {lacking[0]!r}; install linearmodels 7.1")
+    months = pd.DatetimeIndex(pd.to_datetime(table["dates"])).to_period("M")
+    ends = pd.period_range(months[0] - 1, months[-1], freq="M")
+    returns = table.loc[:, list(_PORTFOLIOS)].assign(**{INDEX: table["MktRF"] + table["RF"]})
+    if len(ends) != len(months) + 1 or returns.isna().to_numpy().any() or table["RF"].isna().any():
+        raise MarketError(f"{path} of linearmodels lacks a month or a return; install linearmodels 7.1")
+    growth = np.vstack([np.ones(returns.shape[1]), np.cumprod(1.0 + returns.to_numpy(dtype=np.float64), axis=0)])
+    days = ends.to_timestamp(how="end").normalize()
+    cash = np.concatenate([[0.0], table["RF"].to_numpy(dtype=np.float64)])
+    facts = _facts(hashlib.sha256(content).hexdigest())
+    return FrenchPortfolios(pd.DataFrame(growth, index=days, columns=list(returns.columns)), cash, facts)
+
+
+def _file() -> Path:
+    found = util.find_spec("linearmodels")
+    if found is None or not found.submodule_search_locations:
+        raise MarketError(
+            "market.source = french needs the package linearmodels, which has the data: pip install 'finflow[markets]'"
+        )
+    return Path(next(iter(found.submodule_search_locations))) / _FILE
+
+
+def _facts(digest: str) -> dict[str, Any]:
+    try:
+        version = metadata.version("linearmodels")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    return {
+        "source": "french",
+        "data": (
+            "30 portfolios of US stocks, monthly, 1949 to 2017: 12 industries, 9 by size and book-to-market, 9 by size "
+            "and past return; Kenneth R. French's data library, shipped with linearmodels"
+        ),
+        "linearmodels": version,
+        "file_sha256": digest,
+        "licence": (
+            "linearmodels is under the NCSA licence; the returns are from Kenneth R. French's data library, copyright "
+            "Eugene F. Fama and Kenneth R. French, with no licence of their own: ask before publishing them anew"
+        ),
+        "adjusted": "total returns, before any cost; a portfolio is rebalanced for nothing inside",
+        "survivorship": (
+            "delisted stocks are in the portfolios while they traded, so no stock was chosen with hindsight, but the "
+            "sorts were: size, value and momentum portfolios are known because they once paid; small stocks could not "
+            "be traded at the costs assumed here, and CRSP has been corrected since"
+        ),
+        "default_benchmark": INDEX,
+    }
