@@ -16,7 +16,9 @@ pytestmark = pytest.mark.learning
 CLIMB = {
     "bcell.iql_extraction": "gradient",
     "bcell.iql_temperature": 3.0,
+    "train.offline_episodes": 1100,
     "train.offline_training_epochs": 2,
+    "bcell.actor_lr": 4e-3,
     "bcell.critic_lr": 3e-3,
 }
 
@@ -31,12 +33,12 @@ def climbs(folder: Path, kind: str, least: float, **changes: Any) -> Learned:
 
 
 def test_a_climb_finds_a_spread_that_it_costs_to_trade_on(tmp_path: Path) -> None:
-    climbs(tmp_path, "mean-reverting", least=0.5)  # seen: 0.64, with a standard error of 0.06
+    climbs(tmp_path, "mean-reverting", least=0.5)  # seen: 0.76, with a standard error of 0.06
 
 
 def test_in_the_bad_regime_the_gate_turns_to_the_experts_that_defend(tmp_path: Path) -> None:
     """Experts that stay what they are called leave it to the gate to say which of them is right now."""
-    learned = climbs(tmp_path, "regime", least=0.7, bcell__expert_cloning=1.0)  # seen: 0.83, standard error 0.03
+    learned = climbs(tmp_path, "regime", least=0.7, bcell__expert_cloning=1.0)  # seen: 0.78, standard error 0.03
     assert learned.own.explanation is not None
     gate = learned.own.explanation["gate"]
     bad, good = gate[learned.beliefs > 0.8].mean(axis=0), gate[learned.beliefs < 0.2].mean(axis=0)
