@@ -77,6 +77,7 @@ def tear_sheet(agent: Backtest, baseline: Backtest) -> str:
         with pyplot_restored(), tempfile.TemporaryDirectory() as folder:
             import quantstats.reports
 
+            matplotlib.rcdefaults()  # its import changes them
             matplotlib.rcParams.update(_THEME)
             output = Path(folder) / "tearsheet.html"
             quantstats.reports.html(  # type: ignore[no-untyped-call]
