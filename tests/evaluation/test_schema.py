@@ -95,7 +95,7 @@ def test_metrics_json_obeys_the_schema(content: Any, fits_schema: Callable[[Any]
 
 def test_settings_are_described_key_by_key() -> None:
     parts = SCHEMA["$defs"]
-    assert set(parts["ProtocolSettings"]["properties"]) == set(type(EvaluationConfig().protocol).model_fields)
+    assert set(parts["ProtocolConfig"]["required"]) == set(type(EvaluationConfig().protocol).model_fields)
     assert set(parts["TaxSettings"]["properties"]) == set(TaxConfig.model_fields) - {"enabled"}
 
 

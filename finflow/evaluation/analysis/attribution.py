@@ -19,7 +19,7 @@ as they are. What an asset contributes is then divided by the shares in it; cash
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -134,18 +134,18 @@ def section(context: ComparisonContext, experts: Sequence[str]) -> Section:
     runs = [run for run in context.runs if run.name in (context.judged, BASELINE)]
     numbers = {run.name: _numbers(run, attribute(run, growth), experts) for run in runs}
     judged = numbers[context.judged]
-    tables = [_by_asset(context, list(numbers), judged)]
+    tables = [_by_asset(list(numbers), judged["assets"])]
     words = ["What one unit of money, invested at the start, earned from each source; the lines sum to the total."]
     if judged["experts"] is not None:
         words.append(
             "An asset's part goes to the experts by their shares in what is held: a holding is built from the aims of "
             "many days."
         )
-        tables.append(_by_expert(context.judged, judged))
+        tables.append(_by_expert(context.judged, judged["experts"]))
     return Section("attribution", "Where the return came from", numbers, tuple(tables), (), tuple(words))
 
 
-def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[str, object]:
+def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> Earned:
     assets = dict(zip(run.assets[:-1], found.linked(found.assets).tolist(), strict=True))
     divided: dict[str, float] | None = None
     if found.experts is not None:
@@ -160,9 +160,7 @@ def _numbers(run: Backtest, found: Attribution, experts: Sequence[str]) -> dict[
     }
 
 
-def _by_asset(context: ComparisonContext, names: Sequence[str], judged: dict[str, object]) -> Table:
-    assets = judged["assets"]
-    assert isinstance(assets, dict)
+def _by_asset(names: Sequence[str], assets: Mapping[str, float]) -> Table:
     order = sorted(assets, key=lambda asset: -assets[asset])
     caption = ""
     if len(order) > 2 * SHOWN:
@@ -171,9 +169,7 @@ def _by_asset(context: ComparisonContext, names: Sequence[str], judged: dict[str
     return _by_source("By asset", [(("assets", asset), asset) for asset in order], names, caption)
 
 
-def _by_expert(name: str, judged: dict[str, object]) -> Table:
-    experts = judged["experts"]
-    assert isinstance(experts, dict)
+def _by_expert(name: str, experts: Iterable[str]) -> Table:
     named = {expert: "held without an expert" if expert == "none" else expert for expert in experts}
     return _by_source("By expert", [(("experts", key), heading) for key, heading in named.items()], [name])
 

@@ -108,9 +108,7 @@ def _spread(score: FloatArray, returns: FloatArray) -> float:
     return float(returns[order[-count:]].mean() - returns[order[:count]].mean())
 
 
-def exposures(
-    excess: FloatArray, factors: Mapping[str, FloatArray], year: int = BARS_PER_YEAR
-) -> dict[str, object] | None:
+def exposures(excess: FloatArray, factors: Mapping[str, FloatArray], year: int = BARS_PER_YEAR) -> Exposure | None:
     """Regress returns on factors.
 
     Parameters
@@ -124,9 +122,8 @@ def exposures(
 
     Returns
     -------
-    dict or None
-        ``alpha`` a year and ``alpha_error``, ``beta`` and ``error`` by factor, ``r_squared``, ``days``; None for fewer
-        than `FEWEST_DAYS` returns, and where the factors cannot be distinguished.
+    Exposure or None
+        None for fewer than `FEWEST_DAYS` returns, and where the factors cannot be distinguished.
 
     References
     ----------
@@ -226,9 +223,7 @@ def _etf_returns(prices: pd.DataFrame, dates: NDArray[np.datetime64], bars: rang
     return {str(name): returns[:, column] for column, name in enumerate(prices.columns)}
 
 
-def _table(
-    title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, Mapping[str, object]], judged: str
-) -> Table:
+def _table(title: str, key: str, factors: tuple[str, ...], fitted: Mapping[str, Exposure], judged: str) -> Table:
     columns = (
         ("Alpha a year", Cell((key, ROW, "alpha"), "%", 1, error=(key, ROW, "alpha_error"))),
         *((one, Cell((key, ROW, "beta", one), error=(key, ROW, "error", one))) for one in factors),

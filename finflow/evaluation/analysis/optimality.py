@@ -30,6 +30,7 @@ __all__ = [
     "Optimality",
     "growth_of_runs",
     "optimality",
+    "optimum_numbers",
     "score",
     "score_runs",
 ]
@@ -209,6 +210,22 @@ def growth_of_runs(
     beliefs = prices.filtered(np.log(process.panel.close))[bars.start : bars.stop]
     cash = float(np.log1p(runs[0].cash_returns[0]))
     return {run.name: np.log1p(-run.costs) + expected_growth(prices, run.weights, beliefs, cash) for run in runs}
+
+
+def optimum_numbers(known: KnownOptimum) -> OptimumNumbers:
+    """Numbers of the scores for `metrics.json`; utilities are log growth a bar."""
+    one = next(iter(known.scores.values()))
+    return {
+        "parameters": dict(known.parameters),
+        "method": known.method,
+        "policy": dict(known.policy),
+        "utility": known.utility,
+        "window": {"optimum": one.optimum, "baseline": one.baseline, "baseline_name": one.baseline_name},
+        "scores": {
+            name: {"score": each.score, "standard_error": each.standard_error, "utility": each.utility}
+            for name, each in known.scores.items()
+        },
+    }
 
 
 def _standard_error(values: FloatArray) -> float:

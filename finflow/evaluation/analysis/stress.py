@@ -168,7 +168,7 @@ def _cut(run: Backtest, rows: slice) -> Backtest:
     )
 
 
-def _figures(run: Backtest) -> dict[str, object]:
+def _figures(run: Backtest) -> Stressed:
     return {
         "return": float(np.prod(1.0 + run.returns) - 1.0),
         "max_drawdown": metrics.max_drawdown(run.returns),

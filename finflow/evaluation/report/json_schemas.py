@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
+from finflow.config import ProtocolConfig
 from finflow.evaluation.analysis.attribution import Earned
 from finflow.evaluation.analysis.decision_explanation import Explanation
 from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
@@ -127,19 +128,6 @@ class ProtocolPath(RunFigures):
 Spreads = dict[Literal["sharpe", "max_drawdown", "annual_turnover", "annual_return", "sharpe_difference"], Spread]
 
 
-class ProtocolSettings(TypedDict):
-    """Settings as configured under evaluation.protocol."""
-
-    folds: Annotated[int, about("Walk-forward: windows.")]
-    first_share: Annotated[Number, about("Walk-forward: share of the bars that the first fold may learn from.")]
-    groups: Annotated[int, about("CPCV: groups that the bars are cut into.")]
-    test_groups: Annotated[int, about("CPCV: groups that each fold is judged on.")]
-    purge: Annotated[int, about("Bars beside a judged window that are not learned from.")]
-    embargo: Annotated[int, about("CPCV: bars after a judged window that are held out as well.")]
-    validation_share: Annotated[Number, about("Share of a fold's bars that chooses its checkpoint.")]
-    seeds: Annotated[int, about("Trainings of each fold.")]
-
-
 class Improvement(TypedDict):
     """Probability that an agent drawn at random is ahead of equal weight, by Sharpe ratio."""
 
@@ -166,7 +154,7 @@ class Protocol(TypedDict):
     """Trainings made anew for every fold, and the spread of their results."""
 
     name: Annotated[str, about("walk-forward or cpcv.")]
-    settings: Annotated[ProtocolSettings, about("As configured under evaluation.protocol.")]
+    settings: Annotated[ProtocolConfig, about("As configured under evaluation.protocol.")]
     windows: Annotated[dict[str, ProtocolWindow], about("By training and window: fold F, seed S, window W.")]
     paths: Annotated[dict[str, ProtocolPath], about("By number: windows that follow one another, of one seed.")]
     shown_path: Annotated[int, about("The path of median Sharpe ratio, which the rest of the report shows.")]
@@ -294,6 +282,10 @@ class _Closed(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         return self._close(super().dataclass_schema(schema))
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        made = super().model_schema(schema)
+        return self._close({**made, "required": list(made["properties"])})
 
     def _close(self, made: JsonSchemaValue) -> JsonSchemaValue:
         return {key: value for key, value in {**made, "additionalProperties": False}.items() if key != "title"}

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
-from finflow.evaluation.analysis.optimality import KnownOptimum
+from finflow.evaluation.analysis.optimality import KnownOptimum, optimum_numbers
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Bounds, Number, Share, about, json_text, plain
 from finflow.evaluation.report.section import Section
@@ -246,7 +246,7 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
         **evidence_table(results.evidence),
     }
     if data.optimum is not None:
-        content["optimum"] = _nearness(data.optimum)
+        content["optimum"] = optimum_numbers(data.optimum)
     content |= {section.key: section.numbers for section in data.sections}
     made: dict[str, object] = plain(content)
     return made
@@ -255,22 +255,6 @@ def contents(data: ReportData, results: Results) -> dict[str, object]:
 def as_json(data: ReportData, results: Results) -> str:
     """Write `contents` as JSON with sorted keys."""
     return json_text(contents(data, results))
-
-
-def _nearness(known: KnownOptimum) -> dict[str, object]:
-    """Scores against the optimum; utilities are log growth a bar."""
-    one = next(iter(known.scores.values()))
-    return {
-        "parameters": dict(known.parameters),
-        "method": known.method,
-        "policy": dict(known.policy),
-        "utility": known.utility,
-        "window": {"optimum": one.optimum, "baseline": one.baseline, "baseline_name": one.baseline_name},
-        "scores": {
-            name: {"score": each.score, "standard_error": each.standard_error, "utility": each.utility}
-            for name, each in known.scores.items()
-        },
-    }
 
 
 def _ends(bounds: Interval) -> list[float] | None:

@@ -136,7 +136,7 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     )
 
 
-def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
+def logit_histogram(found: Overfitting) -> Histogram:
     """Shares of the choices by logit: ``edges`` (n + 1) and ``shares`` (n), zero an edge."""
     bound = max(1, math.ceil(float(np.abs(found.logits).max())))
     edges = np.linspace(-bound, bound, 8 * bound + 1)
@@ -145,12 +145,12 @@ def logit_histogram(found: Overfitting) -> dict[str, list[float]]:
     return {"edges": edges.tolist(), "shares": (counts[::-1] / len(found.logits)).tolist()}
 
 
-def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> dict[str, object]:
+def overfitting_numbers(found: Overfitting, among: Sequence[str]) -> OverfittingNumbers:
     """Numbers for `metrics.json`; ``among`` names the strategies that were chosen among."""
     return {
         "pbo": found.pbo,
         "probability_of_loss": found.loss,
-        "slope": found.slope if math.isfinite(found.slope) else None,
+        "slope": found.slope,
         "blocks": found.blocks,
         "choices": len(found.logits),
         "days": found.days,
