@@ -116,7 +116,8 @@ class RecordedStrategies:
     def _play(self, panel: MarketPanel, last: int, names: Sequence[str]) -> dict[str, dict[str, Rows]]:
         config, is_base = self.market.config, panel is self.market.panel
         lag, process = config.env.execution_lag, self.market.configured(panel, last)
-        rhythms = (config.evaluation.rebalance_every, *_RUNS)
+        # A run of one decision alone has none where the market is cut, and would be missed there.
+        rhythms = (max(config.evaluation.rebalance_every, 2), *_RUNS)
         chosen = rhythms[int(np.random.default_rng(last).integers(len(rhythms)))]
         parts: dict[str, dict[str, Rows]] = {name: {} for name in names}
         for length in (0,) if self.market.before == 1 else (0, chosen):
