@@ -17,8 +17,9 @@ from finflow.evaluation.audit.look_ahead import Probe
 from finflow.evaluation.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
-from finflow.strategies.classical import NAMED
+from finflow.strategies.classical import NAMED, EqualWeight
 from finflow.training.audit import configuration_audit as auditing
+from finflow.training.audit.audited_decisions import AuditedMarket, RecordedStrategies
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
 from finflow.training.data.training_data import prepare
 
@@ -158,6 +159,18 @@ def test_the_configuration_is_clean_at_every_lag(
     monkeypatch.setattr(auditing, "first_probes", FIRST_PROBES)
     found = audit_configuration(tiny(env__execution_lag=lag))
     assert (found.complaint, bad(found)) == (None, [])
+
+
+def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny: Callable[..., Config]) -> None:
+    """A run of a single decision could not be played there, and its absence was taken for a leak."""
+    data = prepare(tiny(env__execution_lag=0, evaluation__rebalance_every=1))
+    market = AuditedMarket(data.panel, data.config, data.split)
+    ask = RecordedStrategies(market, {"equal-weight": EqualWeight}).of("equal-weight")
+    for last in range(620, 632):  # the rhythm is drawn for each
+        whole, cut = ask(data.panel, last), ask(data.panel.until(last + 1), last)
+        for name, rows in whole.items():
+            known = rows.bars[rows.bars < last]
+            assert not len(known) or set(known) <= set(cut[name].bars), name
 
 
 @pytest.mark.usefixtures("whole_audit")

@@ -15,6 +15,7 @@ import numpy as np
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import DASH, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Row, Section, Table, make_table
+from finflow.market.bar_frequency import BARS_PER_YEAR
 
 __all__ = [
     "ChangedDecision",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 SHOWN = 8  # features, assets
-SETTLING = 63  # bars in which an account that began in cash is built up
+SETTLING = 63  # daily bars in which an account that began in cash is built up
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ Dated = tuple[str, Explanation]
 
 def largest_trades(run: Backtest, count: int) -> list[int]:
     """Steps of the largest trades, ascending; the weeks in which the account is built up out of cash left out."""
-    skipped = SETTLING if len(run.turnover) > 2 * SETTLING else 0
+    settling = max(SETTLING * run.bars_per_year // BARS_PER_YEAR, 12)
+    skipped = settling if len(run.turnover) > 2 * settling else 0
     order = np.argsort(-run.turnover[skipped:], kind="stable")[:count] + skipped
     return sorted(int(step) for step in order)
 

@@ -22,6 +22,7 @@ from finflow.evaluation.backtest import Backtest, ComparisonContext, index_backt
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
+from finflow.market.bar_frequency import BARS_PER_YEAR
 from finflow.market.splits import Split
 
 __all__ = ["PERIODS", "RUN_IN", "Period", "periods_of", "section"]
@@ -32,7 +33,7 @@ PERIODS = (
     ("February-March 2020", dt.date(2020, 2, 1), dt.date(2020, 3, 31)),
     ("2022", dt.date(2022, 1, 1), dt.date(2022, 12, 31)),
 )
-RUN_IN = 63
+RUN_IN = 63  # daily bars
 SHORTEST = 10  # days that count
 
 
@@ -143,6 +144,11 @@ def _sample(days: range, split: Split) -> str:
     return " and ".join(touched)
 
 
+def _run_in(bars_per_year: int) -> int:
+    """Bars of the run-in: a quarter of a year, and twelve at least."""
+    return max(RUN_IN * bars_per_year // BARS_PER_YEAR, 12)
+
+
 def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
     """Backtests of the period, the index last."""
     process = context.process
@@ -151,7 +157,9 @@ def _runs(context: ComparisonContext, period: Period) -> list[Backtest]:
     if inside:
         runs, window = list(context.runs), context.window
     else:
-        window = range(max(process.first_bar, period.days.start - 1 - RUN_IN), period.days.stop)
+        window = range(
+            max(process.first_bar, period.days.start - 1 - _run_in(process.panel.bars_per_year)), period.days.stop
+        )
         runs = list(context.play(process, window).values())
     index = index_backtest(process, window)
     if index is not None and index.name not in context.names:
