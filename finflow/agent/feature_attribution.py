@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.policy import Decision, ExpertPolicy
+from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.policy import ExpertPolicy
 
 FIRST_STEPS, MOST_STEPS = 64, 1024
 TOLERANCE = 1e-4  # of wealth: a hundredth of a percent of the portfolio

@@ -47,6 +47,23 @@ class AveragingConfig(Section):
     decay: Fraction = key(0.999, "of the exponential moving average, per update")
 
 
+class RolloutsConfig(Section):
+    """Online learning from exact rollouts, and the evidence from folds that decides how much of it is used."""
+
+    horizon: PositiveInt = key(16, "decisions of a rollout, whose exact gradient the policy follows")
+    portfolios: PositiveInt = key(64, "portfolios that are rolled out together in an update")
+    learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
+    actions: Int = key(8, "actions in each state whose exact returns teach the critics", ge=2, le=64)
+    blocks: Int = key(
+        4,
+        "blocks of the training years that a policy each does not see; the agent is blended with a reference by what "
+        "they gain there; 1 switches this off",
+        ge=1,
+        le=20,
+    )
+    looks: PositiveInt = key(6, "stages of the training that the blocks' policies are judged at")
+
+
 class BCellConfig(Section):
     """Networks, losses and optimisers of IQL and the B-Cell."""
 
@@ -58,6 +75,12 @@ class BCellConfig(Section):
     iql_cloning: NonNegativeNumber = key(
         1.0, "weight of plain cloning where IQL's policy follows the critics' gradient"
     )
+    online_method: Literal["rollouts", "sac"] = key(
+        "rollouts",
+        "learning of the online phase: exact gradients of rollouts through the decision process, or distributional "
+        "soft actor-critic with CQL, which alpha, target entropy, CQL, anchor and gate balance belong to",
+    )
+    rollouts: RolloutsConfig = key(RolloutsConfig(), "online learning from exact rollouts")
     alpha_init: PositiveNumber = key(0.75, "entropy coefficient at the start")
     alpha_mode: Literal["auto", "fixed", "annealed"] = key(
         "auto", "auto tunes it to target_entropy, annealed follows train.entropy_schedule"
@@ -137,6 +160,10 @@ class BCellConfig(Section):
         if self.risk_measure != "neutral" and self.n_quantiles == 1:
             raise ValueError(
                 f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"
+            )
+        if self.risk_measure != "neutral" and self.online_method == "rollouts":
+            raise ValueError(
+                f"bcell.risk_measure = {self.risk_measure} needs bcell.online_method = sac: rollouts maximise the mean"
             )
         if self.cql_mode == "lagrange" and self.cql_alpha == 0.0:
             raise ValueError("bcell.cql_mode = lagrange starts from bcell.cql_alpha, which must be above 0")

@@ -21,6 +21,7 @@ from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import Outcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.finetune import finetune
+from finflow.training.phases.finetune_rollouts import finetune_rollouts
 from finflow.training.phases.pretrain import pretrain
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
@@ -131,7 +132,8 @@ class FinFlowTrainer:
         if run.state.counters.phase == OFFLINE:
             self._hand_over(run)
         with run.progress:
-            result = finetune(run, self._data())
+            learn = finetune_rollouts if self.config.bcell.online_method == "rollouts" else finetune
+            result = learn(run, self._data())
         run.writer.require_written()
         return result
 
@@ -213,10 +215,8 @@ class FinFlowTrainer:
         if run.state.learner is None:
             raise FinflowError("there is nothing to hand over: the offline phase left no networks")
         run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
-        bcell, world = start_online(self.config, self.training_data, self.device)
-        bcell.seed_from(run.state.learner)
-        run.state.learner = run.state.behaviour_returns = None
-        run.state.bcell, run.state.world = bcell, world
+        learner = run.state.learner
+        start_online(run.state, self.config, self.training_data, self.device).seed_from(learner)
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
     def _evaluate(self, run: TrainingRun) -> Outcome:

@@ -31,6 +31,8 @@ from finflow.agent.learners.offline_learner import Networks, OfflineLearner, por
 from finflow.agent.learners.soft_actor_critic import TRUNCATION_UPDATES, Metrics, SacLosses, UpdatePoint, sac_losses
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.decision import no_blend
+from finflow.agent.networks.policy import ExpertPolicy, with_blend
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 from finflow.cores import run_both
@@ -40,6 +42,7 @@ from finflow.tensor_file import read_tensors, write_tensors
 __all__ = ["BCell", "CoverageProposals", "states_of"]
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
+BEFORE_ROLLOUTS = {"online_method": "sac"}  # of agents that were saved before there was another method
 
 
 class BCell(ActingAgent):
@@ -84,7 +87,16 @@ class BCell(ActingAgent):
         if config.cql_mode == "lagrange":
             self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
             self.cql_optimiser = SkippingAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
+        self.blend: Tensor | None = None
+        if config.online_method == "rollouts":
+            self.blend = no_blend(device)
         self.action_noise = Generator(device=device).manual_seed(0)
+
+    @property
+    def deployed(self) -> ExpertPolicy:
+        """Policy that is validated and deployed: the average, where there is one, in the blend that was decided on."""
+        policy = self.policy if self.average is None else self.average.policy
+        return policy if self.blend is None else with_blend(policy, self.blend)
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
@@ -192,7 +204,8 @@ class BCell(ActingAgent):
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
         try:
             shape = _shape_of(facts, largest=max(tensor.numel() for tensor in own.values()))
-            agent = cls(shape, BCellConfig(**facts["bcell"]), Generator(), torch.device(device))
+            config = BCellConfig(**(BEFORE_ROLLOUTS | facts["bcell"]))
+            agent = cls(shape, config, Generator(), torch.device(device))
         except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
@@ -213,6 +226,8 @@ class BCell(ActingAgent):
             for name, tensor in self.average.policy.state_dict().items():
                 yield f"average/{name}", tensor
         yield "log_alpha", self.log_alpha
+        if self.blend is not None:
+            yield "blend", self.blend
         if self.log_cql_alpha is not None:
             yield "log_cql_alpha", self.log_cql_alpha
 

@@ -31,9 +31,10 @@ from finflow.agent.losses.losses import (
 from finflow.agent.losses.regularisers import CoverageProposals, conservative_penalty, policy_regulariser
 from finflow.agent.losses.risk import needs_quantiles, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
+from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.layers import Encoding
 from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
-from finflow.agent.networks.policy import Decision, ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
 
 TRUNCATION_UPDATES = 2000  # over which the truncation of top quantiles grows from none, as in IQL, to its full size

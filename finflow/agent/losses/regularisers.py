@@ -23,8 +23,9 @@ from torch import Tensor
 
 from finflow.agent.batch import Batch, repeat_groups
 from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, kl_per_dimension
-from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import AnchorConfig, BCellConfig
 
 LARGEST_WEIGHT = 1e6  # of a tuned penalty, as in the code of the paper

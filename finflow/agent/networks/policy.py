@@ -11,7 +11,7 @@ Garleanu and Pedersen (2013), Dynamic Trading with Predictable Returns and Trans
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
 
 import torch
 from torch import Generator, Tensor, nn
@@ -20,6 +20,7 @@ from torch.nn import functional
 from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.decision import Blend, Decision, MarketReading
 from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
 from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
@@ -37,61 +38,10 @@ INITIAL_LOG_SCALE = -1.5
 # Decisions without a trade have a density without bound: under a free scale, likelihood is greatest for a policy that
 # never trades. With a scale of at least a tenth it is greatest for one that trades as much as the data on average.
 LOG_SCALE_RANGE = (-2.3, -0.7)
-# Mean share of the way to its aim that a behaviour family trades in a decision: its mean trade rate, 0.167, times the
-# share of decisions at which it trades, 0.65.
-FAMILY_RATE = 0.11
 # The gradient of the aim is proportional to the trade rate: a bad aim is hardly traded, and so hardly improved.
 # Gradient ascent on the critic therefore scales that gradient as if the trade rate were at least this.
 LEAST_PULL = 0.2
 N_TRADE_FACTS = 3 + 3  # turnover to the aim, cash held, cash aimed at; the state of the reward
-
-
-class Decision(NamedTuple):
-    """A batch of decisions and the parts they are made from.
-
-    Attributes
-    ----------
-    experts : Tensor, (batch, 5, K)
-        The portfolio each expert names.
-    gate : Tensor, (batch, 5)
-    aim : Tensor, (batch, K)
-        The experts' portfolios, mixed by the gate.
-    trade_rate : Tensor, (batch, 1)
-        Share of the way from the current weights to the aim.
-    centre : Tensor, (batch, K)
-    log_scale : Tensor, (batch, 1)
-    """
-
-    experts: Tensor
-    gate: Tensor
-    aim: Tensor
-    trade_rate: Tensor
-    centre: Tensor
-    log_scale: Tensor
-
-    @property
-    def distribution(self) -> LogisticNormal:
-        """The distribution of the action."""
-        location = log_ratios(self.centre)
-        return LogisticNormal(location, self.log_scale.expand_as(location))
-
-    def figures(self) -> dict[str, Tensor]:
-        """Figures of a batch of decisions for the log."""
-        return {"trade_rate": self.trade_rate.mean().detach()}
-
-    def expert_distribution(self, expert: Tensor, weights: Tensor) -> LogisticNormal:
-        """Distribution of a family's actions: part of the way to its expert's portfolio, with the common scale.
-
-        Parameters
-        ----------
-        expert : Tensor, (batch,)
-            Index of the expert.
-        weights : Tensor, (batch, K)
-            Before the trade.
-        """
-        aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
-        location = log_ratios((1.0 - FAMILY_RATE) * weights + FAMILY_RATE * aim)
-        return LogisticNormal(location, self.log_scale.detach().expand_as(location))
 
 
 class ExpertPolicy(nn.Module):
@@ -111,6 +61,7 @@ class ExpertPolicy(nn.Module):
     """
 
     lens: Tensor
+    blend: Blend | None = None
 
     def __init__(
         self,
@@ -166,6 +117,13 @@ class ExpertPolicy(nn.Module):
         least_pull : float
             Least trade rate for the gradient of the aim: see ``LEAST_PULL``.
         """
+        reading = self.read_market(states, noise, gate_only, only)
+        return self.trade_toward(states, MarketReading(*(repeat_groups(part, states) for part in reading)), least_pull)
+
+    def read_market(
+        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
+    ) -> MarketReading:
+        """Read the markets of a batch of states: portfolios of the experts, gate and aim; as `forward` takes them."""
         experts, seen = self._experts(states)
         seen = seen.detach() if gate_only else seen
         with full_precision(seen):
@@ -176,8 +134,9 @@ class ExpertPolicy(nn.Module):
                 alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
                 gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
             aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
-            experts, gate, aim, hidden = (repeat_groups(part, states) for part in (experts, gate, aim, hidden))
-            return self._trade_toward(states, experts, gate, aim, hidden, least_pull)
+        if self.blend is not None:
+            aim = self.blend.aim(aim, states)
+        return MarketReading(experts, gate, aim, hidden)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
@@ -257,13 +216,25 @@ class ExpertPolicy(nn.Module):
         """Move portfolios by ``change`` (..., K - 1) in log ratios."""
         return log_portfolio(log_ratios(actions) + change).exp()
 
-    def _trade_toward(
-        self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float = 0.0
-    ) -> Decision:
-        """Move from the current weights toward an aim, by the whole way where only cash is held.
+    def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
+        """Move from the current weights toward the aim, by the whole way where only cash is held.
 
-        The gradient of the aim is scaled as if the trade rate were at least ``least_pull``.
+        Parameters
+        ----------
+        states : States
+            Of which the portfolios alone are read.
+        reading : MarketReading
+            A row for each portfolio.
+        least_pull : float
+            The gradient of the aim is scaled as if the trade rate were at least this.
         """
+        with full_precision(reading.hidden):
+            return self._trade_toward(states, *reading, least_pull)
+
+    def _trade_toward(
+        self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float
+    ) -> Decision:
+        """Decision on the way to an aim: see `trade_toward`."""
         weights = states.weights
         distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
@@ -272,6 +243,8 @@ class ExpertPolicy(nn.Module):
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
         if self.trade_range != (0.0, 1.0):
             trade_rate = floor + (ceiling - floor) * trade_rate
+        if self.blend is not None:
+            trade_rate = self.blend.trade_rate(trade_rate)
         trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
         log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
         target = aim
@@ -279,6 +252,12 @@ class ExpertPolicy(nn.Module):
             target = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
         centre = ((1.0 - trade_rate) * weights + trade_rate * target).clamp(min=SMALLEST_WEIGHT)
         return Decision(experts, gate, aim, trade_rate, centre, log_scale)
+
+    def blended(self, blend: Blend) -> ExpertPolicy:
+        """Same networks, parameters shared, whose decisions are blended with a reference."""
+        other = copy.copy(self)
+        other.blend = blend
+        return other
 
     def _experts(self, states: States) -> tuple[Tensor, Tensor]:
         """Portfolios of the five experts, (groups, 5, K), and their pooled embeddings, (groups, 5 * width)."""
@@ -294,6 +273,12 @@ class ExpertPolicy(nn.Module):
             cash = self.cash_score(torch.cat([seen, market], dim=-1))
         portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
         return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
+
+
+def with_blend(policy: ExpertPolicy, saved: Tensor) -> ExpertPolicy:
+    """A policy in a blend as `Blend.to_tensor` saved it; the policy itself where none was decided on."""
+    blend = Blend.from_tensor(saved)
+    return policy if blend is None else policy.blended(blend)
 
 
 def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:

@@ -11,15 +11,15 @@ import yaml
 from torch import Generator, Tensor
 from torch.nn import Module
 
-from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.bcell import BEFORE_ROLLOUTS, BCell
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy, with_blend
 from finflow.config import BCellConfig, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint_folder import BEST
-from finflow.guard.state_capture import SEPARATOR
+from finflow.guard.state_capture import SEPARATOR, without_prefix
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
 from finflow.training.checkpoints.migration import checked_facts, with_prior
@@ -32,6 +32,7 @@ BEFORE: dict[str, object] = {
     "bcell.gate_balance": 0.0,
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
+    "bcell.online_method": "sac",
 }
 """Values that had the effect of older code, for keys that were added since with another default."""
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
@@ -251,7 +252,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
         raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
     try:
-        config = BCellConfig(**checkpoint.facts.get("bcell", {}))
+        config = BCellConfig(**(BEFORE_ROLLOUTS | checkpoint.facts.get("bcell", {})))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
     policy = make_policy(shape, config, Generator()).to(device)
@@ -261,14 +262,17 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
                 raise CheckpointError(
                     f"the policy in {checkpoint.path} does not fit this finflow ({problem}); use the one that wrote it"
                 )
-            return policy
+            saved = checkpoint.tensors.get(f"bcell{SEPARATOR}blend")
+            try:
+                return policy if saved is None else with_blend(policy, saved)
+            except ValueError as error:
+                raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
     raise CheckpointError(f"{checkpoint.path} holds no policy")
 
 
 def _tensors_of(checkpoint: Checkpoint, owner: str, part: str) -> dict[str, Tensor]:
     """Tensors of one network, by their names in it."""
-    prefix = SEPARATOR.join((owner, part, ""))
-    return {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+    return without_prefix(checkpoint.tensors, SEPARATOR.join((owner, part, "")))
 
 
 def _load(network: Module, tensors: dict[str, Tensor]) -> str | None:

@@ -91,8 +91,7 @@ class StartingPoint:
         if self.checkpoint is None:
             return state
         if self.start is Start.OTHER_MARKET or self.checkpoint.counters["phase"] == ONLINE:
-            state.bcell, state.world = start_online(self.training_data.config, self.training_data, self.device)
-            state.learner = state.behaviour_returns = None
+            start_online(state, self.training_data.config, self.training_data, self.device)
         if self.start is Start.OTHER_MARKET:
             self._carry_over(state, self.checkpoint)
         else:

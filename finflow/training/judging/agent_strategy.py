@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.agent.learners.bcell import states_of
-from finflow.agent.networks.policy import EXPERTS, Decision, ExpertPolicy
+from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
 from finflow.evaluation.analysis.expert_traits import (

@@ -41,8 +41,8 @@ def ledger_of(config: Config) -> Path:
 
 
 def policy_identity(policy: ExpertPolicy) -> str:
-    """SHA-256 of a policy's weights: the same agent, wherever its checkpoint lies."""
-    digest = hashlib.sha256(b"policy")
+    """SHA-256 of a policy's weights and blend: the same agent, wherever its checkpoint lies."""
+    digest = hashlib.sha256(b"policy" if policy.blend is None else f"policy {policy.blend}".encode())
     for name, tensor in sorted(policy.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

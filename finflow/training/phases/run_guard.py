@@ -7,7 +7,7 @@ again. Updates are counted on, so that the logs go forward. The best score stays
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -71,17 +71,21 @@ class RunGuard:
             Of the rewards that environments give.
         """
         self.probe, self._reward_scale, self._policy_moves_far = probe, reward_scale, False
-        for optimiser in [part for part in vars(probe.learner).values() if isinstance(part, torch.optim.Optimizer)]:
-            if isinstance(optimiser, SkippingAdam):
-                optimiser.skip_nonfinite = self.enabled
-            if self.enabled:
-                self._rates.attach(optimiser)
+        self.guard_also(part for part in vars(probe.learner).values() if isinstance(part, torch.optim.Optimizer))
         counters, memory = self.state.counters, self.memory
         if self.enabled and memory.monitor.phase != counters.phase:
             memory.monitor.begin_phase(counters.phase, counters.update)
             memory.manager.begin_phase(counters.update)
             memory.block = {}
             self.snapshots.save(self.probe)
+
+    def guard_also(self, optimisers: Iterable[torch.optim.Optimizer]) -> None:
+        """Guard the steps of optimisers: those that are not finite are skipped, and rates are lowered after alarms."""
+        for optimiser in optimisers:
+            if isinstance(optimiser, SkippingAdam):
+                optimiser.skip_nonfinite = self.enabled
+            if self.enabled:
+                self._rates.attach(optimiser)
 
     def expect_large_moves(self, expected: bool, begins: bool) -> None:
         """Switch the comparisons of the policy with the last healthy one off while it is meant to move far.

@@ -24,6 +24,7 @@ from finflow.training.data.replay import Transitions
 from finflow.training.data.rewards import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropySchedule
 
 OFFLINE, ONLINE = "offline", "online"
@@ -182,7 +183,9 @@ class TrainingState:
     bcell : BCell or None
         From the hand-over on.
     world : OnlineWorld or None
-        From the hand-over on.
+        From the hand-over on, where the online phase acts and stores transitions.
+    rollouts : RolloutState or None
+        From the hand-over on, where it learns from rollouts.
     """
 
     counters: Counters
@@ -196,6 +199,7 @@ class TrainingState:
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
     world: OnlineWorld | None = field(default=None)
+    rollouts: RolloutState | None = field(default=None)
 
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
@@ -226,10 +230,21 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
     )
 
 
-def start_online(config: Config, training_data: TrainingData, device: torch.device) -> tuple[BCell, OnlineWorld]:
-    """The agent and its world before the hand-over's first step; the agent is still to be seeded."""
+def start_online(state: TrainingState, config: Config, training_data: TrainingData, device: torch.device) -> BCell:
+    """Put the agent, and what it learns in, into the state before the first online step; it is still to be seeded."""
+    bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device)
+    state.learner = state.behaviour_returns = None
+    state.bcell = bcell
+    if config.bcell.online_method == "rollouts":
+        state.rollouts = RolloutState(config, training_data, device)
+    else:
+        state.world = make_world(config, training_data, device)
+    return bcell
+
+
+def make_world(config: Config, training_data: TrainingData, device: torch.device) -> OnlineWorld:
+    """Environments before their first step, and an empty replay."""
     seed = config.train.seed
-    bcell = BCell(training_data.shape, config.bcell, seeded(seed, 4), device)
     process = training_data.learning.process
     env = PortfolioVectorEnv(
         process,
@@ -248,7 +263,7 @@ def start_online(config: Config, training_data: TrainingData, device: torch.devi
         slack=replay_slack(config),
         universes=process.inside is not None,
     )
-    return bcell, OnlineWorld(env, replay)
+    return OnlineWorld(env, replay)
 
 
 def replay_slack(config: Config) -> int:
@@ -290,6 +305,8 @@ def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
     for number, generator in enumerate((state.noise, state.exploration)):
         fresh = seeded(seed, purpose + number, generator.device)
         generator.set_state(fresh.get_state())
+    if state.rollouts is not None:
+        state.rollouts.reseed(seed, purpose)
     if state.world is not None:
         arrays, _ = state.world.env.get_state()
         drawn = np.random.default_rng(np.random.SeedSequence([seed, purpose]))

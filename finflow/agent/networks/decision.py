@@ -1,0 +1,155 @@
+"""Decisions of a policy: their parts, what of them depends on the market alone, and the blend with a reference."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from finflow.agent.batch import States
+from finflow.agent.networks.logistic_normal import LogisticNormal, log_ratios
+
+# Mean share of the way to its aim that a behaviour family trades in a decision: its mean trade rate, 0.167, times the
+# share of decisions at which it trades, 0.65.
+FAMILY_RATE = 0.11
+
+
+class Decision(NamedTuple):
+    """A batch of decisions and the parts they are made from.
+
+    Attributes
+    ----------
+    experts : Tensor, (batch, 5, K)
+        The portfolio each expert names.
+    gate : Tensor, (batch, 5)
+    aim : Tensor, (batch, K)
+        The experts' portfolios, mixed by the gate.
+    trade_rate : Tensor, (batch, 1)
+        Share of the way from the current weights to the aim.
+    centre : Tensor, (batch, K)
+    log_scale : Tensor, (batch, 1)
+    """
+
+    experts: Tensor
+    gate: Tensor
+    aim: Tensor
+    trade_rate: Tensor
+    centre: Tensor
+    log_scale: Tensor
+
+    @property
+    def distribution(self) -> LogisticNormal:
+        """The distribution of the action."""
+        location = log_ratios(self.centre)
+        return LogisticNormal(location, self.log_scale.expand_as(location))
+
+    def figures(self) -> dict[str, Tensor]:
+        """Figures of a batch of decisions for the log."""
+        return {"trade_rate": self.trade_rate.mean().detach()}
+
+    def expert_distribution(self, expert: Tensor, weights: Tensor) -> LogisticNormal:
+        """Distribution of a family's actions: part of the way to its expert's portfolio, with the common scale.
+
+        Parameters
+        ----------
+        expert : Tensor, (batch,)
+            Index of the expert.
+        weights : Tensor, (batch, K)
+            Before the trade.
+        """
+        aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
+        location = log_ratios((1.0 - FAMILY_RATE) * weights + FAMILY_RATE * aim)
+        return LogisticNormal(location, self.log_scale.detach().expand_as(location))
+
+
+class MarketReading(NamedTuple):
+    """Part of a decision that depends on the market alone; actions move no price, so it is computed once per bar.
+
+    Attributes
+    ----------
+    experts : Tensor, (groups, 5, K)
+    gate : Tensor, (groups, 5)
+    aim : Tensor, (groups, K)
+    hidden : Tensor, (groups, gate width)
+        What the trade rate reads of the market.
+    """
+
+    experts: Tensor
+    gate: Tensor
+    aim: Tensor
+    hidden: Tensor
+
+    def rows(self, start: int, stop: int) -> MarketReading:
+        """Reading of some of the groups."""
+        return MarketReading(*(part[start:stop] for part in self))
+
+
+REFERENCES = ("equal-weight", "inverse-volatility")
+UNDECIDED = -1.0  # in place of a confidence
+PATIENT_RATE = 0.05  # share of the way to the reference that is traded in a decision: about a month's half-life
+
+
+class Blend(NamedTuple):
+    """Blend of a policy with a reference portfolio, by the confidence that its gains hold out of sample.
+
+    Attributes
+    ----------
+    confidence : float
+        In 0..1: the aim is ``(1 - confidence) * reference + confidence * aim``, the trade rate likewise between
+        ``PATIENT_RATE`` and the policy's. At 0 the agent holds the reference.
+    reference : str
+        One of ``REFERENCES``, over the listed assets, without cash.
+    volatility : tuple of int and float
+        Column of the assets' features that is their log volatility, and the deviation that it was scaled by.
+        ``confidence`` may be a tensor, (batch, 1), while several blends are compared.
+    """
+
+    confidence: float | Tensor
+    reference: str
+    volatility: tuple[int, float]
+
+    def to_tensor(self, device: torch.device) -> Tensor:
+        """The blend as four numbers, to be saved with an agent."""
+        numbers = (float(self.confidence), REFERENCES.index(self.reference), *self.volatility)
+        return torch.tensor(numbers, dtype=torch.float64, device=device)
+
+    @classmethod
+    def from_tensor(cls, saved: Tensor) -> Blend | None:
+        """A saved blend; None where none was decided on.
+
+        Raises
+        ------
+        ValueError
+            If the numbers are not those of a blend.
+        """
+        confidence, reference, column, deviation = saved.tolist()
+        if confidence == UNDECIDED:
+            return None
+        if not (0.0 <= confidence <= 1.0 and reference in range(len(REFERENCES)) and column >= 0.0 and deviation > 0.0):
+            raise ValueError("its blend with a reference is none")
+        return cls(confidence, REFERENCES[int(reference)], (int(column), deviation))
+
+    def portfolio(self, states: States) -> Tensor:
+        """Reference portfolio of each group of states, (groups, K)."""
+        column, deviation = self.volatility
+        score = -deviation * states.assets[:, :, column]
+        if self.reference == "equal-weight":
+            score = torch.zeros_like(score)
+        risky = torch.softmax(score.masked_fill(~states.listed, float("-inf")), dim=-1)
+        none_listed = ~states.listed.any(dim=-1, keepdim=True)
+        risky = risky.masked_fill(none_listed, 0.0)
+        return torch.cat([risky, none_listed.to(risky.dtype)], dim=-1)
+
+    def aim(self, aim: Tensor, states: States) -> Tensor:
+        """Aim between the reference and a policy's, (groups, K)."""
+        return self.portfolio(states).lerp(aim, self.confidence)
+
+    def trade_rate(self, trade_rate: Tensor) -> Tensor:
+        """Trade rate between the patient one and a policy's, (batch, 1)."""
+        return PATIENT_RATE + self.confidence * (trade_rate - PATIENT_RATE)
+
+
+def no_blend(device: torch.device) -> Tensor:
+    """Saved form of a blend that has not been decided on: the policy decides alone."""
+    return torch.tensor([UNDECIDED, 0.0, 0.0, 1.0], dtype=torch.float64, device=device)

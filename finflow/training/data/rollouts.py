@@ -1,0 +1,172 @@
+"""Rollouts of a policy through the decision process on stored bars, exact and differentiable.
+
+Prices do not react to our trades, and costs are known: what a policy would have earned over a stretch of stored bars is
+computed by the ledger itself, with its gradient for every action on the way. What a policy reads of the market does not
+depend on its portfolio, so that it is computed once for all portfolios that live through the same bars.
+
+References
+----------
+Madeka et al. (2022), Deep Inventory Management (DirectBackprop). Alvo et al. (2023), Neural Inventory Control in
+Networks via Hindsight Differentiable Policy Optimization. Sinclair et al. (2023), Hindsight Learning for MDPs with
+Exogenous Inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from finflow.agent.batch import States
+from finflow.agent.networks.decision import MarketReading
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rewards import RewardUnits
+
+WHOLE = ("bar", "universe")  # whole numbers, by which tables are looked up
+
+
+class Rollout(NamedTuple):
+    """Outcome of some decisions in a row.
+
+    Attributes
+    ----------
+    rewards : Tensor, (horizon, batch)
+        Scaled, as learners see them.
+    log_growth : Tensor, (horizon, batch)
+        Of wealth, net of costs.
+    turnover : Tensor, ()
+        Mean of a decision.
+    state : PortfolioState
+        After the last decision, in tensors.
+    """
+
+    rewards: Tensor
+    log_growth: Tensor
+    turnover: Tensor
+    state: PortfolioState
+
+
+class RolloutMarket(NamedTuple):
+    """Market that policies are rolled out in.
+
+    Attributes
+    ----------
+    process : DecisionProcess
+    tensors : MarketTensors
+        Its features on the learner's device.
+    units : RewardUnits
+    """
+
+    process: DecisionProcess
+    tensors: MarketTensors
+    units: RewardUnits
+
+    def read(
+        self,
+        policy: ExpertPolicy,
+        state: PortfolioState,
+        horizon: int,
+        noise: Generator | None = None,
+        observation_noise: float = 0.0,
+    ) -> MarketReading:
+        """Reading of a policy of the market at the next bars of every portfolio, (horizon * batch, ...).
+
+        Parameters
+        ----------
+        policy : ExpertPolicy
+        state : PortfolioState
+        horizon : int
+        noise : Generator, optional
+            Switches dropout on, and noise on the features.
+        observation_noise : float
+            Deviation of that noise; the features' own is one.
+        """
+        device = self.tensors.market.device
+        bars = torch.as_tensor((np.arange(horizon)[:, None] + state.bar).reshape(-1), device=device)
+        universe = _universe_of(state)
+        drawn = None if universe is None else torch.as_tensor(np.tile(universe, horizon), device=device)
+        blank = torch.zeros(len(bars), self.process.portfolio_size, device=device)
+        return policy.read_market(self.tensors.states(bars, blank, noise, observation_noise, drawn), noise)
+
+    def states(self, state: PortfolioState) -> States:
+        """Observations of portfolios, as networks read them."""
+        device = self.tensors.market.device
+        universe = _universe_of(state)
+        drawn = None if universe is None else torch.as_tensor(universe, device=device)
+        portfolio = self.process.observed_portfolio(state).float()
+        return self.tensors.states(torch.as_tensor(state.bar, device=device), portfolio, universe=drawn)
+
+    def roll_out(
+        self,
+        policy: ExpertPolicy,
+        reading: MarketReading,
+        state: PortfolioState,
+        horizon: int,
+        first: Tensor | None = None,
+    ) -> Rollout:
+        """Follow the centre of a policy.
+
+        Parameters
+        ----------
+        policy : ExpertPolicy
+        reading : MarketReading, (horizon * batch, ...)
+            What it reads at the bars.
+        state : PortfolioState
+            In tensors, (batch, ...).
+        horizon : int
+        first : Tensor, (batch, n), optional
+            Action of the first decision, in place of the policy's.
+        """
+        batch, rewards, growth, turnover = len(state.bar), [], [], []
+        for h in range(horizon):
+            bars = torch.as_tensor(state.bar, device=state.weights.device)
+            universe = _universe_of(state)
+            drawn = None if universe is None else torch.as_tensor(universe, device=bars.device)
+            if h == 0 and first is not None:
+                action = first
+            else:
+                portfolio = self.tensors.gather_assets(self.process.observed_portfolio(state).float(), drawn)
+                states = States(self.tensors.assets[:1, : portfolio.shape[1] - 4], self.tensors.market[:1], portfolio)
+                action = policy.trade_toward(states, reading.rows(h * batch, (h + 1) * batch)).distribution.centre()
+            step = self.process.step(state, self.tensors.scatter_assets(action, drawn).double())
+            rewards.append(self.units.scaled(step.reward.float(), bars, drawn))
+            growth.append(torch.log1p(step.simple_return))
+            turnover.append(step.turnover.detach().mean())
+            state = step.state
+        return Rollout(torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(), state)
+
+
+def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:
+    """Same state with everything but bars and sub-universes in tensors, for differentiable steps."""
+    numbers = {name: value for name, value in vars(state).items() if name not in WHOLE}
+    return replace(state, **{name: torch.as_tensor(value, device=device) for name, value in numbers.items()})
+
+
+def detached(state: PortfolioState) -> PortfolioState:
+    """Same state, without gradients."""
+    parts = {name: value.detach() for name, value in vars(state).items() if isinstance(value, Tensor)}
+    return replace(state, **parts)
+
+
+def repeated(state: PortfolioState, count: int) -> PortfolioState:
+    """Every portfolio ``count`` times in a row."""
+    return type(state)(
+        **{
+            name: value.repeat_interleave(count, dim=0)
+            if isinstance(value, Tensor)
+            else np.repeat(value, count, axis=0)
+            for name, value in vars(state).items()
+        }
+    )
+
+
+def _universe_of(state: PortfolioState) -> NDArray[np.int64] | None:
+    """Sub-universes of portfolios; None where there are none."""
+    return state.universe if isinstance(state, WorldState) else None

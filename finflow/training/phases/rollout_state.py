@@ -1,0 +1,234 @@
+"""State of learning from exact rollouts: portfolios on the way, policies of the folds, and their play out of fold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.gradient_steps import SkippingAdam, make_optimiser
+from finflow.agent.learners.offline_learner import make_policy
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.episode_worlds import EpisodeWorlds
+from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
+from finflow.errors import MarketError
+from finflow.guard.state_capture import capture, check_like, restore, without_prefix
+from finflow.training.data.rollouts import as_tensors, detached
+from finflow.training.data.training_data import TrainingData
+from finflow.training.data.training_worlds import episode_worlds
+
+PURPOSE = 80  # of the generators of portfolios
+FOLD_WEIGHTS = 60  # purpose of the generators of the folds' initial weights
+
+
+class Block(NamedTuple):
+    """A fold: bars of decisions that one policy does not learn from, and those that it learns from.
+
+    Attributes
+    ----------
+    held_out : range
+        Bars of decisions.
+    learned : tuple of range
+        Bars of decisions; those whose rewards or windows of rollouts would reach into the block are left out.
+    """
+
+    held_out: range
+    learned: tuple[range, ...]
+
+
+def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Block, ...]:
+    """Split decision bars into contiguous blocks of equal length.
+
+    Parameters
+    ----------
+    segments : sequence of range
+        Bars of decisions, in order.
+    count : int
+    purge : int
+        Bars left out on both sides of a block.
+    """
+    bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
+    parts = [part for part in np.array_split(bars, count) if len(part)]
+    blocks = []
+    for part in parts:
+        first, last = int(part[0]), int(part[-1])
+        learned = [range(one.start, min(one.stop, first - purge)) for one in segments]
+        learned += [range(max(one.start, last + 1 + purge), one.stop) for one in segments]
+        blocks.append(Block(range(first, last + 1), tuple(one for one in learned if len(one))))
+    return tuple(blocks)
+
+
+class Portfolios:
+    """Portfolios that live through stored bars, window after window; some begin anew elsewhere after each.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    segments : sequence of range
+        Bars of decisions that windows stay within.
+    horizon : int
+        Decisions of a window.
+    count : int
+    restart : float
+        Chance that a portfolio begins anew after a window.
+    worlds : EpisodeWorlds or None
+    seed : sequence of int
+
+    Raises
+    ------
+    MarketError
+        If no segment has room for a window.
+    """
+
+    def __init__(
+        self,
+        process: DecisionProcess,
+        segments: Sequence[range],
+        horizon: int,
+        count: int,
+        restart: float,
+        worlds: EpisodeWorlds | None,
+        seed: Sequence[int],
+    ) -> None:
+        self.process, self.worlds, self.horizon, self.restart = process, worlds, horizon, restart
+        starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
+        if not starts:
+            raise MarketError(
+                f"no stretch of the training window has room for bcell.rollouts.horizon ({horizon}) decisions; use "
+                "more data or a shorter horizon"
+            )
+        self.starts = np.concatenate(starts)
+        self._allowed = np.zeros(len(process.growth) + horizon, dtype=np.bool_)
+        self._allowed[self.starts] = True
+        self.rng = np.random.default_rng(np.random.SeedSequence(list(seed)))
+        self.state = self._draw(count)
+
+    def window(self, device: torch.device) -> PortfolioState:
+        """Portfolios at the beginning of their next window, in tensors."""
+        return as_tensors(self.state, device)
+
+    def move_on(self, after: PortfolioState) -> None:
+        """Take the portfolios after a window, in tensors; those whose stretch ends, and some others, begin anew."""
+        numbers = {n: v.cpu().numpy() if isinstance(v, Tensor) else v for n, v in vars(detached(after)).items()}
+        self.state = type(self.state)(**numbers)
+        count = len(self.state.bar)
+        anew = ~self._allowed[self.state.bar] | (self.rng.random(count) < self.restart)
+        anew |= ~(self.state.wealth > 0.0)
+        if anew.any():
+            self.state = replace_rows(self.state, anew, rows_of(self._draw(count), anew))
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Portfolios and generator."""
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in vars(self.state).items()}
+        return tensors, {"generator": self.rng.bit_generator.state}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore both."""
+        fresh, _ = self.capture()
+        for name, tensor in fresh.items():
+            check_like(tensors[name], tensor)
+        if not bool(np.isin(tensors["bar"].numpy(), self.starts).all()):
+            raise ValueError("a portfolio is at a bar where no window begins")
+        self.state = type(self.state)(**{name: tensors[name].numpy().copy() for name in fresh})
+        self.rng.bit_generator.state = state["generator"]
+
+    def _draw(self, count: int) -> PortfolioState:
+        """New portfolios, anywhere, of weights that cover the simplex."""
+        bars: NDArray[np.int64] = self.rng.choice(self.starts, size=count)
+        weights, _ = draw_coverage(self.rng, count, self.process.n_weights)
+        return self.process.start(bars, weights, None if self.worlds is None else self.worlds.draw(self.rng, count))
+
+
+@dataclass
+class Member:
+    """A policy that learns from rollouts, with its optimiser and its portfolios."""
+
+    policy: ExpertPolicy
+    optimiser: SkippingAdam
+    portfolios: Portfolios
+
+
+class RolloutState:
+    """Everything that learning from rollouts adds to the agent.
+
+    Attributes
+    ----------
+    portfolios : Portfolios
+        Of the agent's own policy, which learns from all bars.
+    folds : list of Member
+        A policy for each block, which learns without it.
+    blocks : tuple of Block
+    advantage_scale : Tensor, ()
+        ``sigma_A``; zero before it is measured.
+    looks : list of dict of Tensor
+        The agent's policy at each look so far.
+    growth : list of Tensor, (candidates, bars)
+        Log growth of the folds' policies in the blocks that they have not seen, at each look.
+    judged : bool
+        Whether the finished agent was judged on the validation window.
+    """
+
+    def __init__(self, config: Config, training_data: TrainingData, device: torch.device) -> None:
+        keys, seed, process = config.bcell.rollouts, config.train.seed, training_data.learning.process
+        windows = training_data.segments or (training_data.split.train,)
+        segments = [process.decision_bars(window) for window in windows]
+        worlds = episode_worlds(config, process, "online")
+        restart = min(keys.horizon / config.env.episode_length, 1.0)
+
+        def portfolios(bars: Sequence[range], member: int) -> Portfolios:
+            words = (seed, PURPOSE, member)
+            return Portfolios(process, bars, keys.horizon, keys.portfolios, restart, worlds, words)
+
+        # a window's last reward is earned on the bar after its last decision
+        self.blocks = make_blocks(segments, keys.blocks, process.lag + 1) if keys.blocks > 1 else ()
+        self.portfolios = portfolios(segments, 0)
+        self.folds = []
+        for number, block in enumerate(self.blocks):
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + FOLD_WEIGHTS + number)
+            policy = make_policy(training_data.shape, config.bcell, generator).to(device)
+            optimiser = make_optimiser(policy, keys.learning_rate, config.bcell.actor_weight_decay)
+            self.folds.append(Member(policy, optimiser, portfolios(block.learned, 1 + number)))
+        self.advantage_scale = torch.zeros((), device=device)
+        self.looks: list[dict[str, Tensor]] = []
+        self.growth: list[Tensor] = []
+        self.judged = False
+
+    def reseed(self, seed: int, purpose: int) -> None:
+        """Other random numbers from here on."""
+        for number, portfolios in enumerate([self.portfolios, *(fold.portfolios for fold in self.folds)]):
+            portfolios.rng = np.random.default_rng(np.random.SeedSequence([seed, purpose, PURPOSE, number]))
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All of it."""
+        own, facts = self.portfolios.capture()
+        tensors = {f"portfolios/{name}": tensor for name, tensor in own.items()}
+        tensors["advantage_scale"] = self.advantage_scale.clone()
+        folds = []
+        for number, fold in enumerate(self.folds):
+            of_fold, state = capture(fold)
+            tensors |= {f"fold{number}/{name}": tensor for name, tensor in of_fold.items()}
+            folds.append(state)
+        for number, (look, growth) in enumerate(zip(self.looks, self.growth, strict=True)):
+            tensors |= {f"look{number}/{name}": tensor.clone() for name, tensor in look.items()}
+            tensors[f"growth{number}"] = growth.clone()
+        return tensors, {"portfolios": facts, "folds": folds, "looks": len(self.looks), "judged": self.judged}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore all of it."""
+        if type(state["looks"]) is not int or type(state["judged"]) is not bool or len(state["folds"]) != len(self.folds):
+            raise ValueError("it has other folds")
+        self.portfolios.restore(without_prefix(tensors, "portfolios/"), state["portfolios"])
+        for number, (fold, facts) in enumerate(zip(self.folds, state["folds"], strict=True)):
+            restore(fold, without_prefix(tensors, f"fold{number}/"), facts)
+        self.advantage_scale.copy_(tensors["advantage_scale"])
+        self.judged = state["judged"]
+        self.looks = [without_prefix(tensors, f"look{number}/") for number in range(state["looks"])]
+        self.growth = [tensors[f"growth{number}"] for number in range(state["looks"])]
