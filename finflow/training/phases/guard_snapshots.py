@@ -65,7 +65,8 @@ class LearnerProbe:
         networks: dict[str, list[Tensor]] = {
             name: list(part.parameters()) for name, part in parts.items() if isinstance(part, nn.Module)
         }
-        tensors = {name: [part] for name, part in parts.items() if isinstance(part, Tensor)}
+        learned = {name: part for name, part in parts.items() if isinstance(part, Tensor) and part.requires_grad}
+        tensors = {name: [part] for name, part in learned.items()}
         return parameter_norms(networks | tensors)
 
 

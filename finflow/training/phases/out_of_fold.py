@@ -45,6 +45,19 @@ class Evidence(NamedTuple):
     unshrunk: float
     forgone: float
 
+    def facts(self) -> dict[str, float]:
+        """Figures for the log and the report."""
+        return {
+            "confidence": float(self.blend.confidence),
+            "confidence_unshrunk": self.unshrunk,
+            "out_of_fold_t": self.choice.t_statistic,
+            "out_of_fold_selection": self.choice.selection,
+            "out_of_fold_gain": self.choice.gain,
+            "out_of_fold_forgone": self.forgone,
+            "reference": float(REFERENCES.index(self.blend.reference)),
+            "look": float(self.look),
+        }
+
 
 @torch.no_grad()
 def play_blends(

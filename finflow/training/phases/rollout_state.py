@@ -172,6 +172,8 @@ class RolloutState:
         The agent's policy at each look so far.
     growth : list of Tensor, (candidates, bars)
         Log growth of the folds' policies in the blocks that they have not seen, at each look.
+    evidence : dict or None
+        Figures of the play out of fold, once the blend was decided on.
     judged : bool
         Whether the finished agent was judged on the validation window.
     """
@@ -199,6 +201,7 @@ class RolloutState:
         self.advantage_scale = torch.zeros((), device=device)
         self.looks: list[dict[str, Tensor]] = []
         self.growth: list[Tensor] = []
+        self.evidence: dict[str, float] | None = None
         self.judged = False
 
     def reseed(self, seed: int, purpose: int) -> None:
@@ -219,16 +222,26 @@ class RolloutState:
         for number, (look, growth) in enumerate(zip(self.looks, self.growth, strict=True)):
             tensors |= {f"look{number}/{name}": tensor.clone() for name, tensor in look.items()}
             tensors[f"growth{number}"] = growth.clone()
-        return tensors, {"portfolios": facts, "folds": folds, "looks": len(self.looks), "judged": self.judged}
+        return tensors, {
+            "portfolios": facts,
+            "folds": folds,
+            "looks": len(self.looks),
+            "judged": self.judged,
+            "evidence": self.evidence,
+        }
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore all of it."""
-        if type(state["looks"]) is not int or type(state["judged"]) is not bool or len(state["folds"]) != len(self.folds):
+        if (
+            type(state["looks"]) is not int
+            or type(state["judged"]) is not bool
+            or len(state["folds"]) != len(self.folds)
+        ):
             raise ValueError("it has other folds")
         self.portfolios.restore(without_prefix(tensors, "portfolios/"), state["portfolios"])
         for number, (fold, facts) in enumerate(zip(self.folds, state["folds"], strict=True)):
             restore(fold, without_prefix(tensors, f"fold{number}/"), facts)
         self.advantage_scale.copy_(tensors["advantage_scale"])
-        self.judged = state["judged"]
+        self.judged, self.evidence = state["judged"], state["evidence"]
         self.looks = [without_prefix(tensors, f"look{number}/") for number in range(state["looks"])]
         self.growth = [tensors[f"growth{number}"] for number in range(state["looks"])]

@@ -1,0 +1,121 @@
+"""Exact returns of many actions in each state, on the same prices, and critics that learn them.
+
+The policy stands still and follows after each action. Returns are of a window of ``bcell.rollouts.horizon`` decisions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.batch import States
+from finflow.agent.gradient_steps import compute_gradients, cosine, polyak_update, set_learning_rate, step
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.pathwise import counterfactual_loss, discounted_return
+from finflow.agent.networks.decision import MarketReading
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config
+from finflow.env.coverage import draw_coverage
+from finflow.env.portfolio_state import PortfolioState
+from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
+from finflow.training.data.training_worlds import episode_worlds
+
+ROWS = 512  # states measured at once
+
+
+@torch.no_grad()
+def exact_returns(
+    market: RolloutMarket, policy: ExpertPolicy, state: PortfolioState, actions: Tensor, config: Config
+) -> Tensor:
+    """Exact scaled returns of actions (batch, P, n) over a window in which the policy follows, (batch, P)."""
+    count, horizon = actions.shape[1], config.bcell.rollouts.horizon
+    reading = market.read(policy, state, horizon)
+    many = MarketReading(*(part.repeat_interleave(count, dim=0) for part in reading))
+    rollout = market.roll_out(policy, many, repeated(state, count), horizon, actions.flatten(0, 1))
+    return discounted_return(rollout.rewards, config.bcell.gamma).view(-1, count)
+
+
+@torch.no_grad()
+def compared_actions(policy: ExpertPolicy, states: States, count: int, rng: np.random.Generator) -> Tensor:
+    """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio."""
+    held, own = states.weights, policy(states).distribution.centre()
+    batch, width = held.shape
+    drawn, _ = draw_coverage(rng, batch * (count - 2), width)
+    toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, count - 2, width)
+    listed = torch.cat([states.listed, torch.ones_like(states.listed[:, :1])], dim=1).unsqueeze(1)
+    toward = toward * listed
+    toward = toward / toward.sum(dim=-1, keepdim=True)
+    share = torch.as_tensor(rng.random((batch, count - 2, 1)), dtype=torch.float32, device=held.device)
+    return torch.cat([held.unsqueeze(1), own.unsqueeze(1), held.unsqueeze(1).lerp(toward, share)], dim=1)
+
+
+class ExactReturns(NamedTuple):
+    """Exact returns of the same window for many actions in each of many states.
+
+    Attributes
+    ----------
+    bars : int array, (states,)
+    portfolios : Tensor, (states, K + 3)
+        Observed.
+    universe : int array, (states,), or None
+    actions : Tensor, (states, actions, n)
+    returns : Tensor, (states, actions)
+        Scaled and discounted; the agent's policy follows after the action.
+    """
+
+    bars: NDArray[np.int64]
+    portfolios: Tensor
+    universe: NDArray[np.int64] | None
+    actions: Tensor
+    returns: Tensor
+
+    def states(self, market: RolloutMarket, rows: NDArray[np.int64] | slice) -> States:
+        """Some of the states, as networks read them."""
+        device = self.portfolios.device
+        drawn = None if self.universe is None else torch.as_tensor(self.universe[rows], device=device)
+        bars = torch.as_tensor(self.bars[rows], device=device)
+        return market.tensors.states(bars, self.portfolios[rows], universe=drawn)
+
+
+def measure_returns(
+    market: RolloutMarket, policy: ExpertPolicy, bars: NDArray[np.int64], config: Config, purpose: int
+) -> ExactReturns:
+    """Exact returns in portfolios that cover the simplex, at decision bars (states,), drawn by the seed and purpose."""
+    keys, device = config.bcell.rollouts, market.tensors.market.device
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
+    worlds = episode_worlds(config, market.process, "online")
+    observed, universes, compared, returns = [], [], [], []
+    for start in range(0, len(bars), ROWS):
+        some = bars[start : start + ROWS]
+        weights, _ = draw_coverage(rng, len(some), market.process.n_weights)
+        drawn = None if worlds is None else worlds.draw(rng, len(some))
+        state = as_tensors(market.process.start(some, weights, drawn), device)
+        observed.append(market.process.observed_portfolio(state).float())
+        universes += [] if drawn is None else [drawn.universe]
+        compared.append(compared_actions(policy, market.states(state), keys.actions, rng))
+        returns.append(exact_returns(market, policy, state, compared[-1], config))
+    universe = np.concatenate(universes) if universes else None
+    return ExactReturns(bars, torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))
+
+
+def teach_critics(
+    market: RolloutMarket, bcell: BCell, exact: ExactReturns, scale: Tensor, config: Config, done: int
+) -> dict[str, Tensor]:
+    """Take one step of the critics toward exact returns; ``done`` steps were taken before."""
+    keys = config.bcell
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 82, done]))
+    rows = rng.integers(len(exact.bars), size=config.train.online_batch_size)
+    set_learning_rate(bcell.critic_optimiser, cosine(keys.rollouts.critic_lr, done / keys.rollouts.critic_updates))
+    states, distributional = exact.states(market, rows), keys.n_quantiles > 1
+    values = bcell.critic.value(
+        bcell.critic.encode(states), states, exact.actions[rows], keys.rollouts.actions * int(distributional)
+    )
+    loss, metrics = counterfactual_loss(values, exact.returns[rows], scale, distributional)
+    compute_gradients(loss, bcell.critic_optimiser)
+    metrics["critic_gradient"] = step(bcell.critic_optimiser, keys.gradient_norm)
+    polyak_update(bcell.target_critic, bcell.critic, keys.tau)
+    return metrics
