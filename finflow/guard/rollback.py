@@ -291,7 +291,7 @@ class GuardState:
             return self.monitor.check_skip("a batch")
         renamed = {"actor_loss" if name == "policy_loss" else name: value for name, value in figures.items()}
         for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
-            if key in renamed:
+            if math.isfinite(renamed.get(key, math.nan)):  # others are what the update is skipped for
                 self.note(name, renamed[key])
         return self.monitor.observe(update, renamed)
 

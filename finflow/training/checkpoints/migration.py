@@ -43,6 +43,7 @@ def _from_1(facts: Facts) -> Facts:
 def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tensor], Facts]:
     """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
     stands takes that place, and how far it moves is measured from there."""
+    facts = {**facts, "training": {"rollouts": None, **facts["training"]}}
     agent = facts["training"].get("bcell")
     if not isinstance(agent, dict) or "prior" in agent:
         return tensors, facts

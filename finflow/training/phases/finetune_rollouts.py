@@ -160,7 +160,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     metrics: dict[str, Tensor] = {}
     while counters.phase_update < last:
         done = counters.phase_update
-        run.guard.expect_large_moves(done < total, begins=done == 0)
+        run.guard.expect_large_moves(True, begins=done in (0, total))
         if done < total:
             rate = cosine(1.0, done / total) * min((done + 1) / WARMUP, 1.0)
             latest = learn_together(market, bcell, state, config, rate)

@@ -1,0 +1,272 @@
+"""Online learning from exact rollouts: the ledger's own rewards and gradients, blocks apart, bits kept, faults caught."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent.batch import states_of
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.offline_learner import make_policy
+from finflow.agent.networks.decision import Blend
+from finflow.config import Config
+from finflow.errors import ConfigError, TrainingError
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import RolloutMarket, as_tensors
+from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.phases import finetune_rollouts as phase
+from finflow.training.phases.out_of_fold import CONFIDENCES, play_blends, weigh_evidence
+from finflow.training.phases.rollout_state import Block, make_blocks
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+SMALL = {
+    "bcell__online_method": "rollouts",
+    "bcell__rollouts__portfolios": 8,
+    "bcell__rollouts__horizon": 4,
+    "bcell__rollouts__blocks": 3,
+    "bcell__rollouts__looks": 2,
+    "bcell__rollouts__critic_updates": 6,
+    "bcell__rollouts__actions": 3,
+    "train__offline_training_epochs": 1,
+    "train__generalisation": False,
+}
+UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
+CPU = torch.device("cpu")
+
+
+def market_of(training_data: TrainingData, scale: float = 0.01) -> RolloutMarket:
+    process = training_data.learning.process
+    return RolloutMarket(process, MarketTensors.of(process, CPU), RewardUnits.of(process, scale, "equal-weight", CPU))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> tuple[FinFlowTrainer, Make]:
+    make = make_tiny(tmp_path_factory.mktemp("rollouts"))
+    trainer = FinFlowTrainer(make(**SMALL))
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer, make
+
+
+def test_a_rollout_earns_what_the_environment_pays(tiny: Make) -> None:
+    """Step by step, in NumPy's own ledger and with the agent's own decisions; float32 decisions differ by 1e-7."""
+    config = tiny(**SMALL, env__max_weight=0.5, env__no_trade_band=0.001)
+    training_data = prepare(config)
+    market, process = market_of(training_data), training_data.learning.process
+    policy = make_policy(training_data.shape, config.bcell, torch.Generator().manual_seed(1))
+    bars = np.array([process.first_bar, process.first_bar + 50])
+    state = process.start(bars, np.random.default_rng(0).dirichlet(np.ones(process.n_weights), 2))
+    with torch.no_grad():
+        start = as_tensors(state, CPU)
+        rollout = market.roll_out(policy, market.read(policy, start, 5), start, 5)
+    for step in range(5):
+        decision = policy(states_of(process.observe(state), CPU))
+        taken = process.step(state, decision.distribution.centre().detach().numpy().astype(np.float64))
+        reward = market.units.scaled(torch.from_numpy(taken.reward), torch.from_numpy(state.bar))
+        assert np.allclose(rollout.rewards[step].numpy(), reward.numpy(), atol=2e-4)  # scaled by 100
+        state = taken.state
+    assert np.allclose(rollout.state.weights.numpy(), state.weights, atol=1e-6)
+    assert np.allclose(rollout.state.wealth.numpy(), state.wealth, rtol=1e-7)
+
+
+def test_its_gradient_is_that_of_finite_differences(tiny: Make) -> None:
+    """Through ledger, costs, drift and the later decisions; of the trade rate's bias, in double precision."""
+    config = tiny(**SMALL)
+    training_data = prepare(config)
+    market, process = market_of(training_data), training_data.learning.process
+    policy = make_policy(training_data.shape, config.bcell, torch.Generator().manual_seed(2))
+    bars = np.arange(process.first_bar, process.first_bar + 60, 6)
+    start = as_tensors(process.start(bars), CPU)
+
+    def value(change: float) -> torch.Tensor:
+        with torch.no_grad():
+            policy.trade.bias[0] += change
+        found = market.roll_out(policy, market.read(policy, start, 6), start, 6).log_growth.sum()
+        with torch.no_grad():
+            policy.trade.bias[0] -= change
+        return found
+
+    (slope,) = torch.autograd.grad(value(0.0), policy.trade.bias)
+    step = 0.05
+    differences = (value(step) - value(-step)).item() / (2.0 * step)
+    assert slope[0].item() == pytest.approx(differences, rel=0.02)  # decisions are float32, and the curve bends
+
+
+def test_blocks_are_contiguous_purged_and_cover_every_bar() -> None:
+    blocks = make_blocks([range(10, 110)], 4, purge=3)
+    assert [block.held_out for block in blocks] == [range(10, 35), range(35, 60), range(60, 85), range(85, 110)]
+    assert blocks[1].learned == (range(10, 32), range(63, 110))
+    assert blocks[0].learned == (range(38, 110),)
+    for block in blocks:
+        assert all(abs(bar - held) > 3 for one in block.learned for bar in one for held in block.held_out)
+
+
+def test_no_policy_of_a_block_sees_a_price_of_its_block(trained: tuple[FinFlowTrainer, Make]) -> None:
+    """Other prices within a block change what the others' policies learn, but not a bit of its own.
+
+    Rewards are changed in the tables of growth, which are all that rollouts earn; features are left as they are.
+    """
+    trainer, make = trained
+    finals = []
+    for held in (None, 1):
+        other = FinFlowTrainer(
+            make(**SMALL), pretrained=trainer.run_folder / "models/checkpoint_pretrained.safetensors"
+        )
+        run = other._begin()
+        process = other.training_data.learning.process
+        if held is not None:
+            other._hand_over(run)
+            assert run.state.rollouts is not None
+            block = run.state.rollouts.blocks[held].held_out
+            process.growth[block.start : block.stop + 1, :-1] *= 1.01
+        other.finetune()
+        state = other._begin().state.rollouts
+        assert state is not None
+        finals.append([{n: t.clone() for n, t in fold.policy.state_dict().items()} for fold in state.folds])
+    same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*finals, strict=True)]
+    assert same == [False, True, False]
+
+
+def test_a_resumed_run_equals_one_that_never_stopped(
+    trained: tuple[FinFlowTrainer, Make], tiny: Make, stop_training: Callable[[Config, int], FinFlowTrainer]
+) -> None:
+    """Stopped with the blocks in flight, and again while the critics are taught."""
+    whole = FinFlowTrainer(tiny(**SMALL))
+    whole.train_iql()
+    whole.finetune()
+    latest = "models/checkpoint_latest.safetensors"
+    for when in (7 + 5, 7 + UPDATES + 3):  # an epoch of 7 updates comes first
+        stopped = stop_training(tiny(**SMALL), when)
+        resumed = FinFlowTrainer(tiny(**SMALL), resume=stopped.run_folder)
+        resumed.finetune()
+        for name in (latest, "models/checkpoint_best.safetensors", "metrics.jsonl"):
+            assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+
+
+def test_the_hand_over_loses_nothing(trained: tuple[FinFlowTrainer, Make]) -> None:
+    trainer, make = trained
+    path = trainer.run_folder / "models/checkpoint_pretrained.safetensors"
+    other = FinFlowTrainer(make(**SMALL), pretrained=path)
+    other._hand_over(other._begin())
+    tensors = read_checkpoint(path).tensors
+    for name, tensor in other.agent.policy.state_dict().items():
+        assert torch.equal(tensor, tensors[f"learner/policy/{name}"])
+
+
+def test_the_finished_agent_is_judged_once_and_says_what_it_holds(trained: tuple[FinFlowTrainer, Make]) -> None:
+    trainer, _ = trained
+    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
+    judged = [row for row in rows if "validation_sharpe" in row and row["phase"] == "online"]
+    assert len(judged) == 2  # the policy as it was handed over, and the finished agent
+    assert {"confidence", "out_of_fold_t", "training_advantage_slope", "validation_advantage_slope"} <= set(judged[-1])
+    checkpoint = read_checkpoint(trainer.run_folder / "models/checkpoint_best.safetensors")
+    assert checkpoint.counters["update"] == trainer._begin().state.counters.update
+    console = (trainer.run_folder / "console.log").read_text()
+    assert "out of fold t =" in console
+
+
+def test_the_blend_is_part_of_the_agent_s_one_file(trained: tuple[FinFlowTrainer, Make], tmp_path: object) -> None:
+    trainer, _ = trained
+    agent, process = trainer.agent, trainer.training_data.process
+    assert agent.blend is not None
+    blend = Blend(0.3, "inverse-volatility", phase.volatility_of(trainer._begin()))
+    agent.blend.copy_(blend.to_tensor(CPU))
+    path = trainer.run_folder / "agent.safetensors"
+    agent.save(path)
+    again = BCell.load(path)
+    observation = process.observe(process.start(np.array([process.first_bar + 100])))
+    assert np.array_equal(again.act(observation), agent.act(observation))
+    explained = again.explain(observation)
+    mixed = np.einsum("be,bek->bk", explained["gate"], explained["experts"])
+    assert not np.allclose(mixed, explained["aim"], atol=1e-3)  # the reference is in the aim
+    trainer._begin().checkpoint()
+    loaded = policy_of(read_checkpoint(trainer.run_folder), CPU)
+    assert loaded.blend is not None and loaded.blend.confidence == pytest.approx(0.3)
+
+
+def test_without_confidence_the_agent_holds_the_reference(trained: tuple[FinFlowTrainer, Make]) -> None:
+    trainer, _ = trained
+    process, policy = trainer.training_data.process, trainer.agent.policy
+    volatility = phase.volatility_of(trainer._begin())
+    states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
+    equal = policy.blended(Blend(0.0, "equal-weight", volatility))(states).aim[0]
+    assert torch.allclose(equal[:-1], torch.full((4,), 0.25)) and equal[-1] == 0.0
+    inverse = policy.blended(Blend(0.0, "inverse-volatility", volatility))(states).aim[0, :-1]
+    bar = process.first_bar + 9 - process.lag
+    returns = np.diff(np.log(process.panel.close[: bar + 1]), axis=0)[-252:]
+    expected = 1.0 / returns.std(axis=0, ddof=1)
+    # the feature is clipped at five deviations and stored in float32
+    assert np.allclose(inverse.detach().numpy(), expected / expected.sum(), atol=2e-3)
+    own = policy(states)
+    assert torch.equal(policy.blended(Blend(1.0, "equal-weight", volatility))(states).aim, own.aim)
+
+
+def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -> None:
+    """Patient equal weight, played by hand; a blend without confidence is the same whatever the policy."""
+    trainer, _ = trained
+    process = trainer.training_data.process
+    tensors, volatility = MarketTensors.of(process, CPU), phase.volatility_of(trainer._begin())
+    bars = range(process.first_bar, process.first_bar + 40)
+    growth = play_blends(trainer.agent.policy, process, tensors, bars, volatility).numpy()
+    assert growth.shape == (2 * len(CONFIDENCES), 40)
+    state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
+    equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
+    for step in range(40):
+        taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
+        assert growth[0, step] == pytest.approx(np.log1p(taken.simple_return[0]), abs=1e-7)  # decisions are float32
+        state = taken.state
+
+
+def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
+    blocks = (Block(range(0, 300), ()), Block(range(300, 600), ()))
+    rng = np.random.default_rng(0)
+    early = 1e-3 * rng.standard_normal((10, 600))
+    early[5] += 2e-3  # inverse volatility is the better reference
+    later = early.copy()
+    later[6:] = later[5] + 1e-3 * np.array(CONFIDENCES[1:])[:, None] + 2e-4 * rng.standard_normal((4, 600))
+    for one in (early, later):
+        one[1:5] = one[0]
+    early[6:] = early[5]
+    evidence = weigh_evidence([torch.from_numpy(early), torch.from_numpy(later)], blocks, (0, 1.0), seed=0)
+    assert (evidence.look, evidence.blend.reference) == (1, "inverse-volatility")
+    assert evidence.blend.confidence > 0.95
+    nothing = weigh_evidence([torch.from_numpy(early)], blocks, (0, 1.0), seed=0)
+    assert nothing.blend.confidence == 0.0
+    assert "nothing was found that holds out of sample; this agent holds inverse volatility" in phase.describe(nothing)
+
+
+def test_a_block_s_policy_that_breaks_is_caught_by_the_guard(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = phase.learn_policy
+
+    def broken(market, policy, optimiser, portfolios, **named):  # type: ignore[no-untyped-def]
+        found = original(market, policy, optimiser, portfolios, **named)
+        if optimiser.param_groups[0]["lr"] > 0 and policy is not trainer._begin().state.bcell.policy:
+            found["actor_loss"] = found["actor_loss"] * float("nan")
+        return found
+
+    monkeypatch.setattr(phase, "learn_policy", broken)
+    trainer = FinFlowTrainer(tiny(**SMALL))
+    trainer.train_iql()
+    with pytest.raises(TrainingError, match="skipped"):
+        trainer.finetune()
+
+
+def test_a_horizon_beyond_the_data_is_refused_in_one_line(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny(**{**SMALL, "bcell__rollouts__horizon": 5000}))
+    trainer.train_iql()
+    with pytest.raises(Exception, match=r"bcell\.rollouts\.horizon \(5000\)"):
+        trainer.finetune()
+
+
+def test_a_risk_measure_needs_the_other_method(tiny: Make) -> None:
+    with pytest.raises(ConfigError, match=r"needs bcell\.online_method = sac"):
+        tiny(bcell__online_method="rollouts", bcell__risk_measure="cvar")
