@@ -1,4 +1,4 @@
-"""Online learning from exact rollouts: the ledger's own rewards and gradients, blocks apart, bits kept, faults caught."""
+"""Online learning from exact rollouts: the ledger's own rewards and gradients, blocks apart, faults caught."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ SMALL = {
     "train__generalisation": False,
 }
 UPDATES = 8  # 12 episodes of 20 decisions, 32 decisions an update
+PRETRAINED = "models/checkpoint_pretrained.safetensors"
 CPU = torch.device("cpu")
 
 
@@ -116,9 +117,7 @@ def test_no_policy_of_a_block_sees_a_price_of_its_block(trained: tuple[FinFlowTr
     trainer, make = trained
     finals = []
     for held in (None, 1):
-        other = FinFlowTrainer(
-            make(**SMALL), pretrained=trainer.run_folder / "models/checkpoint_pretrained.safetensors"
-        )
+        other = FinFlowTrainer(make(**SMALL), pretrained=trainer.run_folder / PRETRAINED)
         run = other._begin()
         process = other.training_data.learning.process
         if held is not None:
@@ -152,7 +151,7 @@ def test_a_resumed_run_equals_one_that_never_stopped(
 
 def test_the_hand_over_loses_nothing(trained: tuple[FinFlowTrainer, Make]) -> None:
     trainer, make = trained
-    path = trainer.run_folder / "models/checkpoint_pretrained.safetensors"
+    path = trainer.run_folder / PRETRAINED
     other = FinFlowTrainer(make(**SMALL), pretrained=path)
     other._hand_over(other._begin())
     tensors = read_checkpoint(path).tensors
@@ -188,7 +187,8 @@ def test_the_blend_is_part_of_the_agent_s_one_file(trained: tuple[FinFlowTrainer
     assert not np.allclose(mixed, explained["aim"], atol=1e-3)  # the reference is in the aim
     trainer._begin().checkpoint()
     loaded = policy_of(read_checkpoint(trainer.run_folder), CPU)
-    assert loaded.blend is not None and loaded.blend.confidence == pytest.approx(0.3)
+    assert loaded.blend is not None
+    assert loaded.blend.confidence == pytest.approx(0.3)
 
 
 def test_without_confidence_the_agent_holds_the_reference(trained: tuple[FinFlowTrainer, Make]) -> None:
@@ -197,7 +197,7 @@ def test_without_confidence_the_agent_holds_the_reference(trained: tuple[FinFlow
     volatility = phase.volatility_of(trainer._begin())
     states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
     equal = policy.blended(Blend(0.0, "equal-weight", volatility))(states).aim[0]
-    assert torch.allclose(equal[:-1], torch.full((4,), 0.25)) and equal[-1] == 0.0
+    assert torch.allclose(equal, torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
     inverse = policy.blended(Blend(0.0, "inverse-volatility", volatility))(states).aim[0, :-1]
     bar = process.first_bar + 9 - process.lag
     returns = np.diff(np.log(process.panel.close[: bar + 1]), axis=0)[-252:]
@@ -247,9 +247,9 @@ def test_a_block_s_policy_that_breaks_is_caught_by_the_guard(
 ) -> None:
     original = phase.learn_policy
 
-    def broken(market, policy, optimiser, portfolios, **named):  # type: ignore[no-untyped-def]
-        found = original(market, policy, optimiser, portfolios, **named)
-        if optimiser.param_groups[0]["lr"] > 0 and policy is not trainer._begin().state.bcell.policy:
+    def broken(market, policy, *rest):  # type: ignore[no-untyped-def]
+        found = original(market, policy, *rest)
+        if policy is not trainer._begin().state.bcell.policy:
             found["actor_loss"] = found["actor_loss"] * float("nan")
         return found
 

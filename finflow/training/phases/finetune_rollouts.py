@@ -9,7 +9,6 @@ actions are worth. Validation judges the finished agent once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -35,7 +34,7 @@ from finflow.cores import run_both
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.critic_evaluation import ExactReturns, measure_returns, teach_critics
+from finflow.training.phases.critic_evaluation import ExactReturns, measure_returns, set_level, teach_critics
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.out_of_fold import Evidence, play_blends, weigh_evidence
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
@@ -101,18 +100,17 @@ def learn_together(
     market: RolloutMarket, bcell: BCell, state: RolloutState, config: Config, progress: float
 ) -> dict[str, Tensor]:
     """One update of the agent's policy and of every block's, on two cores where there are two."""
-    scale, rate = state.advantage_scale, config.bcell.rollouts.learning_rate
+    scales, rate = state.advantage_scales, config.bcell.rollouts.learning_rate
     for optimiser in [bcell.policy_optimiser, *(fold.optimiser for fold in state.folds)]:
         set_learning_rate(optimiser, rate * progress)
-    learn, half = partial(learn_policy, market, scale=scale, config=config), len(state.folds) // 2
+    members = [Member(bcell.policy, bcell.policy_optimiser, state.portfolios), *state.folds]
+    half = (len(members) + 1) // 2
 
-    def of_folds(folds: Sequence[Member]) -> list[dict[str, Tensor]]:
-        return [learn(fold.policy, fold.optimiser, fold.portfolios) for fold in folds]
+    def learn(start: int, stop: int) -> list[dict[str, Tensor]]:
+        chosen = zip(members[start:stop], scales[start:stop], strict=True)
+        return [learn_policy(market, one.policy, one.optimiser, one.portfolios, scale, config) for one, scale in chosen]
 
-    def of_agent() -> list[dict[str, Tensor]]:
-        return [learn(bcell.policy, bcell.policy_optimiser, state.portfolios), *of_folds(state.folds[:half])]
-
-    (metrics, *some), others = run_both(of_agent, lambda: of_folds(state.folds[half:]), scale.device)
+    (metrics, *some), others = run_both(lambda: learn(0, half), lambda: learn(half, len(members)), scales.device)
     folds = [*some, *others]
     for name in ("actor_loss", "policy_gradient") if folds else ():
         metrics[f"fold_{name}"] = torch.stack([fold[name] for fold in folds]).max()
@@ -143,10 +141,11 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     market = RolloutMarket(process, tensors, units)
-    begins = not bool(state.advantage_scale > 0.0)
+    begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
-        measured = measure_returns(market, bcell.policy, _bars(state.portfolios.starts, MEASURED, config), config, 0)
-        state.advantage_scale.copy_(advantage_scale(measured.returns).clamp(min=SMALLEST_SCALE))
+        for place, (policy, portfolios) in enumerate(state.members(bcell.policy)):  # each on the bars that it may see
+            measured = measure_returns(market, policy, _bars(portfolios.starts, MEASURED, config), config, 0)
+            state.advantage_scales[place] = advantage_scale(measured.returns).clamp(min=SMALLEST_SCALE)
     run.probe = probe_states(run, Transitions.of(dataset, run.device, tensors.members is not None), tensors)
     run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
     run.guard.guard_also(fold.optimiser for fold in state.folds)
@@ -169,12 +168,14 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
             if bcell.blend is not None and state.evidence is None:
                 _decide_blend(run, bcell, state)
             if exact is None:
-                exact = measure_returns(
-                    market, bcell.deployed, _bars(state.portfolios.starts, TAUGHT, config), config, 1
-                )
-            latest = teach_critics(market, bcell, exact, state.advantage_scale, config, done - total)
+                bars = _bars(state.portfolios.starts, TAUGHT, config)
+                exact = measure_returns(market, bcell.deployed, bars, config, 1)
+                if done == total:
+                    set_level(market, bcell, exact)
+            latest = teach_critics(market, bcell, exact, state.advantage_scales[0], config, done - total)
         metrics |= latest
         lived = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon
+        latest["advantage_scale"] = state.advantage_scales[0]
         rolled_back = run.count_update(latest, {"episode": lived / config.env.episode_length})
         if rolled_back:
             exact = None

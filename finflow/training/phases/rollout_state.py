@@ -166,8 +166,8 @@ class RolloutState:
     folds : list of Member
         A policy for each block, which learns without it.
     blocks : tuple of Block
-    advantage_scale : Tensor, ()
-        ``sigma_A``; zero before it is measured.
+    advantage_scales : Tensor, (1 + blocks,)
+        ``sigma_A`` of the agent's policy and of each block's, on the bars that it learns from; zero until measured.
     looks : list of dict of Tensor
         The agent's policy at each look so far.
     growth : list of Tensor, (candidates, bars)
@@ -198,11 +198,15 @@ class RolloutState:
             policy = make_policy(training_data.shape, config.bcell, generator).to(device)
             optimiser = make_optimiser(policy, keys.learning_rate, config.bcell.actor_weight_decay)
             self.folds.append(Member(policy, optimiser, portfolios(block.learned, 1 + number)))
-        self.advantage_scale = torch.zeros((), device=device)
+        self.advantage_scales = torch.zeros(1 + len(self.blocks), device=device)
         self.looks: list[dict[str, Tensor]] = []
         self.growth: list[Tensor] = []
         self.evidence: dict[str, float] | None = None
         self.judged = False
+
+    def members(self, policy: ExpertPolicy) -> list[tuple[ExpertPolicy, Portfolios]]:
+        """Every policy with its portfolios: ``policy``, the agent's own, then those of the folds."""
+        return [(policy, self.portfolios), *((fold.policy, fold.portfolios) for fold in self.folds)]
 
     def reseed(self, seed: int, purpose: int) -> None:
         """Other random numbers from here on."""
@@ -213,7 +217,7 @@ class RolloutState:
         """All of it."""
         own, facts = self.portfolios.capture()
         tensors = {f"portfolios/{name}": tensor for name, tensor in own.items()}
-        tensors["advantage_scale"] = self.advantage_scale.clone()
+        tensors["advantage_scales"] = self.advantage_scales.clone()
         folds = []
         for number, fold in enumerate(self.folds):
             of_fold, state = capture(fold)
@@ -241,7 +245,8 @@ class RolloutState:
         self.portfolios.restore(without_prefix(tensors, "portfolios/"), state["portfolios"])
         for number, (fold, facts) in enumerate(zip(self.folds, state["folds"], strict=True)):
             restore(fold, without_prefix(tensors, f"fold{number}/"), facts)
-        self.advantage_scale.copy_(tensors["advantage_scale"])
+        check_like(tensors["advantage_scales"], self.advantage_scales)
+        self.advantage_scales.copy_(tensors["advantage_scales"])
         self.judged, self.evidence = state["judged"], state["evidence"]
         self.looks = [without_prefix(tensors, f"look{number}/") for number in range(state["looks"])]
         self.growth = [tensors[f"growth{number}"] for number in range(state["looks"])]
