@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -258,6 +259,25 @@ def test_a_block_s_policy_that_breaks_is_caught_by_the_guard(
     trainer.train_iql()
     with pytest.raises(TrainingError, match="skipped"):
         trainer.finetune()
+
+
+def test_the_report_shows_what_holds_out_of_sample(
+    tiny: Make, quick_reports: None, read_page: Callable[[str], Any], fits_schema: Callable[..., list[str]]
+) -> None:
+    outcome = FinFlowTrainer(tiny(**SMALL)).train()
+    content = json.loads((outcome.run_folder / "reports" / "metrics.json").read_text())
+    assert fits_schema(content) == []
+    found = content["out_of_fold"]
+    assert found["reference"] in ("equal-weight", "inverse-volatility")
+    assert 0.0 <= found["confidence"] <= found["confidence_unshrunk"] <= 1.0
+    assert set(found["critics"]) == {"training", "validation"}
+    page = read_page(outcome.report.read_text())
+    shown = {number.path: float(number.value) for number in page.numbers if number.path.startswith("out_of_fold/")}
+    assert shown["out_of_fold/confidence"] == found["confidence"]
+    assert shown["out_of_fold/critics/validation/slope"] == found["critics"]["validation"]["slope"]
+    words = " ".join(page.words)
+    nothing = "Nothing was found that holds out of sample; this agent holds"
+    assert (nothing in words) == (found["confidence"] == 0.0)
 
 
 def test_a_horizon_beyond_the_data_is_refused_in_one_line(tiny: Make) -> None:

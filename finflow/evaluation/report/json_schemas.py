@@ -20,6 +20,7 @@ from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
 from finflow.evaluation.analysis.factors import Factors
 from finflow.evaluation.analysis.generalisation_section import Generalisation
 from finflow.evaluation.analysis.optimality import OptimumNumbers
+from finflow.evaluation.analysis.out_of_fold_section import OutOfFold
 from finflow.evaluation.analysis.ranking import RankingNumbers
 from finflow.evaluation.analysis.stress import StressPeriod
 from finflow.evaluation.multi_run.comparison_page import Seeds
@@ -236,6 +237,7 @@ class Report(TypedDict):
     protocol: NotRequired[Protocol]
     choice: NotRequired[Choice]
     generalisation: NotRequired[Generalisation]
+    out_of_fold: NotRequired[OutOfFold]
     seeds: NotRequired[SeedAgents]
     gate_states: NotRequired[
         Annotated[

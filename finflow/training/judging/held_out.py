@@ -16,7 +16,13 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits, generalisation_section
+from finflow.evaluation.analysis import (
+    attribution,
+    decision_explanation,
+    expert_traits,
+    generalisation_section,
+    out_of_fold_section,
+)
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.backtest import Backtest, ComparisonContext, Make, index_backtest, run_backtests, sharing_fits
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
@@ -140,7 +146,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         sections=(
             *_ensemble(context, played, agents, best, config),
             *_explanations(context, training_data, subject.policy),
-            *_generalisation(subject.training),
+            *_of_training(subject.training),
             *sections_of(context, training_data.split, config, sweeps),
         ),
         files=tables_of(context, tuple(subject.makers)),
@@ -276,10 +282,12 @@ def _explanations(
     return made
 
 
-def _generalisation(training: pd.DataFrame | None) -> list[Section]:
-    """Generalisation of the training, where it was measured."""
-    found = None if training is None else generalisation_section.section(training)
-    return [] if found is None else [found]
+def _of_training(training: pd.DataFrame | None) -> list[Section]:
+    """Evidence out of fold and generalisation of the training, where they were measured."""
+    if training is None:
+        return []
+    found = (out_of_fold_section.section(training), generalisation_section.section(training))
+    return [section for section in found if section is not None]
 
 
 def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:

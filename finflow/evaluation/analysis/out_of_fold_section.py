@@ -1,0 +1,110 @@
+"""Evidence from years that the blocks' policies did not see, and what the critics know of what moves are worth.
+
+Made from the row that training logged when the finished agent was judged. The test window has no part.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pandas as pd
+from typing_extensions import TypedDict
+
+from finflow.evaluation.report.report_numbers import Number, Share, about
+from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
+
+REFERENCES = ("equal-weight", "inverse-volatility")
+WINDOWS = ("training", "validation")
+
+
+class CriticAgreement(TypedDict):
+    """Agreement of the critics with the exact worth of moves, the policy following after each."""
+
+    slope: Annotated[Number, about("Exact advantages regressed on the critics': 1 is calibrated, less exaggerates.")]
+    correlation: Annotated[Number, about("Correlation of the two; prices of single paths keep it far below 1.")]
+
+
+class OutOfFold(TypedDict):
+    """Evidence from blocks of the training years, each played by a policy that was trained without it."""
+
+    reference: Annotated[str, about("What the agent is blended with: the better patient portfolio on those bars.")]
+    confidence: Annotated[Share, about("Share of the learned policy in the agent's aim; the rest is the reference.")]
+    confidence_unshrunk: Annotated[Share, about("The same before shrinkage by the t statistic.")]
+    t_statistic: Annotated[Number, about("Of the gain over the reference, net, less the allowance for the choice.")]
+    selection: Annotated[Number, about("That allowance: t of the best of as many candidates without any gain.")]
+    gain: Annotated[Number, about("Mean net log growth a bar over the reference, before shrinkage.")]
+    forgone: Annotated[Number, about("Of that gain, the part that shrinkage leaves on the table.")]
+    critics: Annotated[dict[str, CriticAgreement], about("By window: training, validation.")]
+
+
+def section(training: pd.DataFrame) -> Section | None:
+    """The section of a report; None where the training has no such evidence.
+
+    Parameters
+    ----------
+    training
+        Rows as training logged them, in order.
+    """
+    if "out_of_fold_t" not in training:
+        return None
+    rows = training[training["out_of_fold_t"].notna()]
+    if not len(rows):
+        return None
+    row = rows.iloc[-1]
+    critics = {
+        window: {name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "correlation")}
+        for window in WINDOWS
+        if f"{window}_advantage_slope" in row
+    }
+    reference = REFERENCES[int(row["reference"])]
+    numbers: dict[str, object] = {
+        "reference": reference,
+        "confidence": float(row["confidence"]),
+        "confidence_unshrunk": float(row["confidence_unshrunk"]),
+        "t_statistic": float(row["out_of_fold_t"]),
+        "selection": float(row["out_of_fold_selection"]),
+        "gain": float(row["out_of_fold_gain"]),
+        "forgone": float(row["out_of_fold_forgone"]),
+        "critics": critics,
+    }
+    tables = [_evidence(reference)]
+    if critics:
+        tables.append(_critics(list(critics)))
+    return Section("out_of_fold", "What holds out of sample", numbers, tuple(tables), (), _words(row, reference))
+
+
+def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
+    held = reference.replace("-", " ")
+    how = (
+        "The training years were cut into blocks; a policy for each learned without it and was then played in it, net "
+        "of costs. The stage of training and the blend with a patient reference that gained most there, less one "
+        "standard error over the blocks, were chosen, and the blend was shrunk by 1 - 3 / t²."
+    )
+    found = "Part of the learned policy is used, as far as that evidence goes."
+    if not row["confidence"] > 0.0:
+        found = f"Nothing was found that holds out of sample; this agent holds {held}."
+    return how, found
+
+
+def _evidence(reference: str) -> Table:
+    columns = (
+        ("t", Cell((ROW, "t_statistic"), decimals=1)),
+        ("allowance", Cell((ROW, "selection"), decimals=1)),
+        ("gain a bar", Cell((ROW, "gain"), "%", 4, plus=True)),
+        ("confidence", Cell((ROW, "confidence"), "%", 0)),
+        ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
+        ("left on the table", Cell((ROW, "forgone"), "%", 4)),
+    )
+    caption = "Gain and what is left on the table in percent of log growth a bar."
+    heading = f"over {reference.replace('-', ' ')}"
+    return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
+
+
+def _critics(windows: list[str]) -> Table:
+    columns = (("slope", Cell((ROW, "slope"))), ("correlation", Cell((ROW, "correlation"))))
+    rows = [(("critics", window), window) for window in windows]
+    caption = (
+        "What many moves in the same state would have earned, exactly, on what the critics say: a slope of 1 means "
+        "that a move that is called worth x brought x on average."
+    )
+    return make_table("Do the critics know what moves are worth?", "window", rows, columns, caption)
