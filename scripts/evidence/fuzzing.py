@@ -211,9 +211,7 @@ class Fuzzer:
         device = torch.device("cpu")
         self.states = {"offline": start_offline(config, training_data, device, transitions)}
         self.states["online"] = start_offline(config, training_data, device, transitions)
-        online = self.states["online"]
-        online.bcell, online.world = start_online(config, training_data, device)
-        online.learner = online.behaviour_returns = None
+        start_online(self.states["online"], config, training_data, device)
         self.events: list[str] = []
         self.watching = False
         sys.addaudithook(self._heard)

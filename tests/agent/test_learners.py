@@ -16,7 +16,7 @@ from finflow.agent.learners.soft_actor_critic import minimum_value
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.agent.losses.losses import actor_loss
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.policy import FAMILY_RATE
+from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import AnchorConfig, BCellConfig
 from tests.agent import helpers
 from tests.agent.helpers import CPU, coverage, generator

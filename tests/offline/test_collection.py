@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.agent.networks.policy import FAMILY_RATE
+from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.config import load_config
 from finflow.env import decision_process as decision
 from finflow.env.coverage import SMOOTHING

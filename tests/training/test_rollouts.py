@@ -14,6 +14,7 @@ from finflow.agent.batch import states_of
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.decision import Blend
+from finflow.agent.networks.policy import blended
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -22,7 +23,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases import finetune_rollouts as phase
-from finflow.training.phases.out_of_fold import CONFIDENCES, play_blends, weigh_evidence
+from finflow.training.phases.fold_evidence import CONFIDENCES, play_blends, weigh_evidence
 from finflow.training.phases.rollout_state import Block, make_blocks
 from finflow.training.trainer import FinFlowTrainer
 
@@ -197,16 +198,16 @@ def test_without_confidence_the_agent_holds_the_reference(trained: tuple[FinFlow
     process, policy = trainer.training_data.process, trainer.agent.policy
     volatility = phase.volatility_of(trainer._begin())
     states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
-    equal = policy.blended(Blend(0.0, "equal-weight", volatility))(states).aim[0]
+    equal = blended(policy, Blend(0.0, "equal-weight", volatility))(states).aim[0]
     assert torch.allclose(equal, torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
-    inverse = policy.blended(Blend(0.0, "inverse-volatility", volatility))(states).aim[0, :-1]
+    inverse = blended(policy, Blend(0.0, "inverse-volatility", volatility))(states).aim[0, :-1]
     bar = process.first_bar + 9 - process.lag
     returns = np.diff(np.log(process.panel.close[: bar + 1]), axis=0)[-252:]
     expected = 1.0 / returns.std(axis=0, ddof=1)
     # the feature is clipped at five deviations and stored in float32
     assert np.allclose(inverse.detach().numpy(), expected / expected.sum(), atol=2e-3)
     own = policy(states)
-    assert torch.equal(policy.blended(Blend(1.0, "equal-weight", volatility))(states).aim, own.aim)
+    assert torch.equal(blended(policy, Blend(1.0, "equal-weight", volatility))(states).aim, own.aim)
 
 
 def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -> None:

@@ -31,8 +31,8 @@ from finflow.agent.learners.offline_learner import Networks, OfflineLearner, por
 from finflow.agent.learners.soft_actor_critic import TRUNCATION_UPDATES, Metrics, SacLosses, UpdatePoint, sac_losses
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.decision import no_blend
-from finflow.agent.networks.policy import ExpertPolicy, with_blend
+from finflow.agent.networks.decision import Blend, no_blend
+from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 from finflow.cores import run_both
@@ -96,7 +96,7 @@ class BCell(ActingAgent):
     def deployed(self) -> ExpertPolicy:
         """Policy that is validated and deployed: the average, where there is one, in the blend that was decided on."""
         policy = self.policy if self.average is None else self.average.policy
-        return policy if self.blend is None else with_blend(policy, self.blend)
+        return policy if self.blend is None else blended(policy, Blend.from_tensor(self.blend))
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""

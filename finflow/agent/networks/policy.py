@@ -123,8 +123,8 @@ class ExpertPolicy(nn.Module):
     def read_market(
         self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
     ) -> MarketReading:
-        """Read the markets of a batch of states: portfolios of the experts, gate and aim; as `forward` takes them."""
-        experts, seen = self._experts(states)
+        """Read the markets of a batch of states: portfolios of the experts, gate and aim. Parameters as `forward`."""
+        experts, seen = _expert_portfolios(self, states)
         seen = seen.detach() if gate_only else seen
         with full_precision(seen):
             hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
@@ -134,7 +134,7 @@ class ExpertPolicy(nn.Module):
                 alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
                 gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
             aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
-        if self.blend is not None:
+        if self.blend is not None and only is None:
             aim = self.blend.aim(aim, states)
         return MarketReading(experts, gate, aim, hidden)
 
@@ -228,17 +228,12 @@ class ExpertPolicy(nn.Module):
         least_pull : float
             The gradient of the aim is scaled as if the trade rate were at least this.
         """
-        with full_precision(reading.hidden):
-            return self._trade_toward(states, *reading, least_pull)
-
-    def _trade_toward(
-        self, states: States, experts: Tensor, gate: Tensor, aim: Tensor, hidden: Tensor, least_pull: float
-    ) -> Decision:
-        """Decision on the way to an aim: see `trade_toward`."""
+        experts, gate, aim, hidden = reading
         weights = states.weights
         distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
         facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
-        rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
+        with full_precision(hidden):
+            rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
         floor, ceiling = self.trade_range
         trade_rate = torch.sigmoid(rate_and_scale[:, :1])
         if self.trade_range != (0.0, 1.0):
@@ -253,32 +248,12 @@ class ExpertPolicy(nn.Module):
         centre = ((1.0 - trade_rate) * weights + trade_rate * target).clamp(min=SMALLEST_WEIGHT)
         return Decision(experts, gate, aim, trade_rate, centre, log_scale)
 
-    def blended(self, blend: Blend) -> ExpertPolicy:
-        """Same networks, parameters shared, whose decisions are blended with a reference."""
-        other = copy.copy(self)
-        other.blend = blend
-        return other
 
-    def _experts(self, states: States) -> tuple[Tensor, Tensor]:
-        """Portfolios of the five experts, (groups, 5, K), and their pooled embeddings, (groups, 5 * width)."""
-        first = first_layer(self.from_asset.weight * self.lens, self.from_market, states)
-        mean = pooled(first, states)
-        second = self.second(first.flatten(1, 2)).view_as(first)
-        second = (second + self.from_mean(mean).unsqueeze(2)).relu_()
-        scores = self.score(second)
-        scores = scores.masked_fill(~states.listed, float("-inf"))
-        market = states.market.expand(len(self.names), -1, -1)
-        seen = at_least_single(pooled(second, states))
-        with full_precision(seen):
-            cash = self.cash_score(torch.cat([seen, market], dim=-1))
-        portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
-        return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
-
-
-def with_blend(policy: ExpertPolicy, saved: Tensor) -> ExpertPolicy:
-    """A policy in a blend as `Blend.to_tensor` saved it; the policy itself where none was decided on."""
-    blend = Blend.from_tensor(saved)
-    return policy if blend is None else policy.blended(blend)
+def blended(policy: ExpertPolicy, blend: Blend | None) -> ExpertPolicy:
+    """The same networks, parameters shared, whose decisions are blended with a reference; none for no blend."""
+    other = copy.copy(policy)
+    other.blend = blend
+    return other
 
 
 def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
@@ -301,6 +276,22 @@ def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
     """
     divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
     return divergence.sum(dim=-1).mean()
+
+
+def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Tensor]:
+    """Portfolios of the five experts, (groups, 5, K), and their pooled embeddings, (groups, 5 * width)."""
+    first = first_layer(policy.from_asset.weight * policy.lens, policy.from_market, states)
+    mean = pooled(first, states)
+    second = policy.second(first.flatten(1, 2)).view_as(first)
+    second = (second + policy.from_mean(mean).unsqueeze(2)).relu_()
+    scores = policy.score(second)
+    scores = scores.masked_fill(~states.listed, float("-inf"))
+    market = states.market.expand(len(policy.names), -1, -1)
+    seen = at_least_single(pooled(second, states))
+    with full_precision(seen):
+        cash = policy.cash_score(torch.cat([seen, market], dim=-1))
+    portfolios = torch.softmax(torch.cat([scores, cash], dim=-1), dim=-1)
+    return portfolios.transpose(0, 1), seen.transpose(0, 1).flatten(1)
 
 
 def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:

@@ -14,7 +14,8 @@ from torch.nn import Module
 from finflow.agent.learners.bcell import BEFORE_ROLLOUTS, BCell
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.policy import ExpertPolicy, with_blend
+from finflow.agent.networks.decision import Blend
+from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.config import BCellConfig, Config, config_hash, describe_schema, flatten, load_config
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
@@ -264,7 +265,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
                 )
             saved = checkpoint.tensors.get(f"bcell{SEPARATOR}blend")
             try:
-                return policy if saved is None else with_blend(policy, saved)
+                return policy if saved is None else blended(policy, Blend.from_tensor(saved))
             except ValueError as error:
                 raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
     raise CheckpointError(f"{checkpoint.path} holds no policy")

@@ -35,8 +35,8 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import ExactReturns, measure_returns, set_level, teach_critics
+from finflow.training.phases.fold_evidence import Evidence, play_blends, weigh_evidence
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.out_of_fold import Evidence, play_blends, weigh_evidence
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, Portfolios, RolloutState
 from finflow.training.phases.training_run import TrainingRun

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import REFERENCES, Blend, MarketReading
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.statistics.out_of_fold import Choice, choose, least_gain
 from finflow.training.data.replay import MarketTensors
@@ -22,7 +22,7 @@ ROWS = 2048  # bars read at once
 
 
 class Evidence(NamedTuple):
-    """What play out of fold says about a training.
+    """Result of the play out of fold of a training.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ def play_blends(
     reading = MarketReading(*(torch.cat(parts) for parts in zip(*readings, strict=True)))
     reference = torch.cat(references).repeat_interleave(len(CONFIDENCES), dim=1)  # (decisions, candidates, K)
     aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
-    blended = policy.blended(Blend(confidence, REFERENCES[0], volatility))
+    many = blended(policy, Blend(confidence, REFERENCES[0], volatility))
     state = process.start(np.full(len(confidence), bars.start), reference[0].double().cpu().numpy())
     growth: list[NDArray[np.float64]] = []
     for place in range(len(bars)):
@@ -99,7 +99,7 @@ def play_blends(
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
         parts = (part[place].expand(len(confidence), *part.shape[1:]) for part in reading)
         now = MarketReading(*parts)._replace(aim=aims[place])
-        step = process.step(state, blended.trade_toward(states, now).distribution.centre().double().cpu().numpy())
+        step = process.step(state, many.trade_toward(states, now).distribution.centre().double().cpu().numpy())
         growth.append(np.log1p(step.simple_return))
         state = step.state
     return torch.from_numpy(np.stack(growth, axis=1))
