@@ -163,10 +163,6 @@ class BCellConfig(Section):
             raise ValueError(
                 f"bcell.risk_measure = {self.risk_measure} needs a distribution: bcell.n_quantiles = 1 is a mean alone"
             )
-        if self.risk_measure != "neutral" and self.online_method == "rollouts":
-            raise ValueError(
-                f"bcell.risk_measure = {self.risk_measure} needs bcell.online_method = sac: rollouts maximise the mean"
-            )
         if self.cql_mode == "lagrange" and self.cql_alpha == 0.0:
             raise ValueError("bcell.cql_mode = lagrange starts from bcell.cql_alpha, which must be above 0")
         return self

@@ -183,11 +183,8 @@ class ExpertPolicy(nn.Module):
 
         Parameters
         ----------
-        batch : Batch
-        weights : Tensor, (batch,)
-            Of the transitions in each expert's loss on its own family.
-        noise : Generator, optional
-            For dropout.
+        batch, weights, noise
+            As of `imitation_loss`; the weights are those of each expert's loss on its own family.
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution

@@ -37,7 +37,7 @@ from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import ExactReturns, measure_returns, set_level, teach_critics
 from finflow.training.phases.fold_evidence import Evidence, play_blends, weigh_evidence
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
+from finflow.training.phases.pretrain import probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, Portfolios, RolloutState
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE
@@ -138,8 +138,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         raise ValueError("the online phase has not begun")
     process = run.training_data.learning.process
     tensors = MarketTensors.of(process, run.device)
-    units = reward_units(run, dataset)
-    fill_window(units, dataset)
+    units = reward_units(run, dataset)._replace(normalizer=None)  # a moving unit would move the objective
     market = RolloutMarket(process, tensors, units)
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
