@@ -380,6 +380,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.source":  # which cannot be given alone
         base = load_config(None, {"market.tickers": ["AAPL"]}, {})
         overrides["market.tickers"] = ["AAPL"]
+    if key == "bcell.risk_measure":  # which the other online method has
+        base = load_config(None, {"bcell.online_method": "sac"}, {})
+        overrides["bcell.online_method"] = "sac"
     changed = load_config(None, overrides, {})
     assert changed != base
     assert (config_hash(changed) == config_hash(base)) == (key in NOT_DECIDING or key.startswith(("output.", "tune.")))

@@ -63,15 +63,15 @@ class Config(Section):
                 f"worlds.assets = {self.worlds.assets} and offline.decisions are both set, but decisions of your own "
                 "are about all assets; set worlds.assets to null, or leave the decisions out"
             )
-        if self.bcell.risk_measure != "neutral" and self.bcell.online_method == "rollouts":
-            raise ValueError(
-                f"bcell.risk_measure = {self.bcell.risk_measure} needs bcell.online_method = sac: rollouts maximise the "
-                "mean"
-            )
         if self.bcell.risk_measure != "neutral" and self.train.reward_normalization.enabled:
             raise ValueError(
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs rewards in units that stay: "
                 "train.reward_normalization.enabled must be false"
+            )
+        if self.bcell.risk_measure != "neutral" and self.bcell.online_method == "rollouts":
+            raise ValueError(
+                f"bcell.risk_measure = {self.bcell.risk_measure} needs bcell.online_method = sac: rollouts maximise "
+                "the mean"
             )
         return self
 

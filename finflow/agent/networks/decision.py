@@ -115,14 +115,16 @@ class Blend(NamedTuple):
         return torch.tensor(numbers, dtype=torch.float64, device=device)
 
     @classmethod
-    def from_tensor(cls, saved: Tensor) -> Blend | None:
-        """A saved blend; None where none was decided on.
+    def from_tensor(cls, saved: Tensor | None) -> Blend | None:
+        """A saved blend; None where none was saved, or decided on.
 
         Raises
         ------
         ValueError
             If the numbers are not those of a blend.
         """
+        if saved is None:
+            return None
         confidence, reference, column, deviation = saved.tolist()
         if confidence == UNDECIDED:
             return None

@@ -260,12 +260,10 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     for owner, part in (("bcell", "average"), ("bcell", "policy"), ("learner", "policy")):
         if own := _tensors_of(checkpoint, owner, part):
             if problem := _load(policy, own):
-                raise CheckpointError(
-                    f"the policy in {checkpoint.path} does not fit this finflow ({problem}); use the one that wrote it"
-                )
-            saved = checkpoint.tensors.get(f"bcell{SEPARATOR}blend")
+                problem = f"does not fit this finflow ({problem}); use the one that wrote it"
+                raise CheckpointError(f"the policy in {checkpoint.path} {problem}")
             try:
-                return policy if saved is None else blended(policy, Blend.from_tensor(saved))
+                return blended(policy, Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend")))
             except ValueError as error:
                 raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
     raise CheckpointError(f"{checkpoint.path} holds no policy")
