@@ -35,7 +35,7 @@ BEFORE: dict[str, object] = {
     "bcell.anchor.to": "pretrained",
     "bcell.online_method": "sac",
 }
-"""Values that had the effect of older code, for keys that were added since with another default."""
+"""Values that had the effect of older code, for keys that came with another default."""
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
@@ -173,11 +173,9 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):
         raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
     except ConfigError as error:
-        problem = str(error).replace(" (command line)", "")
-        raise CheckpointError(
-            f"{checkpoint.path} holds a configuration that this finflow does not know ({problem}); use the finflow "
-            "that wrote it, or start a new run"
-        ) from None
+        problem = f"this finflow does not know ({str(error).replace(' (command line)', '')})"
+        advice = "use the finflow that wrote it, or start a new run"
+        raise CheckpointError(f"{checkpoint.path} holds a configuration that {problem}; {advice}") from None
     beside = checkpoint.run_folder / CONFIG
     if beside.is_file():
         content, _ = parse_file(beside)
@@ -260,8 +258,8 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     for owner, part in (("bcell", "average"), ("bcell", "policy"), ("learner", "policy")):
         if own := _tensors_of(checkpoint, owner, part):
             if problem := _load(policy, own):
-                problem = f"does not fit this finflow ({problem}); use the one that wrote it"
-                raise CheckpointError(f"the policy in {checkpoint.path} {problem}")
+                advice = f"does not fit this finflow ({problem}); use the one that wrote it"
+                raise CheckpointError(f"the policy in {checkpoint.path} {advice}")
             try:
                 return blended(policy, Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend")))
             except ValueError as error:
@@ -294,8 +292,8 @@ def carry_over(checkpoint: Checkpoint, bcell: BCell) -> None:
         If a network is missing or does not fit.
     """
     learner = "bcell" if checkpoint.counters["phase"] == ONLINE else "learner"
-    parts = {name: name for name in ("policy", "critic", "target_critic")}
-    parts["behaviour_value"] = "behaviour_value" if learner == "bcell" else "value"
+    value = "behaviour_value" if learner == "bcell" else "value"
+    parts = {"policy": "policy", "critic": "critic", "target_critic": "target_critic", "behaviour_value": value}
     if _tensors_of(checkpoint, "bcell", "average"):
         parts["policy"] = "average"
     for own, theirs in parts.items():
