@@ -10,6 +10,7 @@ from typing import Annotated
 import pandas as pd
 from typing_extensions import TypedDict
 
+from finflow.evaluation.analysis import generalisation_section
 from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
@@ -35,6 +36,14 @@ class OutOfFold(TypedDict):
     gain: Annotated[Number, about("Mean net log growth a bar over the reference, before shrinkage.")]
     forgone: Annotated[Number, about("Of that gain, the part that shrinkage leaves on the table.")]
     critics: Annotated[dict[str, CriticAgreement], about("By window: training, validation.")]
+
+
+def sections_of_training(training: pd.DataFrame | None) -> list[Section]:
+    """Sections that training's rows make: evidence out of fold and generalisation, where they were measured."""
+    if training is None:
+        return []
+    found = (section(training), generalisation_section.section(training))
+    return [one for one in found if one is not None]
 
 
 def section(training: pd.DataFrame) -> Section | None:

@@ -16,14 +16,9 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.config import Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
-from finflow.evaluation.analysis import (
-    attribution,
-    decision_explanation,
-    expert_traits,
-    generalisation_section,
-    out_of_fold_section,
-)
+from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
+from finflow.evaluation.analysis.out_of_fold_section import sections_of_training
 from finflow.evaluation.backtest import Backtest, ComparisonContext, Make, index_backtest, run_backtests, sharing_fits
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
@@ -146,7 +141,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         sections=(
             *_ensemble(context, played, agents, best, config),
             *_explanations(context, training_data, subject.policy),
-            *_of_training(subject.training),
+            *sections_of_training(subject.training),
             *sections_of(context, training_data.split, config, sweeps),
         ),
         files=tables_of(context, tuple(subject.makers)),
@@ -280,14 +275,6 @@ def _explanations(
         explainer = Explainer(policy, context.process, training_data.features, context.window, context.runs[0])
         made.append(decision_explanation.section(explainer.largest(EXPLAINED)))
     return made
-
-
-def _of_training(training: pd.DataFrame | None) -> list[Section]:
-    """Evidence out of fold and generalisation of the training, where they were measured."""
-    if training is None:
-        return []
-    found = (out_of_fold_section.section(training), generalisation_section.section(training))
-    return [section for section in found if section is not None]
 
 
 def _optimum(config: Config) -> tuple[Optimum | None, tuple[str, ...]]:
