@@ -14,6 +14,7 @@
 ``optimality``      whole trainings against a known optimum; ``--sb3-python PATH`` adds SAC and TQC of other libraries
 ``pendulum``        the online update on Pendulum-v1
 ``planted``         offline learning on synthetic markets
+``rollouts``        learning from exact rollouts on planted and null markets
 ``runs``            whole trainings on the embedded market
 ``tune``            the search
 ==================  ================================================================================================
@@ -74,6 +75,7 @@ from scripts.evidence.other_markets import (
     reading_variants,
 )
 from scripts.evidence.planted_signals import planted_table, planted_variants
+from scripts.evidence.rollouts import rollout_table, rollout_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
 
@@ -93,6 +95,7 @@ OFFLINE = tuple(
 )
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
 PLANTED_SEEDS = 3
+NULL_SAMPLES = 20
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -109,6 +112,7 @@ def main(arguments: Sequence[str]) -> None:
         "optimality": _optimality,
         "pendulum": _pendulum,
         "planted": _planted,
+        "rollouts": _rollouts,
         "runs": _runs,
         "tune": _tune,
     }
@@ -218,6 +222,12 @@ def _planted(given: argparse.Namespace) -> None:
     """Scores of offline learning on markets whose optimum is known."""
     results = run_missing(planted_variants(PLANTED_SEEDS), KEPT, RUNS)
     _write("planted", planted_table(results), results)
+
+
+def _rollouts(given: argparse.Namespace) -> None:
+    """Scores and evidence out of fold of learning from exact rollouts."""
+    results = run_missing(rollout_variants(PLANTED_SEEDS, NULL_SAMPLES), KEPT, RUNS)
+    _write("rollouts", rollout_table(results), results)
 
 
 def _runs(given: argparse.Namespace) -> None:

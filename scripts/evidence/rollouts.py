@@ -1,0 +1,169 @@
+"""Evidence about learning from exact rollouts: what it finds where something is planted, and where nothing is.
+
+One configuration for every market. Each sample is a market of its own, none of which was looked at when the values were
+chosen. Validation is read once a training, the test window never.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from finflow.config import Config
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.statistics.metrics import summarise
+from finflow.market.sources.panel_loader import load_panel
+from finflow.training.data.training_data import TrainingData, prepare, prepare_from
+from finflow.training.logs.run_log import METRICS
+from finflow.training.phases.training_run import Validation
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.null_markets import permuted_panel
+from scripts.evidence.optimality import judge_of
+from scripts.evidence.tables import markdown_table, mean_interval
+from scripts.evidence.variants import Variant
+
+FIRST_SAMPLE = 60  # others were looked at
+PLANTED = ("constant-drift", "lognormal", "mean-reverting", "regime")
+NULLS = ("exchangeable", "permuted")
+PREFIX = "rollouts-"
+USED = 0.25  # confidence beyond which a null market counts as a false find
+#: The offline phase is shortened: what is measured begins at the hand-over.
+SHORT_OFFLINE: dict[str, object] = {
+    "bcell.online_method": "rollouts",
+    "features.filters": "all",
+    "train.offline_episodes": 50,
+    "train.offline_training_epochs": 2,
+    "offline.evaluation_updates": 0,
+    "train.generalisation": False,
+}
+#: What is optimal is known for log return alone.
+LOG_RETURN: dict[str, object] = {
+    "objectives.sharpe_beta": 0.0,
+    "objectives.lambda_turn": 0.0,
+    "objectives.lambda_cvar": 0.0,
+    "market.train_end": "2010-12-31",
+    "market.validation_end": "2014-12-31",
+}
+#: A spread that reverts fast and assets that can be told apart, so that features can show the signal.
+OWN: dict[str, dict[str, object]] = {
+    "mean-reverting": {"market.synthetic.persistence": 0.8},
+    "regime": {"market.synthetic.defensive_ratio": 0.5},
+}
+REDUCED: dict[str, object] = {"train.online_episodes": 250, "bcell.rollouts.critic_updates": 1}
+
+
+def rollout_variants(samples: int, nulls: int) -> list[Variant]:
+    """Each planted market with ``samples`` samples, and each kind of null market with ``nulls``."""
+    variants = [
+        Variant(
+            f"{PREFIX}{kind}",
+            (seed,),
+            {
+                **SHORT_OFFLINE,
+                **LOG_RETURN,
+                **OWN.get(kind, {}),
+                "market.source": "synthetic",
+                "market.synthetic.kind": kind,
+                "market.synthetic.seed": seed,
+            },
+            measure=learn_and_judge,
+        )
+        for kind in PLANTED
+        for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + samples)
+    ]
+    exchangeable = {"market.source": "synthetic", "market.synthetic.kind": "exchangeable", "market.synthetic.assets": 4}
+    for kind, keys in (("exchangeable", exchangeable), ("permuted", {})):
+        for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + nulls):
+            sample = {"market.synthetic.seed": seed} if keys else {}
+            overrides = {**SHORT_OFFLINE, **REDUCED, **keys, **sample}
+            variants.append(Variant(f"{PREFIX}{kind}", (seed,), overrides, measure=learn_and_judge))
+    return variants
+
+
+def market_of(config: Config) -> TrainingData:
+    """The configured market; embedded prices with their labels permuted at every date by the training's seed."""
+    if config.market.source == "synthetic":
+        return prepare(config)
+    panel = load_panel(config.market)
+    return prepare_from(permuted_panel(panel, range(panel.n_bars), config.train.seed), config)
+
+
+def learn_and_judge(config: Config) -> dict[str, Any]:
+    """Train: worth at the hand-over and at the end, and the evidence out of fold."""
+    training_data = market_of(config)
+    found: list[Validation] = []
+    trainer = FinFlowTrainer(config, training_data=training_data, on_validation=found.append)
+    began = time.process_time()
+    trainer.train_iql()
+    offline = time.process_time() - began
+    trainer.finetune()
+    online = time.process_time() - began - offline
+    rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]
+    planted = config.market.source == "synthetic" and config.market.synthetic.kind in PLANTED
+    judge = judge_of(training_data) if planted else _sharpe
+    names = ("confidence", "out_of_fold_t", "training_advantage_slope", "validation_advantage_slope")
+    start, end = _of_online(found)
+    synthetic = config.market.source == "synthetic"
+    return {
+        "kind": config.market.synthetic.kind if synthetic else "permuted",
+        "seconds": {"offline": round(offline, 1), "online": round(online, 1)},
+        "start": judge(start),
+        "end": judge(end),
+        "turnover": float(summarise(end, 0.05)["annual_turnover"]),
+        **{name: float(rows[-1][name]) for name in names if name in rows[-1]},
+    }
+
+
+def _of_online(found: Sequence[Validation]) -> tuple[Backtest, Backtest]:
+    """Backtests of validation at the hand-over and at the end."""
+    online = [one.backtest for one in found if one.phase == "online"]
+    return online[0], online[-1]
+
+
+def _sharpe(run: Backtest) -> float:
+    return float(summarise(run, 0.05)["sharpe"])
+
+
+def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown tables: scores on planted markets, then confidence on null markets."""
+    heads = ("market", "hand-over", "end", "each sample", "t out of fold", "confidence", "critics' slope", "turnover")
+    rows = []
+    for kind in PLANTED:
+        own = [one for one in results if one["kind"] == kind]
+        windows = (f"{window}_advantage_slope" for window in ("training", "validation"))
+        slopes = " / ".join(f"{np.mean([one[name] for one in own]):.2f}" for name in windows)
+        rows.append(
+            [
+                kind,
+                mean_interval([one["start"] for one in own]),
+                mean_interval([one["end"] for one in own]),
+                ", ".join(f"{one['end']:.2f}" for one in own),
+                ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
+                ", ".join(f"{one['confidence']:.2f}" for one in own),
+                slopes,
+                f"{np.mean([one['turnover'] for one in own]):.1f}",
+            ]
+        )
+    return markdown_table(heads, rows) + "\n" + _null_table(results)
+
+
+def _null_table(results: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for kind in NULLS:
+        own = [one for one in results if one["kind"] == kind]
+        if not own:
+            continue
+        count = sum(one["confidence"] > USED for one in own)
+        interval = stats.binomtest(count, len(own)).proportion_ci(0.95, method="exact")
+        share = f"{count / len(own):.0%} ({interval.low:.0%} to {interval.high:.0%})"
+        largest = max(one["confidence"] for one in own)
+        moved = [one["end"] - one["start"] for one in own if math.isfinite(one["end"] - one["start"])]
+        rows.append([kind, len(own), share, f"{largest:.2f}", mean_interval(moved, 3)])
+    heads = ("null market", "samples", f"confidence over {USED:g}", "largest", "Sharpe, end less hand-over")
+    return markdown_table(heads, rows)

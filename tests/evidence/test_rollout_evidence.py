@@ -1,0 +1,36 @@
+"""Evidence about learning from rollouts: one configuration for every market, and a table that counts false finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scripts.evidence.rollouts import NULLS, OWN, PLANTED, rollout_table, rollout_variants
+
+
+def result(kind: str, end: float, confidence: float) -> dict[str, Any]:
+    slopes = {"training_advantage_slope": 1.1, "validation_advantage_slope": 0.6}
+    facts = {"start": 0.1, "turnover": 3.0, "out_of_fold_t": 4.0, **slopes}
+    return {"kind": kind, "end": end, "confidence": confidence, "seconds": {"online": 1.0}, "code": "x", **facts}
+
+
+def test_every_market_learns_with_the_same_values() -> None:
+    """Keys of the agent and of its training are alike on all planted markets; only the market's own differ."""
+    variants = [one for one in rollout_variants(2, 1) if one.name.removeprefix("rollouts-") in PLANTED]
+    assert len(variants) == 2 * len(PLANTED)
+    learning = [
+        {key: value for key, value in one.overrides.items() if key.startswith(("bcell.", "train.", "features."))}
+        for one in variants
+    ]
+    assert all(keys == learning[0] for keys in learning)
+    assert all(key.startswith("market.synthetic.") for own in OWN.values() for key in own)
+    seeds = {one.overrides["market.synthetic.seed"] for one in variants}
+    assert len(seeds) == 2
+
+
+def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_interval() -> None:
+    results = [result(kind, end, 0.9) for kind in PLANTED for end in (0.8, 0.9, 1.0)]
+    results += [result(kind, 1.0, confidence) for kind in NULLS for confidence in (0.0, 0.0, 0.0, 0.6)]
+    page = rollout_table(results)
+    assert page.count("0.80, 0.90, 1.00") == len(PLANTED)
+    assert "1.10 / 0.60" in page
+    assert page.count("25% (1% to 81%)") == len(NULLS)  # one of four, exact binomial
