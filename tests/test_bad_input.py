@@ -511,7 +511,7 @@ def test_ctrl_c_writes_a_checkpoint_from_which_the_run_goes_on(desk: Path, capsy
     request_stop()
     assert main(["--mode", "train", "--resume", str(folder)]) == 130
     later = read_tensors(latest)[1]["training"]["counters"]
-    assert later["vector_step"] == counters["vector_step"] + 1
+    assert later["update"] == counters["update"] + 1
 
 
 def test_ctrl_c_in_the_final_evaluation_stops_at_once(desk: Path) -> None:

@@ -211,8 +211,7 @@ def test_the_cases_above_are_crafted_from_one_that_is_taken(desk: Path) -> None:
     training_data = prepare(config)
     assert again.facts["market"] == training_data.process.panel.sha256
     state = start_offline(config, training_data, CPU, 10)
-    state.bcell, state.world = start_online(config, training_data, CPU)
-    state.learner = state.behaviour_returns = None
+    start_online(state, config, training_data, CPU)
     restore(state, again.tensors, again.facts["training"])
     tensors, facts = capture(state)
     given = again.facts["training"]

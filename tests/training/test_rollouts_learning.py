@@ -1,0 +1,67 @@
+"""Small versions of the evidence on rollouts: an edge that is there is found and used, and where none is, nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from finflow.training.data.training_data import prepare
+from finflow.training.phases.training_run import Validation
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.optimality import judge_of
+from tests.short_trainings import config_in
+
+#: A sixth of the default's decisions, networks of a quarter of its width, no offline phase to speak of.
+SMALL: dict[str, object] = {
+    "bcell.online_method": "rollouts",
+    "bcell.hidden_dim": 64,
+    "bcell.rollouts.portfolios": 16,
+    "bcell.rollouts.looks": 2,
+    "bcell.rollouts.critic_updates": 60,
+    "train.online_episodes": 150,
+    "train.offline_episodes": 6,
+    "train.offline_training_epochs": 1,
+    "offline.evaluation_updates": 0,
+    "train.generalisation": False,
+    "market.source": "synthetic",
+    "market.synthetic.bars": 4000,
+    "market.train_end": "2018-12-31",
+    "market.validation_end": "2020-12-31",
+    "objectives.sharpe_beta": 0.0,
+    "objectives.lambda_turn": 0.0,
+    "objectives.lambda_cvar": 0.0,
+}
+
+
+def learned(folder: Path, **changes: object) -> tuple[list[Validation], FinFlowTrainer]:
+    found: list[Validation] = []
+    trainer = FinFlowTrainer(config_in(folder, SMALL, **changes), on_validation=found.append)
+    trainer.train_iql()
+    trainer.finetune()
+    return [one for one in found if one.phase == "online"], trainer
+
+
+@pytest.mark.learning
+def test_the_best_asset_is_found_and_held(tmp_path: Path) -> None:
+    """Constant drift: 1 is holding the best asset throughout, 0 is equal weight; the pretrained policy is far below."""
+    (start, end), trainer = learned(tmp_path, market__synthetic__kind="constant-drift")
+    judge = judge_of(prepare(trainer.config))
+    assert judge(start.backtest) < 0.3
+    assert judge(end.backtest) > 0.9
+    evidence = trainer._begin().state.rollouts.evidence  # type: ignore[union-attr]
+    assert evidence is not None
+    assert evidence["out_of_fold_t"] > 5.0
+    assert evidence["confidence"] > 0.8
+
+
+@pytest.mark.learning
+def test_where_assets_are_exchangeable_nothing_is_used(tmp_path: Path) -> None:
+    """Three of three samples hold the reference: by luck at most one in forty may use a quarter of what it learned."""
+    for sample in (1, 2, 3):
+        _, trainer = learned(
+            tmp_path / str(sample), market__synthetic__kind="exchangeable", market__synthetic__seed=sample
+        )
+        evidence = trainer._begin().state.rollouts.evidence  # type: ignore[union-attr]
+        assert evidence is not None
+        assert evidence["confidence"] <= 0.25
