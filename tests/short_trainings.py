@@ -14,6 +14,7 @@ from finflow.config import Config, load_config
 SHORT: dict[str, object] = {
     "env.episode_length": 20,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.offline_episodes": 6,
     "train.offline_training_epochs": 1,
     "train.online_episodes": 4,

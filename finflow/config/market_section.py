@@ -140,7 +140,7 @@ class FeaturesConfig(Section):
     """Features beside those that every market has: a bank of filters, and those of a user."""
 
     filters: Literal["none", "momentum", "all"] = key(
-        "none",
+        "all",
         "experts that read exponential averages of market-relative returns, with half-lives of .7 to 25 bars; none "
         "leaves them out, all is for markets whose drifts are hidden, momentum keeps the other experts to their lenses",
     )

@@ -45,6 +45,7 @@ MULTIPLE = 1.0  # standard errors that are taken off a mean before it ranks
 REDUCED: dict[str, object] = {
     "bcell.hidden_dim": 64,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.offline_episodes": 160,
     "train.offline_training_epochs": 15,
     "train.online_episodes": 80,

@@ -68,6 +68,7 @@ SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.online_episodes": 200,
     "train.validation_updates": 30,
     "bcell.iql_extraction": "gradient",

@@ -36,7 +36,6 @@ USED = 0.25  # confidence beyond which a null market counts as a false find
 #: The offline phase is shortened: what is measured begins at the hand-over.
 SHORT_OFFLINE: dict[str, object] = {
     "bcell.online_method": "rollouts",
-    "features.filters": "all",
     "train.offline_episodes": 50,
     "train.offline_training_epochs": 2,
     "offline.evaluation_updates": 0,

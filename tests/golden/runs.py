@@ -77,6 +77,7 @@ BASE: dict[str, Any] = {
     "train.n_envs": 4,
     "train.offline_episodes": 6,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.offline_training_epochs": 1,
     "train.offline_batch_size": 16,
     "train.online_episodes": 8,
@@ -97,6 +98,7 @@ BASE: dict[str, Any] = {
 GUARDED: dict[str, Any] = {
     "train.offline_episodes": 12,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.offline_training_epochs": 2,
     "train.offline_batch_size": 32,
     "train.online_episodes": 12,

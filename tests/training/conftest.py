@@ -32,6 +32,7 @@ TINY = {
     "env.episode_length": 20,
     "train.offline_episodes": 12,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.offline_training_epochs": 2,
     "train.online_episodes": 12,
     "train.offline_batch_size": 32,

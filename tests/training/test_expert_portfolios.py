@@ -18,6 +18,7 @@ DEMO_SIZED = {
     "env.episode_length": 126,
     "train.offline_episodes": 60,
     "bcell.online_method": "sac",
+    "features.filters": "none",
     "train.offline_training_epochs": 3,
     "train.offline_batch_size": 64,
     "train.online_episodes": 16,

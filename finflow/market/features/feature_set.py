@@ -95,7 +95,7 @@ class Features:
     fitted: Fitted | None = None
 
 
-_PLAIN = FeaturesConfig()
+_PLAIN = FeaturesConfig(filters="none")
 
 
 def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig = _PLAIN) -> Features:

@@ -34,6 +34,7 @@ BEFORE: dict[str, object] = {
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
     "bcell.online_method": "sac",
+    "features.filters": "none",
 }
 """Values that had the effect of older code, for keys that came with another default."""
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
