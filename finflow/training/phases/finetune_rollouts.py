@@ -43,9 +43,9 @@ from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE
 
 WARMUP = 20  # updates over which the learning rate rises: Adam's first steps are as long as its rate
-MEASURED = 512  # states in which exact advantages are measured
+MEASURED = 2  # batches of states in which exact advantages are measured
 SMALLEST_SCALE = 1e-6
-TAUGHT = 4096  # states whose exact returns teach the critics
+TAUGHT = 16  # batches of states whose exact returns teach the critics
 VOLATILITY = "volatility_252"  # feature that the inverse-volatility reference reads
 
 
@@ -191,9 +191,10 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     return result
 
 
-def _bars(starts: NDArray[np.int64], count: int, config: Config) -> NDArray[np.int64]:
-    """Bars to measure at, drawn by the seed, (count,)."""
-    return np.random.default_rng(np.random.SeedSequence([config.train.seed, 83])).choice(starts, count)
+def _bars(starts: NDArray[np.int64], batches: int, config: Config) -> NDArray[np.int64]:
+    """Bars to measure at, drawn by the seed, as many as so many online batches have states."""
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83]))
+    return rng.choice(starts, batches * config.train.online_batch_size)
 
 
 def _look(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> None:
