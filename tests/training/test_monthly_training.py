@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from finflow.config import Config
+from finflow.config.agent_section import RolloutsConfig
 from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
@@ -59,3 +60,18 @@ def test_an_agent_of_months_is_trained_and_judged_by_the_year(monthly: Config, t
     check_same_features(saved, data.features)
     with pytest.raises(CheckpointError, match="lacks return_2, return_3"):
         check_same_features(saved, compute_features(load_panel(tiny().market), 500))
+
+
+def test_an_agent_of_months_learns_from_rollouts(monthly: Config) -> None:
+    """The inverse-volatility reference reads the monthly feature."""
+    rollouts = RolloutsConfig(portfolios=8, horizon=4, blocks=2, looks=1, critic_updates=2)
+    bcell = monthly.bcell.model_copy(update={"online_method": "rollouts", "rollouts": rollouts})
+    trainer = FinFlowTrainer(monthly.model_copy(update={"bcell": bcell}))
+    trainer.train_iql()
+    trainer.finetune()
+    state = trainer._begin().state.rollouts
+    assert state is not None
+    assert state.evidence is not None
+    names = trainer.training_data.features.asset_names
+    assert trainer.agent.blend is not None
+    assert names[int(trainer.agent.blend[2])] == "volatility_36"

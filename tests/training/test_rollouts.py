@@ -13,10 +13,11 @@ import torch
 from finflow.agent.batch import states_of
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.offline_learner import make_policy
-from finflow.agent.networks.decision import Blend
+from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
+from finflow.evaluation.analysis import out_of_fold_section
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
@@ -279,6 +280,17 @@ def test_the_report_shows_what_holds_out_of_sample(
     words = " ".join(page.words)
     nothing = "Nothing was found that holds out of sample; this agent holds"
     assert (nothing in words) == (found["confidence"] == 0.0)
+
+
+def test_keys_that_rollouts_do_not_read_are_named(tiny: Make) -> None:
+    assert phase.unread_keys(tiny(**SMALL)) == []
+    changed = tiny(**SMALL, bcell__cql_alpha=10.0, bcell__anchor__weight=0.5, worlds__bootstraps=1)
+    assert phase.unread_keys(changed) == ["bcell.cql_alpha", "bcell.anchor", "worlds.bootstraps"]
+
+
+def test_the_report_and_the_agent_number_the_references_alike() -> None:
+    """The report reads a number that training logged; rooms below training cannot import the agent's list."""
+    assert out_of_fold_section.REFERENCES == REFERENCES
 
 
 def test_a_horizon_beyond_the_data_is_refused_in_one_line(tiny: Make) -> None:

@@ -87,7 +87,7 @@ class MarketReading(NamedTuple):
 
 REFERENCES = ("equal-weight", "inverse-volatility")
 UNDECIDED = -1.0  # in place of a confidence
-PATIENT_RATE = 0.05  # share of the way to the reference that is traded in a decision: about a month's half-life
+PATIENT_RATE = 0.05  # share of the way to the reference that is traded in a decision: a half-life of 13.5 decisions
 
 
 class Blend(NamedTuple):

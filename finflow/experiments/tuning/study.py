@@ -76,12 +76,20 @@ DEFAULT_SPACE: dict[str, SearchedConfig] = {
     "objectives.lambda_cvar": SearchedConfig(low=0.0, high=10.0),
     "objectives.lambda_dd": SearchedConfig(low=0.0, high=2.0),
 }
-"""Search space where ``tune.space`` is not given."""
+"""Search space where ``tune.space`` is not given and the online phase is soft actor-critic."""
+
+ROLLOUT_SPACE: dict[str, SearchedConfig] = {
+    **{key: value for key, value in DEFAULT_SPACE.items() if key not in ("bcell.alpha_init", "bcell.cql_alpha")},
+    "bcell.rollouts.learning_rate": SearchedConfig(low=5e-4, high=1e-2, log=True),
+    "bcell.rollouts.horizon": SearchedConfig(choices=(8, 16, 32)),
+}
+"""The same where it learns from rollouts, which read no entropy coefficient and no conservative penalty."""
 
 
 def space_of(config: Config) -> dict[str, BaseDistribution]:
     """Distributions of the keys that a configuration searches, in the order of their names."""
-    space = DEFAULT_SPACE if config.tune.space is None else config.tune.space
+    default = ROLLOUT_SPACE if config.bcell.online_method == "rollouts" else DEFAULT_SPACE
+    space = default if config.tune.space is None else config.tune.space
     return {key: _distribution(key, space[key]) for key in sorted(space)}
 
 

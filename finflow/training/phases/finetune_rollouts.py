@@ -46,7 +46,12 @@ WARMUP = 20  # updates over which the learning rate rises: Adam's first steps ar
 MEASURED = 2  # batches of states in which exact advantages are measured
 SMALLEST_SCALE = 1e-6
 TAUGHT = 16  # batches of states whose exact returns teach the critics
-VOLATILITY = "volatility_252"  # feature that the inverse-volatility reference reads
+VOLATILITIES = ("volatility_252", "volatility_36")  # of days and of months: what inverse volatility reads
+#: Keys of ``sac`` by which a user may expect to change what is learned online.
+UNREAD = (
+    *("alpha_init", "alpha_mode", "target_entropy", "entropy_backup", "cql_alpha", "cql_mode", "calibration"),
+    *("gate_balance", "least_pull", "dropped_quantiles", "online_schedule", "anchor"),
+)
 
 
 def rollout_updates(config: Config) -> int:
@@ -64,8 +69,15 @@ def look_updates(total: int, looks: int) -> list[int]:
 def volatility_of(run: TrainingRun) -> tuple[int, float]:
     """Column of the log volatility among the assets' features, and the deviation that it was scaled by."""
     features = run.training_data.features
-    column = features.asset_names.index(VOLATILITY)
+    column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
     return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
+
+
+def unread_keys(config: Config) -> list[str]:
+    """Keys that were set to other values than their defaults, though rollouts do not read them."""
+    default = Config()
+    found = [f"bcell.{name}" for name in UNREAD if getattr(config.bcell, name) != getattr(default.bcell, name)]
+    return found + ["worlds.bootstraps"] * (config.worlds.bootstraps > 0)
 
 
 def learn_policy(
@@ -153,6 +165,8 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     last = total + config.bcell.rollouts.critic_updates
     run.progress.start_phase(f"{ONLINE} (B-Cell)", last, done=counters.phase_update)
     if begins:
+        if unread := unread_keys(config):
+            run.progress.note(f"rollouts do not read {', '.join(unread)}; bcell.online_method = sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     exact: ExactReturns | None = None
     metrics: dict[str, Tensor] = {}
