@@ -45,7 +45,7 @@ def benchmark_guard(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         keys: dict[str, object] = {
             "train.offline_episodes": EPISODES,
-            "bcell.online_method": "sac",
+            "online.algorithm": "sac",
             "train.offline_training_epochs": -(-updates // (EPISODES * 252 // 512 - 4)),
             "train.online_episodes": -(-updates * 16 // 252),
             "train.critic_only_updates": 0,

@@ -13,7 +13,7 @@ from finflow.config import Config, load_config
 #: Few episodes of few steps, and small networks.
 SHORT: dict[str, object] = {
     "env.episode_length": 20,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.offline_episodes": 6,
     "train.offline_training_epochs": 1,

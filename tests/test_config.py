@@ -381,11 +381,24 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
         base = load_config(None, {"market.tickers": ["AAPL"]}, {})
         overrides["market.tickers"] = ["AAPL"]
     if key == "bcell.risk_measure":  # which the other online method has
-        base = load_config(None, {"bcell.online_method": "sac"}, {})
-        overrides["bcell.online_method"] = "sac"
+        base = load_config(None, {"online.algorithm": "sac"}, {})
+        overrides["online.algorithm"] = "sac"
     changed = load_config(None, overrides, {})
     assert changed != base
     assert (config_hash(changed) == config_hash(base)) == (key in NOT_DECIDING or key.startswith(("output.", "tune.")))
+
+
+def test_a_former_name_of_a_key_is_still_read_from_every_level(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text("bcell:\n  online_method: sac\n", "utf-8")
+    assert load_config(path, {}, {}).online.algorithm == "sac"
+    assert load_config(path, {"online.algorithm": "rollouts"}, {}).online.algorithm == "rollouts"
+    assert load_config(None, {"bcell.online_method": "sac"}, {}).online.algorithm == "sac"
+    assert load_config(None, {}, {"FINFLOW_BCELL__ONLINE_METHOD": "sac"}).online.algorithm == "sac"
+    space = {"tune.space": {"bcell.online_method": {"choices": ["sac", "rollouts"]}}}
+    found = load_config(None, space, {}).tune.space
+    assert found is not None
+    assert list(found) == ["online.algorithm"]
 
 
 # --- what ships

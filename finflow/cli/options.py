@@ -22,6 +22,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
         ("--sac-episodes", "N", ("train.online_episodes",), "episodes of the online phase"),
         ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
         ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
+        ("--algorithm", "NAME", ("online.algorithm",), "learning of the online phase: rollouts or sac"),
         ("--seed", "N", ("train.seed",), "of every random number"),
         (
             "--seeds",

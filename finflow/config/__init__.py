@@ -22,8 +22,10 @@ from finflow.config.loading import (
     flatten,
     leaves,
     load_config,
+    present_keys,
 )
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
+from finflow.config.online_section import OnlineConfig
 from finflow.config.schema import Config, OutputConfig, describe_schema, holds_whole_numbers
 from finflow.config.training_section import (
     EntropyScheduleConfig,
@@ -55,6 +57,7 @@ __all__ = [
     "MarketConfig",
     "ObjectivesConfig",
     "OfflineConfig",
+    "OnlineConfig",
     "OutputConfig",
     "ProtocolConfig",
     "RewardNormalizationConfig",
@@ -77,4 +80,5 @@ __all__ = [
     "leaves",
     "load_config",
     "period_of",
+    "present_keys",
 ]

@@ -77,11 +77,6 @@ class BCellConfig(Section):
     iql_cloning: NonNegativeNumber = key(
         1.0, "weight of plain cloning where IQL's policy follows the critics' gradient"
     )
-    online_method: Literal["rollouts", "sac"] = key(
-        "rollouts",
-        "learning of the online phase: exact gradients of rollouts through the decision process, or distributional "
-        "soft actor-critic with CQL, which alpha, target entropy, CQL, anchor and gate balance belong to",
-    )
     rollouts: RolloutsConfig = key(RolloutsConfig(), "online learning from exact rollouts")
     alpha_init: PositiveNumber = key(0.75, "entropy coefficient at the start")
     alpha_mode: Literal["auto", "fixed", "annealed"] = key(

@@ -28,7 +28,17 @@ from finflow.config.schema import KEYS, SECTIONS, Config, allowed_values, holds_
 from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError
 
-__all__ = ["SPACE", "changed_config", "config_hash", "dump_config", "dump_run", "flatten", "leaves", "load_config"]
+__all__ = [
+    "SPACE",
+    "changed_config",
+    "config_hash",
+    "dump_config",
+    "dump_run",
+    "flatten",
+    "leaves",
+    "load_config",
+    "present_keys",
+]
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
@@ -42,10 +52,12 @@ _NOT_DECIDING = frozenset(
 SPACE = "tune.space"
 """The one key that holds a mapping: keys by name, and the values of each that a study tries."""
 SEARCHABLE = (
-    *("bcell.", "guard.", "objectives.", "offline.", "train."),
+    *("bcell.", "guard.", "objectives.", "offline.", "online.", "train."),
     *("env.episode_length", "env.max_turnover", "env.max_weight", "env.no_trade_band"),
 )
 """Sections and keys that a study may search; the others define the evaluation."""
+RENAMED = {"bcell.online_method": "online.algorithm"}
+"""Former names of keys, which are still read, and the present ones."""
 _NOT_SEARCHABLE = frozenset(
     {
         *("train.seed", "train.seeds", "train.device", "train.threads", "train.profile", "train.save_best"),
@@ -104,6 +116,11 @@ def leaves(config: Config) -> dict[str, object]:
     """Return every key and its value, such that `load_config` takes them as overrides."""
     found = {key: reduce(getattr, key.split("."), config) for key in KEYS}
     return {key: json.dumps(value) if isinstance(value, str) else value for key, value in found.items()}
+
+
+def present_keys(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values by dotted key with former names of keys replaced by the present ones."""
+    return {RENAMED.get(key, key): value for key, value in values.items()}
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
@@ -166,8 +183,11 @@ class _Layers:
             except yaml.YAMLError:
                 self.mistakes.append(f"{key} = {_show(value)} ({origin.of(key)}): not valid YAML")
                 return
-        if key in KEYS:
-            self.values[key], self.origins[key] = value, origin.of(key)
+        if key == SPACE and isinstance(value, Mapping):
+            value = present_keys(value)
+        present = RENAMED.get(key, key)
+        if present in KEYS:
+            self.values[present], self.origins[present] = value, origin.of(key)
         elif key not in SECTIONS:
             self.mistakes.append(_unknown(key, origin))
         elif isinstance(value, Mapping):

@@ -23,6 +23,7 @@ from finflow.config.agent_section import BCellConfig
 from finflow.config.environment_section import EnvConfig, ObjectivesConfig, WorldsConfig
 from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
+from finflow.config.online_section import OnlineConfig
 from finflow.config.section_types import FilePath, Section, key
 from finflow.config.training_section import GuardConfig, OfflineConfig, TrainConfig
 
@@ -44,6 +45,7 @@ class Config(Section):
     objectives: ObjectivesConfig = key(ObjectivesConfig(), "the reward")
     train: TrainConfig = key(TrainConfig(), "length and schedule of learning")
     offline: OfflineConfig = key(OfflineConfig(), "the offline phase")
+    online: OnlineConfig = key(OnlineConfig(), "the online phase")
     worlds: WorldsConfig = key(WorldsConfig(), "randomised worlds to learn in")
     bcell: BCellConfig = key(BCellConfig(), "the agent")
     guard: GuardConfig = key(GuardConfig(), "safety of learning")
@@ -68,9 +70,9 @@ class Config(Section):
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs rewards in units that stay: "
                 "train.reward_normalization.enabled must be false"
             )
-        if self.bcell.risk_measure != "neutral" and self.bcell.online_method == "rollouts":
+        if self.bcell.risk_measure != "neutral" and self.online.algorithm == "rollouts":
             raise ValueError(
-                f"bcell.risk_measure = {self.bcell.risk_measure} needs bcell.online_method = sac: rollouts maximise "
+                f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: rollouts maximise "
                 "the mean"
             )
         return self

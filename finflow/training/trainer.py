@@ -132,7 +132,7 @@ class FinFlowTrainer:
         if run.state.counters.phase == OFFLINE:
             self._hand_over(run)
         with run.progress:
-            learn = finetune_rollouts if self.config.bcell.online_method == "rollouts" else finetune
+            learn = finetune_rollouts if self.config.online.algorithm == "rollouts" else finetune
             result = learn(run, self._data())
         run.writer.require_written()
         return result

@@ -36,7 +36,7 @@ SMALL: dict[str, object] = {
     **{"market.source": "synthetic", "market.synthetic.bars": 1500, "market.synthetic.assets": 3},
     **{"market.train_end": "2020-12-31", "market.validation_end": "2021-12-31"},
     **{"env.episode_length": 20, "train.offline_episodes": 12, "train.offline_training_epochs": 2},
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     **{"train.online_episodes": 12, "train.offline_batch_size": 32, "train.online_batch_size": 16, "train.n_envs": 4},
     **{"train.warmup_episodes": 4, "train.critic_only_updates": 5, "train.checkpoint_interval": 3},
     **{"train.checkpoint_updates": 7, "train.validation_updates": 11, "train.reward_normalization.enabled": True},

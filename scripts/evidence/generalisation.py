@@ -44,7 +44,7 @@ MULTIPLE = 1.0  # standard errors that are taken off a mean before it ranks
 #: What makes a training about a tenth of the default one: the same for every configuration.
 REDUCED: dict[str, object] = {
     "bcell.hidden_dim": 64,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.offline_episodes": 160,
     "train.offline_training_epochs": 15,

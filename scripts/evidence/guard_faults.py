@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAULT_AT = 250  # online updates before the fault
 SMALL: Mapping[str, object] = {
     "env.episode_length": 126,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "train.offline_episodes": 24,
     "train.offline_training_epochs": 6,
     "train.online_episodes": 64,

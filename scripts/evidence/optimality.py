@@ -67,7 +67,7 @@ SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.
 ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.online_episodes": 200,
     "train.validation_updates": 30,

@@ -35,7 +35,7 @@ PREFIX = "rollouts-"
 USED = 0.25  # confidence beyond which a null market counts as a false find
 #: The offline phase is shortened: what is measured begins at the hand-over.
 SHORT_OFFLINE: dict[str, object] = {
-    "bcell.online_method": "rollouts",
+    "online.algorithm": "rollouts",
     "train.offline_episodes": 50,
     "train.offline_training_epochs": 2,
     "offline.evaluation_updates": 0,

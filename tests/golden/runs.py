@@ -46,7 +46,7 @@ EXCLUDED_KEYS = frozenset(
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
 #: Keys that came after these results were kept: a value under one of them is no difference.
-ADDED = ("online_method", "rollouts")
+ADDED = ("rollouts",)
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
@@ -76,7 +76,7 @@ BASE: dict[str, Any] = {
     "train.device": "cpu",
     "train.n_envs": 4,
     "train.offline_episodes": 6,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.offline_training_epochs": 1,
     "train.offline_batch_size": 16,
@@ -97,7 +97,7 @@ BASE: dict[str, Any] = {
 
 GUARDED: dict[str, Any] = {
     "train.offline_episodes": 12,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.offline_training_epochs": 2,
     "train.offline_batch_size": 32,

@@ -31,7 +31,7 @@ TINY = {
     "market.validation_end": "2011-10-31",
     "env.episode_length": 20,
     "train.offline_episodes": 12,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.offline_training_epochs": 2,
     "train.online_episodes": 12,

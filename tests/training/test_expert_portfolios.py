@@ -17,7 +17,7 @@ from finflow.training.trainer import FinFlowTrainer
 DEMO_SIZED = {
     "env.episode_length": 126,
     "train.offline_episodes": 60,
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
     "train.offline_training_epochs": 3,
     "train.offline_batch_size": 64,

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from finflow.agent.learners.bcell import BCell
 from finflow.cli import main
 from finflow.config import Config
 from finflow.errors import CheckpointError
@@ -70,6 +72,26 @@ def test_a_run_of_format_1_goes_on_where_it_stopped_and_says_what_differs(
     rows = [json.loads(line)["update"] for line in (desk / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows == sorted(rows)
     assert rows[-1] == 74
+
+
+@pytest.mark.parametrize("algorithm", ["rollouts", "sac"])
+def test_a_checkpoint_with_the_former_key_of_the_algorithm_is_read(algorithm: str, tiny: Make) -> None:
+    """``bcell.online_method`` was a setting of the agent before ``online.algorithm`` was one of the phase."""
+    first = FinFlowTrainer(tiny(online__algorithm=algorithm, train__online_episodes=0, train__warmup_episodes=0))
+    state = start_online(first._begin().state, first.config, first.training_data, CPU)
+    first._begin().state.counters.phase = "online"
+    path = first._begin().checkpoints.path("checkpoint_latest")
+    first._begin().checkpoint()
+    tensors, facts = read_tensors(path)
+    nested = yaml.safe_load(facts["config"])
+    nested["bcell"]["online_method"] = nested.pop("online")["algorithm"]
+    facts["config"], facts["bcell"] = yaml.safe_dump(nested), facts["bcell"] | {"online_method": algorithm}
+    write_tensors(path, tensors, facts)
+    config = configuration_of(path)
+    assert config.online.algorithm == algorithm
+    assert (BCell.load(path).blend is None) == (state.blend is None) == (algorithm == "sac")
+    assert policy_of(read_checkpoint(path), CPU).blend is None
+    FinFlowTrainer(config, resume=path)._begin()
 
 
 @dataclass

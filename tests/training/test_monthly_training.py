@@ -13,6 +13,7 @@ import pytest
 
 from finflow.config import Config
 from finflow.config.agent_section import RolloutsConfig
+from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.market.features.feature_set import compute_features
 from finflow.market.sources.panel_loader import load_panel
@@ -65,8 +66,8 @@ def test_an_agent_of_months_is_trained_and_judged_by_the_year(monthly: Config, t
 def test_an_agent_of_months_learns_from_rollouts(monthly: Config) -> None:
     """The inverse-volatility reference reads the monthly feature."""
     rollouts = RolloutsConfig(portfolios=8, horizon=4, blocks=2, looks=1, critic_updates=2)
-    bcell = monthly.bcell.model_copy(update={"online_method": "rollouts", "rollouts": rollouts})
-    trainer = FinFlowTrainer(monthly.model_copy(update={"bcell": bcell}))
+    bcell = monthly.bcell.model_copy(update={"rollouts": rollouts})
+    trainer = FinFlowTrainer(monthly.model_copy(update={"bcell": bcell, "online": OnlineConfig()}))
     trainer.train_iql()
     trainer.finetune()
     state = trainer._begin().state.rollouts

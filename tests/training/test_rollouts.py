@@ -30,7 +30,7 @@ from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
 SMALL = {
-    "bcell__online_method": "rollouts",
+    "online__algorithm": "rollouts",
     "bcell__rollouts__portfolios": 8,
     "bcell__rollouts__horizon": 4,
     "bcell__rollouts__blocks": 3,
@@ -301,5 +301,5 @@ def test_a_horizon_beyond_the_data_is_refused_in_one_line(tiny: Make) -> None:
 
 
 def test_a_risk_measure_needs_the_other_method(tiny: Make) -> None:
-    with pytest.raises(ConfigError, match=r"needs bcell\.online_method = sac"):
-        tiny(bcell__online_method="rollouts", bcell__risk_measure="cvar")
+    with pytest.raises(ConfigError, match=r"needs online\.algorithm = sac"):
+        tiny(online__algorithm="rollouts", bcell__risk_measure="cvar")

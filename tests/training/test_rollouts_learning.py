@@ -14,7 +14,7 @@ from tests.short_trainings import config_in
 
 #: A twentieth of the default's decisions, networks of a quarter of its width, no offline phase to speak of.
 SMALL: dict[str, object] = {
-    "bcell.online_method": "rollouts",
+    "online.algorithm": "rollouts",
     "bcell.hidden_dim": 64,
     "bcell.rollouts.portfolios": 16,
     "bcell.rollouts.horizon": 8,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from finflow.tensor_file import read_tensors, write_tensors
 __all__ = ["BCell", "CoverageProposals", "states_of"]
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
-BEFORE_ROLLOUTS = {"online_method": "sac"}  # of agents that were saved before there was another method
+FORMER_SETTINGS = frozenset({"online_method"})  # of agents that were saved when these belonged to them
 
 
 class BCell(ActingAgent):
@@ -57,6 +57,8 @@ class BCell(ActingAgent):
     device : torch.device
     networks : Networks, optional
         In place of those for portfolios.
+    is_blended : bool
+        Whether the deployed policy is a blend with a reference, as learning from rollouts decides on one.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class BCell(ActingAgent):
         generator: Generator,
         device: torch.device,
         networks: Networks | None = None,
+        is_blended: bool = False,
     ) -> None:
         self.shape = shape
         self.config = config
@@ -87,9 +90,7 @@ class BCell(ActingAgent):
         if config.cql_mode == "lagrange":
             self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
             self.cql_optimiser = SkippingAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
-        self.blend: Tensor | None = None
-        if config.online_method == "rollouts":
-            self.blend = no_blend(device)
+        self.blend: Tensor | None = no_blend(device) if is_blended else None
         self.action_noise = Generator(device=device).manual_seed(0)
 
     @property
@@ -204,8 +205,8 @@ class BCell(ActingAgent):
             raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
         try:
             shape = _shape_of(facts, largest=max(tensor.numel() for tensor in own.values()))
-            config = BCellConfig(**(BEFORE_ROLLOUTS | facts["bcell"]))
-            agent = cls(shape, config, Generator(), torch.device(device))
+            config = stored_settings(facts["bcell"])
+            agent = cls(shape, config, Generator(), torch.device(device), is_blended="blend" in own)
         except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
@@ -230,6 +231,11 @@ class BCell(ActingAgent):
             yield "blend", self.blend
         if self.log_cql_alpha is not None:
             yield "log_cql_alpha", self.log_cql_alpha
+
+
+def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
+    """Settings of an agent from a file, without those that are no longer an agent's."""
+    return BCellConfig(**{name: value for name, value in facts.items() if name not in FORMER_SETTINGS})
 
 
 def _shape_of(facts: dict[str, Any], largest: int) -> NetworkShape:

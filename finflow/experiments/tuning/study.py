@@ -88,7 +88,7 @@ ROLLOUT_SPACE: dict[str, SearchedConfig] = {
 
 def space_of(config: Config) -> dict[str, BaseDistribution]:
     """Distributions of the keys that a configuration searches, in the order of their names."""
-    default = ROLLOUT_SPACE if config.bcell.online_method == "rollouts" else DEFAULT_SPACE
+    default = ROLLOUT_SPACE if config.online.algorithm == "rollouts" else DEFAULT_SPACE
     space = default if config.tune.space is None else config.tune.space
     return {key: _distribution(key, space[key]) for key in sorted(space)}
 

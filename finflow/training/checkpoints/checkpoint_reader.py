@@ -11,12 +11,12 @@ import yaml
 from torch import Generator, Tensor
 from torch.nn import Module
 
-from finflow.agent.learners.bcell import BEFORE_ROLLOUTS, BCell
+from finflow.agent.learners.bcell import BCell, stored_settings
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy import ExpertPolicy, blended
-from finflow.config import BCellConfig, Config, config_hash, describe_schema, flatten, load_config
+from finflow.config import Config, config_hash, describe_schema, flatten, load_config, present_keys
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
 from finflow.guard.checkpoint_folder import BEST
@@ -33,7 +33,7 @@ BEFORE: dict[str, object] = {
     "bcell.gate_balance": 0.0,
     "bcell.anchor.weight": 0.0,
     "bcell.anchor.to": "pretrained",
-    "bcell.online_method": "sac",
+    "online.algorithm": "sac",
     "features.filters": "none",
 }
 """Values that had the effect of older code, for keys that came with another default."""
@@ -169,7 +169,7 @@ def stored_config(checkpoint: Checkpoint, overrides: Mapping[str, object] | None
         nested = parse_scalar(checkpoint.facts["config"])
         if not isinstance(nested, Mapping):
             raise ConfigError("it is no mapping of keys")
-        stored = {**BEFORE, **flatten(nested)}
+        stored = {**BEFORE, **present_keys(flatten(nested))}
         load_config(None, stored, environ={})
     except (yaml.YAMLError, RecursionError, ValueError, TypeError):
         raise CheckpointError(f"{checkpoint.path} holds a configuration that cannot be read; use another one") from None
@@ -252,7 +252,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
         raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
     try:
-        config = BCellConfig(**(BEFORE_ROLLOUTS | checkpoint.facts.get("bcell", {})))
+        config = stored_settings(checkpoint.facts.get("bcell", {}))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
     policy = make_policy(shape, config, Generator()).to(device)

@@ -166,7 +166,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     run.progress.start_phase(f"{ONLINE} (B-Cell)", last, done=counters.phase_update)
     if begins:
         if unread := unread_keys(config):
-            run.progress.note(f"rollouts do not read {', '.join(unread)}; bcell.online_method = sac does")
+            run.progress.note(f"rollouts do not read {', '.join(unread)}; online.algorithm = sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     exact: ExactReturns | None = None
     metrics: dict[str, Tensor] = {}

@@ -232,10 +232,11 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
 
 def start_online(state: TrainingState, config: Config, training_data: TrainingData, device: torch.device) -> BCell:
     """Put the agent, and what it learns in, into the state before the first online step; it is still to be seeded."""
-    bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device)
+    from_rollouts = config.online.algorithm == "rollouts"
+    bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device, is_blended=from_rollouts)
     state.learner = state.behaviour_returns = None
     state.bcell = bcell
-    if config.bcell.online_method == "rollouts":
+    if from_rollouts:
         state.rollouts = RolloutState(config, training_data, device)
     else:
         state.world = make_world(config, training_data, device)
