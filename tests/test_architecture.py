@@ -56,6 +56,11 @@ TENSOR_DRAWS = {
     *("normal_", "uniform_", "exponential_", "random_", "bernoulli_", "cauchy_", "geometric_", "log_normal_"),
     *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_"),
 }
+#: What few files need: imported inside functions, so that every process of finflow starts soon.
+SLOW_TO_LOAD = {
+    *("arch", "captum", "matplotlib", "quantstats", "skfolio", "sklearn", "statsmodels"),
+    *("scipy.optimize", "scipy.signal", "scipy.stats"),  # ``import scipy`` alone loads each at its first use
+}
 DROPOUTS = {"torch.nn.Dropout", "torch.nn.functional.dropout", "torch.dropout"}
 
 
@@ -468,3 +473,19 @@ def test_files_classes_and_folders_stay_small() -> None:
 def test_no_two_files_of_the_package_share_a_name() -> None:
     names = [path.name for path in SOURCES if path.name != "__init__.py"]
     assert sorted(names) == sorted(set(names))
+
+
+def loaded_at_start(source: str) -> list[str]:
+    """Imports, outside functions, of packages that are slow to load."""
+    statements = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [name for node in statements for name in _imported(node, "", False)]
+    return [name for name in names if any(f"{name}.".startswith(f"{slow}.") for slow in SLOW_TO_LOAD)]
+
+
+def test_no_file_loads_at_its_import_what_only_a_function_of_it_needs() -> None:
+    assert loaded_at_start("import numpy\nfrom arch.bootstrap import SPA\nfrom scipy import stats") == [
+        "arch.bootstrap.SPA",
+        "scipy.stats",
+    ]
+    assert loaded_at_start("import scipy\ndef f():\n    import arch") == []
+    assert {str(path): found for path in SOURCES if (found := loaded_at_start(path.read_text("utf-8")))} == {}

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from typing_extensions import TypedDict
 
 from finflow.evaluation.backtest import Backtest
@@ -96,7 +96,7 @@ def _one(weights: FloatArray, forward: FloatArray, top: int) -> tuple[float, ...
     held, realised = weights[followed], forward[followed]
     count = len(held)
     k = min(top, count)
-    places = rankdata(realised)
+    places = scipy.stats.rankdata(realised)
     gains = (places - 1.0) / (count - 1.0)
     discounts = 1.0 / np.log2(np.arange(2, count + 2))
     discounts[k:] = 0.0
@@ -112,7 +112,7 @@ def _one(weights: FloatArray, forward: FloatArray, top: int) -> tuple[float, ...
     reciprocal = float(inverse[first : first + shared].mean())
     chance = float(gains.mean() * discounts.sum()) / ideal
     correlation = np.nan
-    ranks = rankdata(held)
+    ranks = scipy.stats.rankdata(held)
     if ranks.std() > 0.0 and places.std() > 0.0:
         correlation = float(np.corrcoef(ranks, places)[0, 1])
     return ndcg, hit, reciprocal, chance, k / count, float(inverse.mean()), correlation

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from finflow.config import CostsConfig
 from finflow.cores import forked
@@ -268,7 +268,7 @@ def break_even_bps(
         if high >= DEAREST_BPS:
             return float("inf")
         low, high = high, ladder.pop(0) if ladder else min(STEP * high, DEAREST_BPS)
-    return float(brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
+    return float(scipy.optimize.brentq(excess, low, high, xtol=tolerance, rtol=1e-12))
 
 
 def capacity(

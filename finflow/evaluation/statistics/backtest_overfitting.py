@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
@@ -125,7 +125,7 @@ def overfitting(excess: Array, blocks: int = BLOCKS) -> Overfitting:
     samples = [_sharpe(share @ sums, share @ squares, used.mean(axis=0), count) for share in (inside, 1.0 - inside)]
     chosen = np.argmax(samples[0], axis=1)
     rows = np.arange(len(choices))
-    ranks = stats.rankdata(samples[1], axis=1)[rows, chosen] / (excess.shape[1] + 1.0)
+    ranks = scipy.stats.rankdata(samples[1], axis=1)[rows, chosen] / (excess.shape[1] + 1.0)
     return Overfitting(
         logits=np.log(ranks / (1.0 - ranks)),
         chosen=chosen,

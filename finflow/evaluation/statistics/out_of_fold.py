@@ -17,7 +17,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from arch.bootstrap import StationaryBootstrap
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
@@ -97,6 +96,8 @@ def choose(gains: FloatArray, blocks: NDArray[np.int64], seed: int) -> Choice:
 
 def _resampled_means(gains: FloatArray, seed: int) -> FloatArray:
     """Means of each candidate over resampled bars, the same for all of them, (resamples, candidates)."""
+    from arch.bootstrap import StationaryBootstrap
+
     length = max(round(gains.shape[1] ** (1.0 / 3.0)), 1)
     bootstrap = StationaryBootstrap(length, gains.T, seed=np.random.default_rng(seed))
     return np.asarray(bootstrap.apply(lambda rows: rows.mean(axis=0), RESAMPLES), dtype=np.float64)

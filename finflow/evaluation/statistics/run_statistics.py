@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 from typing_extensions import TypedDict
 
 from finflow.errors import EvidenceError
@@ -80,7 +80,7 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
     Of all runs and tasks together, as in rliable. Robust as the median, but with less of its noise.
     """
-    return float(stats.trim_mean(_table(scores, "the runs", fewest=1), 0.25, axis=None))
+    return float(scipy.stats.trim_mean(_table(scores, "the runs", fewest=1), 0.25, axis=None))
 
 
 def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> float:
@@ -110,7 +110,7 @@ def interquartile_estimate(
     """
     table = _table(scores, name, FEWEST)
     drawn = _resample(table, samples, np.random.default_rng(seed))
-    values = stats.trim_mean(drawn.reshape(samples, -1), 0.25, axis=1)
+    values = scipy.stats.trim_mean(drawn.reshape(samples, -1), 0.25, axis=1)
     return Estimate(interquartile_mean(table), interval(np.asarray(values), confidence))
 
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.report_numbers import Number, about
@@ -70,7 +70,9 @@ class Track:
 
         Phi((SR - SR*) sqrt(n - 1) / sqrt(spread)).
         """
-        return float(stats.norm.cdf((self.sharpe - benchmark) * math.sqrt(self.days - 1) / math.sqrt(self.spread)))
+        return float(
+            scipy.stats.norm.cdf((self.sharpe - benchmark) * math.sqrt(self.days - 1) / math.sqrt(self.spread))
+        )
 
     def minimum_length(self, benchmark: float = 0.0, confidence: float = 0.95) -> float:
         """Minimum track record length: the returns it takes to be that confident of exceeding ``benchmark``.
@@ -79,7 +81,7 @@ class Track:
         """
         if not self.sharpe > benchmark:
             return math.nan if math.isnan(self.sharpe) else math.inf
-        return 1.0 + self.spread * (float(stats.norm.ppf(confidence)) / (self.sharpe - benchmark)) ** 2
+        return 1.0 + self.spread * (float(scipy.stats.norm.ppf(confidence)) / (self.sharpe - benchmark)) ** 2
 
     def dsr(self, tries: int, variance: float) -> float:
         """Deflated Sharpe ratio: the PSR against the best that luck alone would show among ``tries``."""
@@ -108,8 +110,8 @@ def track_of(returns: Array, name: str = "the strategy") -> Track:
     return Track(
         sharpe=float(returns.mean()) / deviation,
         days=len(returns),
-        skewness=float(stats.skew(returns, bias=False)),
-        kurtosis=float(stats.kurtosis(returns, bias=False)) + 3.0,
+        skewness=float(scipy.stats.skew(returns, bias=False)),
+        kurtosis=float(scipy.stats.kurtosis(returns, bias=False)) + 3.0,
     )
 
 
@@ -148,7 +150,7 @@ def expected_maximum(tries: int, variance: float) -> float:
         raise ValueError(f"a strategy that is judged was tried at least once, not {tries} times")
     if tries == 1:
         return 0.0
-    high, higher = stats.norm.ppf([1.0 - 1.0 / tries, 1.0 - 1.0 / (tries * math.e)])
+    high, higher = scipy.stats.norm.ppf([1.0 - 1.0 / tries, 1.0 - 1.0 / (tries * math.e)])
     return math.sqrt(variance) * float((1.0 - np.euler_gamma) * high + np.euler_gamma * higher)
 
 

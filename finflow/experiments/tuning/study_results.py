@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
-from scipy import stats
 
 from finflow.config import Config, TuneConfig, changed_config, dump_config
 from finflow.experiments.tuning.trial_store import LOST
@@ -84,7 +84,7 @@ def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
     best = front(trials)
     if not best:
         return None
-    ranks = stats.rankdata(-np.array([trial.values for trial in best]), axis=0).mean(axis=1)
+    ranks = scipy.stats.rankdata(-np.array([trial.values for trial in best]), axis=0).mean(axis=1)
     return best[int(np.argmin(ranks))]
 
 

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 __all__ = ["IndependentReturns", "MeanReversion", "PriceProcess", "Regimes", "Scenarios", "correlated"]
@@ -199,11 +200,9 @@ class MeanReversion:
         return np.linspace(-_WIDEST_BELIEF, _WIDEST_BELIEF, _BELIEFS) * self.deviation
 
     def draw(self, rng: np.random.Generator, bars: int) -> FloatArray:
-        from scipy.signal import lfilter  # it loads all of scipy.stats, and every command loads this file
-
         shocks = self.innovation * rng.standard_normal(bars)
         shocks[0] *= self.deviation / self.innovation
-        spread = lfilter([1.0], [1.0, -self.persistence], shocks)
+        spread = scipy.signal.lfilter([1.0], [1.0, -self.persistence], shocks)
         walk = self.mean + self.common * rng.standard_normal(bars)
         walk[0] = 0.0
         log_prices: FloatArray = np.cumsum(walk)[:, None] + self.loadings * (spread + self.level)[:, None]

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, vstack
 
 from finflow.market.synthetic.price_processes import PriceProcess
 
@@ -272,7 +272,9 @@ def _expected_cost(
     return expected
 
 
-def _moves(process: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float) -> tuple[csr_matrix, FloatArray]:
+def _moves(
+    process: PriceProcess, grid: _Grid, candidates: FloatArray, cash: float
+) -> tuple[scipy.sparse.csr_matrix, FloatArray]:
     """Drift of each target: rows (candidate, belief), columns (node, belief); and E[G] there, of the same rows."""
     beliefs = process.beliefs
     n_nodes, n_beliefs = len(grid.weights), len(beliefs)
@@ -292,9 +294,9 @@ def _moves(process: PriceProcess, grid: _Grid, candidates: FloatArray, cash: flo
             weight = (probability[part, None] * share)[..., None] * next_share[part][:, None, :]
             rows = np.repeat(np.arange(len(candidates)), weight[0].size)
             shape = (len(candidates), n_nodes * n_beliefs)
-            reached = reached + csr_matrix((weight.ravel(), (rows, target.ravel())), shape=shape)
+            reached = reached + scipy.sparse.csr_matrix((weight.ravel(), (rows, target.ravel())), shape=shape)
         blocks.append(reached)
-    by_belief = vstack(blocks, format="csr")
+    by_belief = scipy.sparse.vstack(blocks, format="csr")
     order = np.arange(len(candidates) * n_beliefs).reshape(n_beliefs, len(candidates)).T.ravel()
-    ahead = csr_matrix(by_belief[order])
+    ahead = scipy.sparse.csr_matrix(by_belief[order])
     return ahead, (ahead @ held.ravel()).reshape(len(candidates), n_beliefs)

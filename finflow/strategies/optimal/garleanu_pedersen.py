@@ -31,8 +31,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import eigh, solve_discrete_lyapunov
 
 from finflow.market.synthetic.price_processes import MeanReversion
 
@@ -71,7 +71,7 @@ class PartialTrading:
     @cached_property
     def _modes(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Joint eigenvectors (columns, of unit cost), the variance s of each, and each one's a (lambda is 1 / s)."""
-        variance, modes = eigh(self.covariance, self.cost)
+        variance, modes = scipy.linalg.eigh(self.covariance, self.cost)
         kept = 1.0 - self.discount
         lam = 1.0 / variance
         c = self.aversion * kept + lam * self.discount
@@ -174,7 +174,7 @@ def spread_rule(process: MeanReversion, participation_cost: float) -> SpreadSolu
     rate, slope = float(problem.rate[0, 0]), float(problem.aim[0, 0]) * stay
     # (y, z) before and after a decision that knows the belief z: y' = (1 - rate) y + rate slope z, z' = stay z + noise
     moves = np.array([[1.0 - rate, rate * slope], [0.0, stay]])
-    moments = solve_discrete_lyapunov(moves, np.diag([0.0, variance]))
+    moments = scipy.linalg.solve_discrete_lyapunov(moves, np.diag([0.0, variance]))
     position = np.array([1.0, 0.25])  # x of (y', z')
     trade = np.array([-rate, rate * slope])  # y' - y of (y, z)
     squared = float(position @ moments @ position)

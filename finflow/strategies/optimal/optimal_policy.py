@@ -24,8 +24,8 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from finflow.config import EnvConfig, MarketConfig
 from finflow.errors import ConfigError
@@ -286,7 +286,7 @@ def _best_target(process: PriceProcess, belief: float, cash: float, start: Float
     scale = 1.0
     scale = 1.0 / max(float(np.ptp(loss(start)[1])), 1e-12)
     simplex: dict[str, Any] = {"type": "eq", "fun": lambda a: a.sum() - 1.0, "jac": lambda a: np.ones_like(a)}
-    found = minimize(
+    found = scipy.optimize.minimize(
         loss,
         start,
         jac=True,
