@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_torch_array
 
 from finflow.ledger import compiled
 from finflow.ledger.constraints import Limits, apply_limits, as_portfolio, keep_listed
@@ -158,17 +158,10 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
     xp = array_namespace(before)
     proportional = proportional_rates(costs) if is_compiled(before) else None
     if proportional is not None:
-        rates, scale = proportional
-        weights, turnover, factor, last, solved = compiled.settle(
-            before,
-            np.ascontiguousarray(target, dtype=np.float64),
-            rates,
-            np.ones_like(wealth) * scale,
-            MAX_ITERATIONS,
-            WEALTH_TOLERANCE,
-        )
+        weights, turnover, factor, last, solved = _settle_compiled(before, target, proportional, wealth)
     else:
-        factor, last, solved = _wealth_factor(before, target, costs, wealth, market)
+        solve = _differentiable_factor if is_torch_array(before) else _wealth_factor
+        factor, last, solved = solve(before, target, costs, wealth, market)
         cash = xp.clip(1.0 - xp.sum(target[..., :-1], axis=-1, keepdims=True), 0.0)
         weights = xp.concat([target[..., :-1], cash], axis=-1)
         turnover = portfolio_turnover(before, target)
@@ -177,6 +170,33 @@ def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: Mark
         return done
     paid = (factor > 0.0) & (xp.abs(factor - last) <= SOLVED)
     return done if bool(xp.all(paid)) else _refuse(before, done, paid)
+
+
+def _settle_compiled(before: Any, target: Any, proportional: tuple[Any, Any], wealth: Any) -> tuple[Any, ...]:
+    """Weights, turnover, wealth factor after the last round and before it, and whether it has settled."""
+    rates, scale = proportional
+    target, scale = np.ascontiguousarray(target, dtype=np.float64), np.ones_like(wealth) * np.asarray(scale)
+    return compiled.settle(before, target, rates, scale, MAX_ITERATIONS, WEALTH_TOLERANCE)
+
+
+def _differentiable_factor(
+    before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None
+) -> tuple[Any, Any, bool]:
+    """As `_wealth_factor`, of torch's portfolios: solved without gradient, which the root itself then has."""
+    from finflow.ledger.implicit_gradient import attach_gradient  # torch is not needed to keep accounts
+
+    held, wanted = before[..., :-1], target[..., :-1]
+    constant = [None if one is None else one.detach() for one in (before, target, wealth)]
+    numbers = [one.numpy() for one in constant] if before.device.type == "cpu" else []
+    proportional = proportional_rates(costs) if numbers and is_compiled(numbers[0]) else None
+    if proportional is not None:
+        *_, root, before_last, solved = _settle_compiled(*numbers[:2], proportional, numbers[2])
+        xp = array_namespace(before)
+        factor, last = xp.asarray(root), xp.asarray(before_last)
+    else:
+        factor, last, solved = _wealth_factor(*constant[:2], costs, constant[2], market)
+    factor = attach_gradient(factor, lambda mu: costs.share(mu[..., None] * wanted - held, wealth, market))
+    return factor, last, solved
 
 
 def _wealth_factor(
