@@ -183,19 +183,20 @@ def _differentiable_factor(
     before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None
 ) -> tuple[Any, Any, bool]:
     """As `_wealth_factor`, of torch's portfolios: solved without gradient, which the root itself then has."""
-    from finflow.ledger.implicit_gradient import attach_gradient  # torch is not needed to keep accounts
+    from finflow.ledger.implicit_gradient import attach_gradient, needs_gradient  # torch is not needed to keep accounts
 
     held, wanted = before[..., :-1], target[..., :-1]
-    constant = [None if one is None else one.detach() for one in (before, target, wealth)]
-    numbers = [one.numpy() for one in constant] if before.device.type == "cpu" else []
-    proportional = proportional_rates(costs) if numbers and is_compiled(numbers[0]) else None
+    start, end, account = before.detach(), target.detach(), wealth.detach()
+    on_processor = before.device.type == "cpu" and is_compiled(start.numpy())
+    proportional = proportional_rates(costs) if on_processor else None
     if proportional is not None:
-        *_, root, before_last, solved = _settle_compiled(*numbers[:2], proportional, numbers[2])
-        xp = array_namespace(before)
-        factor, last = xp.asarray(root), xp.asarray(before_last)
+        found = _settle_compiled(start.numpy(), end.numpy(), proportional, account.numpy())
+        xp, solved = array_namespace(before), bool(found[4])
+        factor, last = xp.asarray(found[2]), xp.asarray(found[3])
     else:
-        factor, last, solved = _wealth_factor(*constant[:2], costs, constant[2], market)
-    factor = attach_gradient(factor, lambda mu: costs.share(mu[..., None] * wanted - held, wealth, market))
+        factor, last, solved = _wealth_factor(start, end, costs, account, market)
+    if needs_gradient(before, target, wealth):
+        factor = attach_gradient(factor, lambda mu: costs.share(mu[..., None] * wanted - held, wealth, market))
     return factor, last, solved
 
 

@@ -1,7 +1,7 @@
 """Gradient of the wealth factor of a trade by the implicit function theorem, for portfolios in torch.
 
-The wealth factor is the root of ``mu = 1 - cost(mu * target - before)``. Its derivative follows from the equation at the
-root; how the root was found does not matter, so that no gradient is kept of the iteration.
+The wealth factor is the root of ``mu = 1 - cost(mu * target - before)``. Its derivative follows from the equation at
+the root; how the root was found does not matter, so that no gradient is kept of the iteration.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    """True where a gradient is kept of what is computed from any of the tensors."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def attach_gradient(root: Tensor, cost_at: Callable[[Tensor], Tensor]) -> Tensor:
