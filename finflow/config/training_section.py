@@ -149,17 +149,19 @@ class StabilityConfig(Section):
 
 
 #: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
-
-
-#: save_interval, max_checkpoints, kl_threshold, loss_spike, reward_drop of the presets
 _ROLLBACK_PRESETS = {"conservative": (50, 10, 0.05, 2.0, 0.7), "aggressive": (200, 3, 0.15, 5.0, 0.3)}
 
 
 class RollbackConfig(Section):
     """Triggers and extent of a rollback to an earlier state; intervals are in gradient updates."""
 
-    preset: Literal["default", "conservative", "aggressive"] = key(
-        "default", "conservative or aggressive values of the five keys that follow, where they are not given"
+    preset: Literal["default", "conservative", "standard", "aggressive"] = key(
+        "default",
+        "conservative or aggressive values of save_interval to reward_drop, where they are not given; default and "
+        "standard are the same",
+    )
+    mode: Literal["strict", "robust"] = key(
+        "robust", "strict compares with the thresholds as written; robust allows for what is usual in the training"
     )
     save_interval: PositiveInt = key(100, "updates between snapshots in memory")
     max_checkpoints: PositiveInt = key(5, "newest snapshots kept, beside the best one")

@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from torch import Tensor
 
 from finflow.config import Config, GuardConfig, RollbackConfig
-from finflow.guard.signals import Event, RollbackTriggers
+from finflow.guard.rollback_triggers import RollbackTriggers
+from finflow.guard.signals import Event
 from finflow.guard.stability import StabilityMonitor
 from finflow.guard.state_capture import without_prefix
 
@@ -60,6 +61,8 @@ class RollbackManager:
     (False, '')
     >>> manager.should_rollback(kl=8.0)
     (True, 'the policy moved 8 nats per free dimension from the last healthy one, the limit is 5')
+    >>> RollbackManager.preset("conservative", mode="strict").should_rollback(kl=0.06)
+    (True, 'the policy moved 0.06 nats per free dimension from the last healthy one, the limit is 0.05')
     """
 
     def __init__(self, config: RollbackConfig | Config | None = None) -> None:
@@ -74,9 +77,9 @@ class RollbackManager:
         self.lowered, self.share = False, 1.0
 
     @classmethod
-    def preset(cls, name: str) -> Self:
-        """Make a manager with the values of a preset: ``default``, ``conservative`` or ``aggressive``."""
-        return cls(RollbackConfig.model_validate({"preset": name}))
+    def preset(cls, name: str, mode: Literal["strict", "robust"] = "robust") -> Self:
+        """Make a manager with the thresholds of a preset: ``conservative``, ``standard`` or ``aggressive``."""
+        return cls(RollbackConfig.model_validate({"preset": name, "mode": mode}))
 
     def begin_phase(self, update: int) -> None:
         """Forget snapshots and usual values: they belong to another phase."""
@@ -136,7 +139,7 @@ class RollbackManager:
         kl: float | None = None,
         actor_loss: float | None = None,
     ) -> tuple[bool, str]:
-        """Compare a look at the training with the last looks.
+        """Compare a look at the training with the thresholds, as `RollbackTriggers` does in either mode.
 
         Parameters
         ----------
@@ -145,14 +148,13 @@ class RollbackManager:
         reward : float, optional
             Mean reward of the agent's decisions since the last look.
         kl : float, optional
-            From the last healthy policy, in nats per free dimension. Compared with the threshold, or with six times
-            the farthest that is usual in this training where that is more.
+            From the last healthy policy, in nats per free dimension.
 
         Returns
         -------
         should : bool
         reason : str
-            Empty where there is none. Each reason must hold at two looks in a row.
+            Empty where there is none.
         """
         return self.triggers.look({"critic": loss, "actor": actor_loss, "reward": reward, "kl": kl})
 

@@ -1,4 +1,4 @@
-"""Signals of the guard: events, robust windows, triggers of a rollback, figures of a policy on fixed states."""
+"""Signals of the guard: events, robust windows, figures of a policy on fixed states."""
 
 from __future__ import annotations
 
@@ -12,21 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finflow.config import RollbackConfig
-
 INFO, WARNING, ALARM = "info", "warning", "alarm"
 LEVELS = (INFO, WARNING, ALARM)
 MAD_TO_DEVIATION = 1.4826  # of a normal distribution
 LEAST_SHARE = 0.05  # a deviation is at least this share of the centre
 KEPT_WITHIN = 10.0  # deviations: values further out are clipped to this
-LEAST_LOOKS = 5  # before losses and rewards are compared with their past
-USUAL_SPREAD = 6.0  # deviations that are usual
-LEAST_LOSS = 0.5  # rises are measured in multiples of at least this
-LOOKS_IN_A_ROW = 2
-KL_RISE = 6.0  # times the farthest that is usual: a learning policy moves unevenly
-KL_WINDOWS = 5  # looks that the usual distance is known from, in multiples of a window
-UNKNOWN_KL = 100.0  # times the threshold, while the usual distance is not known
-REWARD_WINDOWS = 10  # rewards are mostly noise: their usual spread is known from more looks
 ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)
 
 
@@ -134,105 +124,6 @@ class RobustWindow:
         self.values.extend(state["values"])
         self.count, self.ready = int(state["count"]), bool(state["ready"])
         self.centre, self.spread = float(state["centre"]), float(state["spread"])
-
-
-class RollbackTriggers:
-    """Losses, rewards and KL compared with their own past at every look.
-
-    Parameters
-    ----------
-    config : RollbackConfig
-
-    Attributes
-    ----------
-    windows : dict of RobustWindow
-    hits : dict of int
-        Looks in a row at which each signal was unusual.
-    """
-
-    def __init__(self, config: RollbackConfig) -> None:
-        self.config = config
-        size = config.metric_window_size
-        self.windows = {name: RobustWindow(size, min(LEAST_LOOKS, size), renew=1) for name in ("critic", "actor")}
-        self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
-        self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
-        self.hits: dict[str, int] = {}
-
-    def look(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
-        """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their past; None is not compared.
-
-        Returns
-        -------
-        should : bool
-        reasons : str
-        """
-        reasons = [
-            self._confirm("critic", self._risen("critic", figures["critic"])),
-            self._confirm("actor", self._risen("actor", figures["actor"])),
-            self._confirm("reward", self._dropped(figures["reward"])),
-            self._confirm("kl", self._far(figures["kl"])),
-        ]
-        for name, value in figures.items():
-            if value is not None:
-                self.windows[name].add(value)
-        text = "; ".join(reason for reason in reasons if reason)
-        return bool(text), text
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.hits = {}
-        for window in self.windows.values():
-            window.clear()
-
-    def state(self) -> dict[str, Any]:
-        """As JSON."""
-        windows = {name: window.state() for name, window in self.windows.items()}
-        return {"windows": windows, "suspects": dict(self.hits)}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """From JSON."""
-        self.hits = dict(state["suspects"])
-        for name, window in self.windows.items():
-            window.load(state["windows"][name])
-
-    def _confirm(self, name: str, reason: str | None) -> str:
-        """Return the reason once it held at several looks in a row; None is no look, empty is no reason."""
-        if reason is None:
-            return ""
-        self.hits[name] = self.hits.get(name, 0) + 1 if reason else 0
-        return reason if self.hits[name] >= LOOKS_IN_A_ROW else ""
-
-    def _risen(self, name: str, loss: float | None) -> str | None:
-        """Reason where a loss rose far above its past."""
-        if loss is None:
-            return None
-        window = self.windows[name]
-        usual = max(abs(window.centre), USUAL_SPREAD * window.spread, LEAST_LOSS)
-        limit = window.centre + (self.config.loss_spike - 1.0) * usual
-        if not window.ready or loss <= limit:
-            return ""
-        return f"the {name}'s loss rose to {loss:.4g}, the limit is {limit:.4g}"
-
-    def _dropped(self, reward: float | None) -> str | None:
-        """Reason where rewards fell far below their past."""
-        if reward is None:
-            return None
-        window = self.windows["reward"]
-        allowed = max((1.0 - self.config.reward_drop) * abs(window.centre), USUAL_SPREAD * window.spread)
-        if not window.ready or reward >= window.centre - allowed:
-            return ""
-        return f"the mean reward fell to {reward:.4g}, the limit is {window.centre - allowed:.4g}"
-
-    def _far(self, kl: float | None) -> str | None:
-        """Reason where the policy is far from the last healthy one."""
-        if kl is None:
-            return None
-        window = self.windows["kl"]
-        usual = KL_RISE * max(window.values) if window.ready else UNKNOWN_KL * self.config.kl_threshold
-        limit = max(self.config.kl_threshold, usual)
-        if kl <= limit:
-            return ""
-        return f"the policy moved {kl:.3g} nats per free dimension from the last healthy one, the limit is {limit:.3g}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@
 ``planted``         offline learning on synthetic markets
 ``rollouts``        learning from exact rollouts on planted and null markets
 ``runs``            whole trainings on the embedded market
+``thresholds``      false alarms of the modes and presets of a rollback
 ``tune``            the search
 ==================  ================================================================================================
 """
@@ -76,6 +77,7 @@ from scripts.evidence.other_markets import (
 )
 from scripts.evidence.planted_signals import planted_table, planted_variants
 from scripts.evidence.rollouts import rollout_table, rollout_variants
+from scripts.evidence.thresholds import threshold_table, threshold_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
 
@@ -114,6 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         "planted": _planted,
         "rollouts": _rollouts,
         "runs": _runs,
+        "thresholds": _thresholds,
         "tune": _tune,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -234,6 +237,12 @@ def _runs(given: argparse.Namespace) -> None:
     """Whole trainings, compared with the classical strategies."""
     results = run_missing(VARIANTS, KEPT, RUNS)
     _write("runs", table(results, classical_results(Config())), results)
+
+
+def _thresholds(given: argparse.Namespace) -> None:
+    """False alarms of the modes and presets of a rollback."""
+    results = run_missing(threshold_variants(given.seeds), KEPT, RUNS)
+    _write("thresholds", threshold_table(results), results)
 
 
 def _tune(given: argparse.Namespace) -> None:

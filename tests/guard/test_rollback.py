@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -135,15 +136,83 @@ def test_the_presets_are_those_promised_and_keys_that_are_given_win() -> None:
     names = ("save_interval", "max_checkpoints", "kl_threshold", "loss_spike", "reward_drop")
     values = {
         preset: [getattr(RollbackManager.preset(preset).config, name) for name in names]
-        for preset in ("default", "conservative", "aggressive")
+        for preset in ("default", "conservative", "standard", "aggressive")
     }
     assert values == {
         "default": [100, 5, 0.1, 3.0, 0.5],
         "conservative": [50, 10, 0.05, 2.0, 0.7],
+        "standard": [100, 5, 0.1, 3.0, 0.5],
         "aggressive": [200, 3, 0.15, 5.0, 0.3],
     }
     given = load_config(None, {"guard.rollback.preset": "aggressive", "guard.rollback.save_interval": 70}, {})
     assert (given.guard.rollback.save_interval, given.guard.rollback.max_checkpoints) == (70, 3)
+
+
+PRESETS = ("conservative", "standard", "aggressive")
+
+
+def first_reasons(mode: Literal["strict", "robust"], usual: dict[str, float], then: dict[str, float]) -> list[bool]:
+    """What each preset answers at the second look at ``then``, after twenty looks at ``usual``."""
+    answers = []
+    for preset in PRESETS:
+        manager = RollbackManager.preset(preset, mode)
+        for _ in range(20):
+            manager.should_rollback(**usual)
+        answers.append([manager.should_rollback(**then)[0] for _ in range(2)][-1])
+    return answers
+
+
+def test_strict_thresholds_are_compared_as_written() -> None:
+    """A usual KL of 0.2 hides no KL of 1.1 at any of 0.05, 0.1 and 0.15, and each threshold is exact."""
+    assert first_reasons("strict", {"kl": 0.2}, {"kl": 1.1}) == [True] * 3
+    for preset, limit in zip(PRESETS, (0.05, 0.1, 0.15), strict=True):
+        manager = RollbackManager.preset(preset, "strict")
+        assert not manager.should_rollback(kl=limit)[0]
+        assert manager.should_rollback(kl=limit + 1e-9)[0]
+    spikes = [[first_reasons("strict", {"loss": 1.0}, {"loss": value})[n] for n in range(3)] for value in (1.9, 2.9)]
+    assert spikes == [[False] * 3, [True, False, False]]
+
+
+def test_strict_losses_and_rewards_are_compared_with_the_recent_mean() -> None:
+    for preset, spike, drop in zip(PRESETS, (2.0, 3.0, 5.0), (0.7, 0.5, 0.3), strict=True):
+        for usual in (2.0, -2.0):  # where the mean is negative, rise and drop are of its magnitude
+            for signal, limit in (
+                ("loss", usual + (spike - 1.0) * abs(usual)),
+                ("actor_loss", usual + (spike - 1.0) * abs(usual)),
+                ("reward", usual - (1.0 - drop) * abs(usual)),
+            ):
+                manager = RollbackManager.preset(preset, "strict")
+                assert not any(looks(manager, **{signal: [usual] * 12}))
+                beyond = limit - 1e-6 if signal == "reward" else limit + 1e-6
+                within = limit + 1e-6 if signal == "reward" else limit - 1e-6
+                assert looks(manager, **{signal: [beyond]}) == [True]
+                manager = RollbackManager.preset(preset, "strict")
+                looks(manager, **{signal: [usual] * 12})
+                assert looks(manager, **{signal: [within]}) == [False]
+
+
+def test_presets_differ_in_the_robust_mode_too() -> None:
+    assert first_reasons("robust", {"kl": 0.2}, {"kl": 1.1}) == [True, False, False]
+    assert first_reasons("robust", {"kl": 0.2}, {"kl": 2.0}) == [True, True, False]
+    assert first_reasons("robust", {"loss": 2.0}, {"loss": 5.0}) == [True, False, False]
+    rng = np.random.default_rng(0)
+    for fall, expected in ((-5.0, [True, False, False]), (-7.0, [True, True, False]), (-9.5, [True] * 3)):
+        answers = []
+        for preset in PRESETS:
+            manager = RollbackManager.preset(preset)
+            draws = rng.standard_normal(100)
+            looks(manager, reward=((draws - np.median(draws)) / np.std(draws)).tolist())
+            answers.append([manager.should_rollback(reward=fall)[0] for _ in range(2)][-1])
+        assert answers == expected
+
+
+def test_a_strict_manager_goes_on_from_its_saved_state() -> None:
+    config = RollbackConfig(mode="strict")
+    manager, other = RollbackManager(config), RollbackManager(config)
+    looks(manager, loss=[1.0, 2.0, 1.5, 1.0, 2.5, 1.2])
+    tensors, state = manager.capture()
+    other.restore(tensors, json.loads(json.dumps(state)))
+    assert manager.should_rollback(loss=4.7) == other.should_rollback(loss=4.7)
 
 
 def test_a_manager_goes_on_from_its_saved_state() -> None:

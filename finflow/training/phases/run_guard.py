@@ -188,7 +188,7 @@ class RunGuard:
             kl=None if self._policy_moves_far else figures["kl"],
         )
         if should and not monitor.quiet:
-            signals = [TRIGGERS[name] for name, count in manager.triggers.hits.items() if count > 1]
+            signals = [TRIGGERS[name] for name in manager.triggers.confirmed]
             events.append(self._event(ALARM, min(signals, key=lambda name: name in REDUCIBLE), reason))
         return events
 
