@@ -1,0 +1,180 @@
+"""The step of TRPO: conjugate gradient on Fisher-vector products, and a line search on the exact KL.
+
+References
+----------
+Schulman and others (2015), Trust Region Policy Optimization, appendix C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from finflow.agent.precision import full_precision
+
+RESIDUAL = 1e-10  # of the conjugate gradient: its squared length at which the solution is taken
+
+
+@dataclass(frozen=True)
+class TrustRegion:
+    """Settings of the step.
+
+    Attributes
+    ----------
+    delta : float
+        Largest mean KL(old || new), in nats.
+    damping : float
+        Added to the diagonal of the Fisher matrix.
+    conjugate_steps : int
+        Most iterations of the conjugate gradient.
+    line_search_steps : int
+        Step lengths tried.
+    shrinking : float
+        Factor from one step length to the next.
+    """
+
+    delta: float = 0.01
+    damping: float = 0.1
+    conjugate_steps: int = 15
+    line_search_steps: int = 10
+    shrinking: float = 0.8
+
+
+class TrustRegionStep(NamedTuple):
+    """Outcome of a step.
+
+    Attributes
+    ----------
+    accepted : bool
+        False where no step length improved the objective within the limit; the parameters are then what they were.
+    divergence : float
+        Exact mean KL(old || new) after it, in nats.
+    improvement : float
+        Of the objective.
+    length : float
+        Share of the longest step that was taken.
+    """
+
+    accepted: bool
+    divergence: float
+    improvement: float
+    length: float
+
+
+def trust_region_step(
+    parameters: Sequence[nn.Parameter],
+    objective: Callable[[], Tensor],
+    divergence: Callable[[], Tensor],
+    region: TrustRegion,
+) -> TrustRegionStep:
+    """Move parameters along the natural gradient as far as the KL allows and the objective improves.
+
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        Of the policy; changed in place. After a refused step they are what they were, bit for bit.
+    objective : callable
+        The surrogate objective to maximise at the present parameters, ().
+    divergence : callable
+        Mean KL(old || present) in nats, (); its gradient is 0 at the old parameters, its second derivative there the
+        Fisher matrix.
+    region : TrustRegion
+
+    Returns
+    -------
+    TrustRegionStep
+    """
+    before = objective()
+    direction = natural_gradient(parameters, before, divergence, region)
+    start = parameters_to_vector(parameters).detach().clone()
+    step = longest_step(direction, fisher_product(parameters, divergence, region.damping), region.delta)
+    was, length = float(before.detach()), 1.0
+    if bool(torch.isfinite(step).all()):
+        for _ in range(region.line_search_steps):
+            vector_to_parameters(start + length * step, parameters)
+            with torch.no_grad():
+                moved, gained = float(divergence()), float(objective()) - was
+            if moved <= region.delta and gained > 0.0:
+                return TrustRegionStep(True, moved, gained, length)
+            length *= region.shrinking
+    vector_to_parameters(start, parameters)
+    return TrustRegionStep(False, 0.0, 0.0, 0.0)
+
+
+def natural_gradient(
+    parameters: Sequence[nn.Parameter], objective: Tensor, divergence: Callable[[], Tensor], region: TrustRegion
+) -> Tensor:
+    """Direction ``(F + damping I)^-1 g`` as one vector: F the Fisher matrix, g the gradient of the objective, ()."""
+    with full_precision(objective):
+        gradient = _flat(torch.autograd.grad(objective, parameters, allow_unused=True), parameters)
+    product = fisher_product(parameters, divergence, region.damping)
+    return conjugate_gradient(product, gradient, region.conjugate_steps)
+
+
+def longest_step(direction: Tensor, product: Callable[[Tensor], Tensor], delta: float) -> Tensor:
+    """The direction at the length whose KL is delta to second order: ``sqrt(2 delta / (d' F d)) d``."""
+    curvature = torch.dot(direction, product(direction))
+    return direction * (2.0 * delta / curvature.clamp(min=torch.finfo(curvature.dtype).tiny)).sqrt()
+
+
+def fisher_product(
+    parameters: Sequence[nn.Parameter], divergence: Callable[[], Tensor], damping: float
+) -> Callable[[Tensor], Tensor]:
+    """Product of a vector and ``F + damping I``, as a function of the vector, without ever forming the matrix."""
+    distance = divergence()
+    with full_precision(distance):
+        slope = torch.autograd.grad(distance, parameters, create_graph=True, allow_unused=True)
+    flat_slope = _flat(slope, parameters)
+
+    def product(vector: Tensor) -> Tensor:
+        along = torch.dot(flat_slope, vector)
+        with full_precision(along):
+            curvature = torch.autograd.grad(along, parameters, retain_graph=True, allow_unused=True)
+        return _flat(curvature, parameters) + damping * vector
+
+    return product
+
+
+def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, steps: int) -> Tensor:
+    """Solve ``A x = b`` for a symmetric positive definite A that is known by its products.
+
+    Parameters
+    ----------
+    product : callable
+        Maps a vector v to A v.
+    target : Tensor, (n,)
+        b.
+    steps : int
+        Most iterations; n are exact but for rounding.
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
+    solution = torch.zeros_like(target)
+    residual, search = target.clone(), target.clone()
+    squared = torch.dot(residual, residual)
+    for _ in range(steps):
+        if not float(squared) > RESIDUAL:
+            break
+        image = product(search)
+        length = squared / torch.dot(search, image)
+        solution = solution + length * search
+        residual = residual - length * image
+        previous, squared = squared, torch.dot(residual, residual)
+        search = residual + (squared / previous) * search
+    return solution
+
+
+def _flat(gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Gradients below one another; zeros where a parameter has no part in them."""
+    parts = [
+        torch.zeros_like(parameter).reshape(-1) if gradient is None else gradient.reshape(-1)
+        for gradient, parameter in zip(gradients, parameters, strict=True)
+    ]
+    return torch.cat(parts)

@@ -1,0 +1,243 @@
+"""The on-policy update: one rollout in, an improved policy and value function out.
+
+PPO with clipping, PPO with a KL penalty, TRPO, A2C and REINFORCE are configurations of it: they differ in the loss of
+the policy, in how often a rollout is used, and in how advantages are estimated.
+
+References
+----------
+Schulman and others (2017), Proximal Policy Optimization Algorithms, algorithm 1.
+Schulman and others (2015), Trust Region Policy Optimization, algorithm 1.
+Mnih and others (2016), Asynchronous Methods for Deep Reinforcement Learning.
+Williams (1992), Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from finflow.agent.gradient_steps import SkippingAdam, descend
+from finflow.agent.on_policy.advantages import explained_variance, normalised
+from finflow.agent.on_policy.clipped_objective import (
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    penalised_policy_loss,
+    surrogate_loss,
+    value_loss,
+)
+from finflow.agent.on_policy.kl_controller import TOLERANCE, DoublingKL
+from finflow.agent.on_policy.natural_gradient import trust_region_step
+from finflow.agent.on_policy.on_policy_settings import WHOLE_ROLLOUT, OnPolicySettings
+from finflow.agent.on_policy.policy_interface import ActionDistribution, ActorCritic, Rollout
+from finflow.errors import ConfigError
+
+Figures = dict[str, float]
+
+
+class OnPolicyLearner:
+    """An actor-critic that learns from rollouts of its own policy.
+
+    Parameters
+    ----------
+    agent : ActorCritic
+        Policy and value function, changed in place.
+    settings : OnPolicySettings
+    generator : Generator
+        Draws the order of decisions in the epochs.
+
+    Attributes
+    ----------
+    optimiser : SkippingAdam
+        Of both; with ``trpo`` of the value function alone. Steps whose gradient is not finite are skipped.
+    penalty : DoublingKL
+        Coefficient of the KL penalty, with ``ppo-kl``.
+    updates : int
+        Rollouts learned from.
+    """
+
+    def __init__(self, agent: ActorCritic, settings: OnPolicySettings, generator: Generator) -> None:
+        self.agent = agent
+        self.settings = settings
+        self.generator = generator
+        self.penalty = DoublingKL(settings.kl_beta, settings.kl_target)
+        self.optimiser = _optimiser(agent, settings)
+        self.updates = 0
+
+    def update(self, rollout: Rollout, entropy_coefficient: float | None = None) -> Figures:
+        """Learn from one rollout.
+
+        Parameters
+        ----------
+        rollout : Rollout
+        entropy_coefficient : float, optional
+            In place of the settings', where it follows a schedule.
+
+        Returns
+        -------
+        dict
+            ``policy_loss``, ``value_loss`` and ``gradient_norm`` (means over the steps), and over the whole rollout
+            after the update ``kl`` (exact KL(old || new)), ``approximate_kl``, ``clip_fraction`` and ``entropy``;
+            ``explained_variance`` of the values before it, ``beta``, ``policy_steps``, and with ``trpo`` ``accepted``.
+
+        Raises
+        ------
+        ConfigError
+            If the rollout is shorter than a minibatch.
+        """
+        settings = self.settings
+        check_minibatch(settings, len(rollout.log_prob))
+        if entropy_coefficient is not None:
+            settings = replace(settings, entropy_coefficient=entropy_coefficient)
+        if settings.normalise == "rollout":
+            rollout = rollout._replace(advantages=normalised(rollout.advantages))
+        with torch.no_grad():
+            old = self.agent.distribution(rollout.observations)
+        if settings.algorithm == "trpo":
+            figures = self._natural_step(rollout, old, settings) | self.update_critic(rollout)
+        else:
+            figures = self._epochs(rollout, old, settings)
+        figures |= self._measured(rollout, old)
+        if settings.algorithm == "ppo-kl":
+            self.penalty.update(figures["kl"], len(rollout.log_prob))
+        self.updates += 1
+        return figures | {"beta": self.penalty.beta}
+
+    def update_critic(self, rollout: Rollout, epochs: int | None = None) -> Figures:
+        """Learn the value function alone, for so many epochs, the settings' number by default."""
+        settings, losses = self.settings, []
+        if settings.value_coefficient == 0.0:
+            return {}
+        for part, _ in self._minibatches(rollout, epochs or settings.epochs):
+            loss = value_loss(self.agent.value(part.observations), part.returns, part.values, settings.value_clip)
+            descend(loss, self.optimiser, settings.gradient_norm)
+            losses.append(loss.detach())
+        return {"value_loss": float(torch.stack(losses).mean())}
+
+    def _epochs(self, rollout: Rollout, old: ActionDistribution, settings: OnPolicySettings) -> Figures:
+        """Steps down the joint loss of policy and value function, over the epochs or until the KL is too large."""
+        taken: list[Tensor] = []
+        for part, index in self._minibatches(rollout, settings.epochs):
+            loss = _joint_loss(
+                self.agent, part, old.rows(index) if settings.penalised else None, settings, self.penalty
+            )
+            if settings.target_kl is not None and float(loss.approximate_kl) > TOLERANCE * settings.target_kl:
+                break
+            norm = descend(loss.whole, self.optimiser, settings.gradient_norm)
+            taken.append(torch.stack((loss.policy, loss.value, norm)))
+        means = torch.stack(taken).mean(dim=0).tolist() if taken else [math.nan] * 3
+        names = ("policy_loss", "value_loss", "gradient_norm")
+        return dict(zip(names, means, strict=True)) | {"policy_steps": len(taken)}
+
+    def _natural_step(self, rollout: Rollout, old: ActionDistribution, settings: OnPolicySettings) -> Figures:
+        """One step of the policy within the trust region."""
+
+        def divergence() -> Tensor:
+            return old.kl(self.agent.distribution(rollout.observations)).mean()
+
+        def objective() -> Tensor:
+            new = self.agent.distribution(rollout.observations)
+            ratio = (new.log_prob(rollout.actions) - rollout.log_prob).exp()
+            gain = -surrogate_loss(ratio, rollout.advantages)
+            if settings.entropy_coefficient == 0.0:
+                return gain
+            return gain + settings.entropy_coefficient * new.entropy().mean()
+
+        step = trust_region_step(list(self.agent.actor_parameters()), objective, divergence, settings.trust_region)
+        figures = {"policy_loss": -step.improvement, "accepted": float(step.accepted), "step_length": step.length}
+        return figures | {"policy_steps": 1}
+
+    def _minibatches(self, rollout: Rollout, epochs: int) -> Iterator[tuple[Rollout, Tensor]]:
+        """Parts of the rollout and their decisions' numbers, in a new order in each epoch."""
+        decisions, size = len(rollout.log_prob), self.settings.minibatch
+        device = rollout.log_prob.device
+        for _ in range(epochs):
+            if size >= decisions:
+                yield self._normalised(rollout), torch.arange(decisions, device=device)
+                continue
+            order = torch.randperm(decisions, generator=self.generator, device=self.generator.device).to(device)
+            shuffled = rollout.rows(order)
+            for start in range(0, decisions, size):
+                yield self._normalised(shuffled.between(start, start + size)), order[start : start + size]
+
+    def _normalised(self, part: Rollout) -> Rollout:
+        """A minibatch, its advantages normalised where that is done by minibatch."""
+        if self.settings.normalise != "minibatch":
+            return part
+        return part._replace(advantages=normalised(part.advantages))
+
+    @torch.no_grad()
+    def _measured(self, rollout: Rollout, old: ActionDistribution) -> Figures:
+        """Movement of the policy on the rollout, its entropy, and the fit of the values before the update."""
+        new = self.agent.distribution(rollout.observations)
+        log_ratio = new.log_prob(rollout.actions) - rollout.log_prob
+        figures = {
+            "kl": old.kl(new).mean(),
+            "approximate_kl": approximate_kl(log_ratio),
+            "clip_fraction": clip_fraction(log_ratio.exp(), self.settings.clip),
+            "entropy": new.entropy().mean(),
+            "explained_variance": explained_variance(rollout.values, rollout.returns),
+        }
+        return dict(zip(figures, torch.stack(list(figures.values())).tolist(), strict=True))
+
+
+class _Losses(NamedTuple):
+    """Losses of one minibatch, each (): with gradients the whole alone."""
+
+    whole: Tensor
+    policy: Tensor
+    value: Tensor
+    approximate_kl: Tensor
+
+
+def _joint_loss(
+    agent: ActorCritic, part: Rollout, old: ActionDistribution | None, settings: OnPolicySettings, penalty: DoublingKL
+) -> _Losses:
+    """``L_policy + c_v L_V - c_e H`` of a minibatch; ``old`` are its distributions before the update, for a penalty."""
+    new = agent.distribution(part.observations)
+    log_ratio = new.log_prob(part.actions) - part.log_prob
+    ratio = log_ratio.exp()
+    if settings.algorithm == "ppo":
+        policy = clipped_policy_loss(ratio, part.advantages, settings.clip)
+    elif old is not None:
+        policy = penalised_policy_loss(ratio, part.advantages, old.kl(new), penalty.beta)
+    else:
+        policy = surrogate_loss(ratio, part.advantages)
+    whole, value = policy, torch.zeros_like(policy)
+    if settings.value_coefficient > 0.0:
+        value = value_loss(agent.value(part.observations), part.returns, part.values, settings.value_clip)
+        whole = whole + settings.value_coefficient * value
+    if settings.entropy_coefficient > 0.0:
+        whole = whole - settings.entropy_coefficient * new.entropy().mean()
+    distance = approximate_kl(log_ratio.detach()) if settings.target_kl is not None else policy.detach()
+    return _Losses(whole, policy.detach(), value.detach(), distance)
+
+
+def check_minibatch(settings: OnPolicySettings, decisions: int) -> None:
+    """Check that a rollout holds at least one minibatch.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if settings.minibatch != WHOLE_ROLLOUT and decisions < settings.minibatch:
+        raise ConfigError(
+            f"a rollout of {decisions} decisions is shorter than a minibatch of {settings.minibatch}; "
+            "take longer rollouts or smaller minibatches"
+        )
+
+
+def _optimiser(agent: ActorCritic, settings: OnPolicySettings) -> SkippingAdam:
+    """Adam over policy and value function; over the value function alone where the policy takes natural steps."""
+    rate = settings.learning_rate
+    groups = [{"params": list(agent.critic_parameters()), "lr": rate * settings.critic_rate_multiple}]
+    if settings.algorithm != "trpo":
+        groups.insert(0, {"params": list(agent.actor_parameters()), "lr": rate})
+    optimiser = SkippingAdam(groups, lr=rate, eps=settings.adam_epsilon, fused=True)
+    optimiser.skip_nonfinite = True
+    return optimiser

@@ -1,0 +1,192 @@
+"""Small policies and value functions for tasks that are not markets: Discrete and Box actions.
+
+Two networks of two hidden layers, tanh 64 x 64, with orthogonal initial weights: of scale sqrt(2) in hidden layers,
+0.01 at the policy's output, 1 at the value's. The logarithm of a Box policy's deviation is a parameter for each
+dimension and does not depend on the state.
+
+References
+----------
+Andrychowicz and others (2021), What Matters for On-Policy Deep Actor-Critic Methods? A Large-Scale Study.
+Huang and others (2022), The 37 Implementation Details of Proximal Policy Optimization.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from finflow.agent.on_policy.policy_interface import Observations
+
+HIDDEN = 64
+ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)  # of the standard normal distribution, nats
+LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A batch of distributions over the actions 0 .. n - 1.
+
+    Attributes
+    ----------
+    log_probabilities : Tensor, (batch, n)
+    """
+
+    log_probabilities: Tensor
+
+    @classmethod
+    def of_logits(cls, logits: Tensor) -> Categorical:
+        """Distributions from unnormalised log probabilities, (batch, n)."""
+        return cls(torch.log_softmax(logits, dim=-1))
+
+    def sample(self, generator: Generator) -> Tensor:
+        """Draw actions, int64 (batch,)."""
+        with torch.no_grad():
+            return torch.multinomial(self.log_probabilities.exp(), 1, generator=generator).squeeze(1)
+
+    def mode(self) -> Tensor:
+        """The most probable actions, int64 (batch,)."""
+        return self.log_probabilities.argmax(dim=-1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log probabilities of actions (batch,), (batch,)."""
+        return self.log_probabilities.gather(1, actions.unsqueeze(1)).squeeze(1)
+
+    def entropy(self) -> Tensor:
+        """Entropy, (batch,)."""
+        return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """``KL(self || other)``, (batch,)."""
+        return (self.log_probabilities.exp() * (self.log_probabilities - other.log_probabilities)).sum(dim=-1)
+
+    def rows(self, index: Tensor) -> Categorical:
+        """The distributions of some observations."""
+        return Categorical(self.log_probabilities[index])
+
+
+@dataclass(frozen=True)
+class DiagonalNormal:
+    """A batch of normal distributions with independent dimensions.
+
+    Attributes
+    ----------
+    location : Tensor, (batch, d)
+    log_scale : Tensor, (d,)
+        Log of the standard deviations, the same for all of the batch.
+    """
+
+    location: Tensor
+    log_scale: Tensor
+
+    def sample(self, generator: Generator) -> Tensor:
+        """Draw actions, (batch, d); not held to the bounds of the task."""
+        with torch.no_grad():
+            noise = torch.randn(self.location.shape, generator=generator, dtype=self.location.dtype)
+            return torch.addcmul(self.location, noise, self.log_scale.exp())
+
+    def mode(self) -> Tensor:
+        """The locations, (batch, d)."""
+        return self.location
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log joint densities of actions (batch, d), (batch,)."""
+        standard = (actions - self.location) * (-self.log_scale).exp()
+        constant = self.log_scale.sum() - LOG_DENSITY_AT_CENTRE * self.location.shape[-1]
+        return -0.5 * standard.square().sum(dim=-1) - constant
+
+    def entropy(self) -> Tensor:
+        """Entropy, (batch,)."""
+        entropy = self.log_scale.sum() + ENTROPY_OF_NORMAL * self.location.shape[-1]
+        return entropy.expand(len(self.location))
+
+    def kl(self, other: DiagonalNormal) -> Tensor:
+        """``KL(self || other)``, (batch,): the sum of ``log(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2``."""
+        change = self.log_scale - other.log_scale
+        shift = (self.location - other.location) * (-other.log_scale).exp()
+        return 0.5 * shift.square().sum(dim=-1) + (0.5 * ((2.0 * change).exp() - 1.0) - change).sum()
+
+    def rows(self, index: Tensor) -> DiagonalNormal:
+        """The distributions of some observations."""
+        return DiagonalNormal(self.location[index], self.log_scale)
+
+
+TaskDistribution = Categorical | DiagonalNormal
+
+
+class TaskActorCritic(nn.Module):
+    """Policy and value function of a task with vectors as observations.
+
+    Parameters
+    ----------
+    observations : int
+        Numbers in one observation.
+    actions : int
+        Actions of a Discrete space, or dimensions of a Box.
+    kind : str
+        ``discrete`` or ``box``.
+    generator : Generator
+        Draws the initial weights.
+    hidden : int
+        Width of both hidden layers.
+    """
+
+    def __init__(
+        self,
+        observations: int,
+        actions: int,
+        kind: Literal["discrete", "box"],
+        generator: Generator,
+        hidden: int = HIDDEN,
+    ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.actor = _network(observations, hidden, actions, 0.01, generator)
+        self.critic = _network(observations, hidden, 1, 1.0, generator)
+        self.log_scale = nn.Parameter(torch.zeros(actions)) if kind == "box" else None
+
+    def distribution(self, observations: Observations) -> TaskDistribution:
+        """Distributions over actions; the one part of the observations is (batch, observations)."""
+        output = self.actor(observations[0])
+        if self.log_scale is None:
+            return Categorical.of_logits(output)
+        return DiagonalNormal(output, self.log_scale.clone())  # a distribution does not change as the policy learns
+
+    def value(self, observations: Observations) -> Tensor:
+        """Estimated discounted returns, (batch,)."""
+        found: Tensor = self.critic(observations[0])
+        return found.squeeze(-1)
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the policy."""
+        yield from self.actor.parameters()
+        if self.log_scale is not None:
+            yield self.log_scale
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the value function."""
+        yield from self.critic.parameters()
+
+
+def _network(inputs: int, hidden: int, outputs: int, scale: float, generator: Generator) -> nn.Sequential:
+    """Two hidden layers with tanh, and a linear output whose weights have the given scale."""
+    return nn.Sequential(
+        _layer(inputs, hidden, math.sqrt(2.0), generator),
+        nn.Tanh(),
+        _layer(hidden, hidden, math.sqrt(2.0), generator),
+        nn.Tanh(),
+        _layer(hidden, outputs, scale, generator),
+    )
+
+
+def _layer(inputs: int, outputs: int, scale: float, generator: Generator) -> nn.Linear:
+    """A linear layer with orthogonal weights from ``generator`` and no bias at first."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        nn.init.orthogonal_(layer.weight, scale, generator=generator)
+        layer.bias.zero_()
+    return layer

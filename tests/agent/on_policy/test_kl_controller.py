@@ -1,0 +1,64 @@
+"""Controllers of the KL penalty against their closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finflow.agent.on_policy.kl_controller import (
+    REFERENCE_BOUNDS,
+    DoublingKL,
+    FixedKL,
+    KLController,
+    ProportionalKL,
+)
+from finflow.errors import ConfigError
+
+
+@given(st.lists(st.floats(1e-6, 1.0), max_size=20))
+def test_doubling_rule_counts_powers_of_two(divergences: list[float]) -> None:
+    controller = DoublingKL(0.01, target=0.01)
+    for one in divergences:
+        controller.update(one, 64)
+    ups = sum(one > 0.015 for one in divergences)
+    downs = sum(one < 0.01 / 1.5 for one in divergences)
+    assert controller.beta == pytest.approx(0.01 * 2.0 ** (ups - downs))
+
+
+def test_doubling_rule_stays_within_its_bounds() -> None:
+    controller = DoublingKL(0.3, target=0.01, bounds=REFERENCE_BOUNDS)
+    assert controller.update(1.0, 1) == 0.5
+    for _ in range(20):
+        controller.update(0.0, 1)
+    assert controller.beta == 0.01
+
+
+@given(st.floats(0.0, 100.0), st.integers(1, 9999))
+def test_proportional_controller_is_that_of_ziegler(divergence: float, decisions: int) -> None:
+    controller = ProportionalKL(0.2, target=6.0, horizon=10_000)
+    error = max(-0.2, min(0.2, divergence / 6.0 - 1.0))
+    assert controller.update(divergence, decisions) == pytest.approx(0.2 * (1.0 + error * decisions / 10_000))
+
+
+def test_betas_survive_a_divergence_that_is_no_number() -> None:
+    for controller in (FixedKL(0.1), DoublingKL(0.1), ProportionalKL(0.1)):
+        assert controller.update(math.nan, 64) == 0.1
+
+
+def test_state_is_saved_and_restored() -> None:
+    controller: KLController = DoublingKL(0.1, target=0.01)
+    controller.update(1.0, 1)
+    other = DoublingKL()
+    other.restore(*controller.capture())  # type: ignore[attr-defined]
+    assert other.beta == 0.2
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: FixedKL(-1.0), lambda: DoublingKL(target=0.0), lambda: ProportionalKL(horizon=0)]
+)
+def test_values_that_cannot_be_are_one_line(make: object) -> None:
+    with pytest.raises(ConfigError):
+        make()  # type: ignore[operator]
