@@ -10,7 +10,7 @@ from pathlib import Path
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import run_safely
-from finflow.cli.options import Parser, add_configuration_options, add_recollect, add_scale, one_of
+from finflow.cli.options import Parser, add_configuration_options, add_dry_run, add_recollect, add_scale, one_of
 from finflow.cli.runs import run_training, train
 
 
@@ -32,14 +32,17 @@ def main(arguments: Sequence[str]) -> None:
         "checkpoint, with the keys of another market, whose assets its networks then learn to trade",
     )
     add_recollect(parser)
+    add_dry_run(parser, "full: count the trainings and estimate the time, and stop")
     add_scale(parser)
     add_configuration_options(parser)
     given = parser.parse(arguments)
     if (given.mode == "online") != (given.pretrained is not None):
         parser.error("--mode online and --pretrained FILE go together")
     if given.mode == "full":
-        train(argparse.Namespace(**vars(given), resume=None, dry_run=False))
+        train(argparse.Namespace(**vars(given), resume=None))
         return
+    if given.dry_run:
+        parser.error(f"--dry-run belongs to --mode full, not to {given.mode}")
     if given.workers or given.cluster or given.universe or "train.seeds" in given.overrides:
         parser.error(f"--seeds, --workers, --cluster and --universe belong to --mode full, not to {given.mode}")
     base = None if given.pretrained is None else checkpoint_configuration(given.pretrained)

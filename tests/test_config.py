@@ -166,6 +166,11 @@ def test_an_impossible_value_is_named_with_what_is_allowed(key: str, value: obje
         assert word in message
 
 
+def test_a_single_learning_rate_is_answered_with_both_keys() -> None:
+    keys = r"bcell\.actor_lr and bcell\.critic_lr are keys of their own; --lr X sets both"
+    assert re.search(rf"unknown key bcell\.lr \(command line\): {keys}", complaint({"bcell.lr": 1e-3}))
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

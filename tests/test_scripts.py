@@ -81,6 +81,18 @@ def test_train_refuses_what_does_not_fit_together(
     assert trainings == []
 
 
+def test_train_counts_and_trains_nothing_with_dry_run(
+    trainings: Calls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted = Calls()
+    monkeypatch.setattr(runs, "_several", lambda given, make: counted(given.dry_run, len(make())))
+    assert called("train.py", "--dry-run") == 0
+    assert [values for values, _ in counted] == [(True, 1)]
+    assert called("train.py", "--mode", "offline", "--dry-run") == 2
+    assert "--dry-run belongs to --mode full, not to offline" in capsys.readouterr().err
+    assert trainings == []
+
+
 def test_train_needs_a_pretrained_file_that_is_there(capsys: pytest.CaptureFixture[str], trainings: Calls) -> None:
     assert called("train.py", "--mode", "online", "--pretrained", "none.safetensors") == 2
     assert "none.safetensors does not exist" in capsys.readouterr().err

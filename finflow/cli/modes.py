@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from finflow.cli.options import (
     add_search,
     check_protocol,
     one_of,
+    program,
 )
 from finflow.cli.output import describe_configuration
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
@@ -91,6 +93,7 @@ def _main(arguments: Sequence[str]) -> None:
     elif given.help_config:
         print(describe_configuration())
     else:
+        given.typed = arguments
         _check(given, parser)
         _FUNCTIONS[given.mode](given)
 
@@ -156,7 +159,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     if given.run and mode not in ("inspect", "compare"):
         parser.refuse(given.run[0])
     if mode is None:
-        parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}")
+        parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {_with_mode(given)}")
     if len(given.agents) > 1 and mode not in ("evaluate", "backtest"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     for option, modes in _MODES_OF.items():
@@ -184,6 +187,14 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode demo has a configuration of its own; for another use --mode train --config FILE")
     elif mode == "backtest" and bool(given.resume) == bool(given.strategy):
         parser.error("--mode backtest needs one of --resume (a trained agent) and --strategy (a named strategy)")
+
+
+def _with_mode(given: argparse.Namespace) -> str:
+    """The command as it was typed, with the mode that its options belong to; train where they belong to several."""
+    searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
+    own = (modes[0] for option, modes in _MODES_OF.items() if getattr(given, option.replace("-", "_")))
+    mode = "tune" if searches or given.trial is not None else next(own, "train")
+    return f"{program()} --mode {mode} {shlex.join(given.typed)}"
 
 
 def _check_evaluation(given: argparse.Namespace, parser: Parser) -> None:

@@ -171,6 +171,11 @@ def add_recollect(parser: Parser) -> None:
     )
 
 
+def add_dry_run(parser: Parser, text: str) -> None:
+    """Add --dry-run."""
+    parser.add_argument("--dry-run", action="store_true", help=text)
+
+
 def add_protocol(parser: Parser) -> None:
     """Add --protocol and --dry-run."""
     parser.add_argument(
@@ -181,10 +186,8 @@ def add_protocol(parser: Parser) -> None:
         "purged): train anew for every fold, before the test window, by the configuration given or that "
         "of the agent",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="train, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop",
+    add_dry_run(
+        parser, "train, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop"
     )
 
 

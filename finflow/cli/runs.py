@@ -57,7 +57,9 @@ def train(given: argparse.Namespace) -> None:
     if alone and not given.dry_run:
         run_training(config, resume=given.resume, recollect=given.recollect)
     elif given.resume is not None:
-        raise ConfigError(f"{given.resume} is one training, and goes on as one: leave --seeds, --cluster and such out")
+        options = {"--seeds": config.train.seeds > 1, "--cluster": given.cluster, "--dry-run": given.dry_run}
+        out = " and ".join(option for option, was_given in options.items() if was_given)
+        raise ConfigError(f"{given.resume} is one training, and goes on as one: leave {out} out")
     else:
         _several(given, lambda: [_job(config, Path())])
 

@@ -58,6 +58,8 @@ SEARCHABLE = (
 """Sections and keys that a study may search; the others define the evaluation."""
 RENAMED = {"bcell.online_method": "online.algorithm"}
 """Former names of keys, which are still read, and the present ones."""
+_DIVIDED = {name: ("bcell.actor_lr", "bcell.critic_lr") for name in ("bcell.lr", "bcell.learning_rate", "train.lr")}
+"""Names that users try for what is several keys."""
 _NOT_SEARCHABLE = frozenset(
     {
         *("train.seed", "train.seeds", "train.device", "train.threads", "train.profile", "train.save_best"),
@@ -286,6 +288,9 @@ def _from_text(key: str, text: str) -> object:
 
 
 def _unknown(key: str, origin: _Origin) -> str:
+    if key in _DIVIDED:
+        keys = " and ".join(_DIVIDED[key])
+        return f"unknown key {key} ({origin.of(key)}): {keys} are keys of their own; --lr X sets both"
     near = _nearest(key)
     if origin.variable is not None:
         variable = ENVIRONMENT_PREFIX + near.upper().replace(".", "__")

@@ -494,6 +494,9 @@ def test_a_universe_file_that_cannot_be_used(
         (["--mode", "train", "--config", "none.yaml"], "configuration file none.yaml does not exist"),
         (["--mode", "train", "--resume", "none"], "none does not exist: name a run folder"),
         (["--seed", "3"], "--mode is missing"),
+        (["--batch-size", "64"], "type python main.py --mode train --batch-size 64"),
+        (["--date", "2020-03-16", "--resume", "a b"], "--mode explain --date 2020-03-16 --resume 'a b'"),
+        (["--n-trials", "5"], "--mode tune --n-trials 5"),
         (["--mode", "evaluate"], "--mode evaluate needs --resume"),
         (["--mode", "backtest"], "needs one of --resume"),
         (["--mode", "backtest", "--resume", "r", "--strategy", "s"], "needs one of --resume"),
@@ -534,6 +537,13 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     assert said.startswith("error: ")
     assert words in said
     assert application.calls == []
+
+
+def test_a_dry_run_of_one_training_that_goes_on_is_answered_by_what_was_given(
+    application: Application, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = complaint(capsys, "--mode", "train", "--resume", str(run), "--dry-run")
+    assert "goes on as one: leave --dry-run out" in said
 
 
 # --- Ctrl-C
