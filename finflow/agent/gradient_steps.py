@@ -73,9 +73,10 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer, gradient_norm: float
     return step(optimiser, gradient_norm)
 
 
-def compute_gradients(loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
-    """Set the gradients of the optimiser's parameters to those of a loss, (): the first half of `descend`."""
-    optimiser.zero_grad(set_to_none=True)
+def compute_gradients(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
+    """Set the gradients of the optimisers' parameters to those of a loss, (): the first half of `descend`."""
+    for optimiser in optimisers:
+        optimiser.zero_grad(set_to_none=True)
     with full_precision(loss):
         loss.backward()  # type: ignore[no-untyped-call]
 

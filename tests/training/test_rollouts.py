@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from finflow.agent.batch import states_of
-from finflow.agent.learners.bcell import BCell
+from finflow.agent.learners.bcell import BCell, with_members
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
@@ -194,6 +194,36 @@ def test_the_blend_is_part_of_the_agent_s_one_file(trained: tuple[FinFlowTrainer
     assert loaded.blend.confidence == pytest.approx(0.3)
 
 
+def test_the_policies_of_the_blocks_decide_with_the_agent_s_own(trained: tuple[FinFlowTrainer, Make]) -> None:
+    """In every way in which an agent is opened; in a file from before they did, its own policy stands in for them."""
+    trainer, _ = trained
+    agent, process, state = trainer.agent, trainer.training_data.process, trainer._begin().state
+    assert agent.blend is not None
+    assert agent.members is not None
+    assert state.rollouts is not None
+    agent.blend.copy_(Blend(0.7, "equal-weight", (0, 1.0)).to_tensor(CPU))
+    learned = [fold.policy.state_dict() for fold in state.rollouts.folds]
+    for member, own in zip(agent.members, learned, strict=True):
+        member.load_state_dict(own)
+    trainer._begin().checkpoint()
+    saved = read_checkpoint(trainer.run_folder)
+    observation = process.observe(process.start(np.arange(process.first_bar + 50, process.first_bar + 60)))
+    states = states_of(observation, CPU)
+    with torch.no_grad():
+        alone = [blended(one, Blend.from_tensor(agent.blend))(states) for one in (agent.policy, *agent.members)]
+        mean = torch.stack([one.distribution.centre() for one in alone]).mean(dim=0).numpy()
+        opened = policy_of(saved, CPU)(states).distribution.centre().numpy()
+    assert np.allclose(agent.act(observation), mean, atol=1e-6)  # float32
+    assert np.array_equal(agent.act(observation), opened)
+    assert np.array_equal(BCell.load(saved.path).act(observation), opened)
+    older = {name: tensor for name, tensor in saved.tensors.items() if "/members/" not in name}
+    restored = with_members(older, "bcell/", len(agent.members))
+    assert {name for name in saved.tensors if name.startswith("bcell/")} <= restored.keys()
+    first = alone[0].distribution.centre().numpy()
+    kept = saved._replace(tensors=restored)
+    assert np.allclose(policy_of(kept, CPU)(states).distribution.centre().detach().numpy(), first, atol=1e-6)
+
+
 def test_without_confidence_the_agent_holds_the_reference(trained: tuple[FinFlowTrainer, Make]) -> None:
     trainer, _ = trained
     process, policy = trainer.training_data.process, trainer.agent.policy
@@ -248,15 +278,14 @@ def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
 def test_a_block_s_policy_that_breaks_is_caught_by_the_guard(
     tiny: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    original = phase.learn_policy
+    original = phase.learn_side_by_side
 
-    def broken(market, policy, *rest):  # type: ignore[no-untyped-def]
-        found = original(market, policy, *rest)
-        if policy is not trainer._begin().state.bcell.policy:
-            found["actor_loss"] = found["actor_loss"] * float("nan")
+    def broken(market, members, *rest):  # type: ignore[no-untyped-def]
+        found = original(market, members, *rest)
+        found[-1]["actor_loss"] = found[-1]["actor_loss"] * float("nan")  # the agent's own policy is the first
         return found
 
-    monkeypatch.setattr(phase, "learn_policy", broken)
+    monkeypatch.setattr(phase, "learn_side_by_side", broken)
     trainer = FinFlowTrainer(tiny(**SMALL))
     trainer.train_iql()
     with pytest.raises(TrainingError, match="skipped"):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from torch import Generator, Tensor
+from torch.nn import ModuleList
 
 from finflow.agent.batch import Batch, states_of
 from finflow.agent.gradient_steps import (
@@ -32,7 +33,8 @@ from finflow.agent.learners.soft_actor_critic import TRUNCATION_UPDATES, Metrics
 from finflow.agent.losses.regularisers import CoverageProposals
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, no_blend
-from finflow.agent.networks.policy import ExpertPolicy, blended
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import deployed_policy
 from finflow.agent.precision import autocast_update
 from finflow.config import BCellConfig
 from finflow.cores import run_both
@@ -90,14 +92,21 @@ class BCell(ActingAgent):
         if config.cql_mode == "lagrange":
             self.log_cql_alpha = torch.tensor(math.log(config.cql_alpha), device=device, requires_grad=True)
             self.cql_optimiser = SkippingAdam([self.log_cql_alpha], lr=config.critic_lr, fused=True)
-        self.blend: Tensor | None = no_blend(device) if is_blended else None
+        self.blend: Tensor | None = None
+        self.members: ModuleList | None = None  # policies of the blocks of the training years, once decided on
+        if is_blended:
+            self.blend = no_blend(device)
+            count = config.rollouts.blocks if config.rollouts.blocks > 1 else 0
+            self.members = ModuleList(copy.deepcopy(self.policy) for _ in range(count))
+            freeze([self.members])
         self.action_noise = Generator(device=device).manual_seed(0)
 
     @property
     def deployed(self) -> ExpertPolicy:
-        """Policy that is validated and deployed: the average, where there is one, in the blend that was decided on."""
+        """Policy that is validated and deployed: the average, where there is one, with the policies of the blocks, in
+        the blend that was decided on."""
         policy = self.policy if self.average is None else self.average.policy
-        return policy if self.blend is None else blended(policy, Blend.from_tensor(self.blend))
+        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
@@ -211,6 +220,7 @@ class BCell(ActingAgent):
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
         with torch.no_grad():
+            own = with_members(own, "", len(agent.members or ()))
             for name, tensor in agent._tensors():
                 if name not in own or own[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
@@ -220,7 +230,8 @@ class BCell(ActingAgent):
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Learned tensors, by the names of training checkpoints."""
-        for part in ("policy", "critic", "target_critic", "behaviour_value"):
+        parts = ["policy", "critic", "target_critic", "behaviour_value"] + ["members"] * (self.members is not None)
+        for part in parts:
             for name, tensor in getattr(self, part).state_dict().items():
                 yield f"{part}/{name}", tensor
         if self.average is not None:
@@ -233,6 +244,31 @@ class BCell(ActingAgent):
             yield "log_cql_alpha", self.log_cql_alpha
 
 
+def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict[str, Tensor]:
+    """Tensors of an agent whose file is older than its members, the policies of the blocks: its policy in their place.
+
+    The mean of equal policies is the policy.
+
+    Parameters
+    ----------
+    tensors : mapping of str to Tensor
+    prefix : str
+        Of the agent's tensors.
+    count : int
+        Of members.
+    """
+    if any(name.startswith(f"{prefix}members/") for name in tensors):
+        return dict(tensors)
+    part = "average/" if any(name.startswith(f"{prefix}average/") for name in tensors) else "policy/"
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix + part)}
+    added = {
+        f"{prefix}members/{number}.{name.removeprefix(prefix + part)}": tensor.clone()
+        for number in range(count)
+        for name, tensor in own.items()
+    }
+    return {**tensors, **added}
+
+
 def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
     """Settings of an agent from a file, without those that are no longer an agent's."""
     return BCellConfig(**{name: value for name, value in facts.items() if name not in FORMER_SETTINGS})
@@ -240,9 +276,7 @@ def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
 
 def _shape_of(facts: dict[str, Any], largest: int) -> NetworkShape:
     """Sizes of an agent's networks; a size over ``largest``, or that is no count, is a ValueError."""
-    shape = facts["shape"]
-    lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
-    sizes = NetworkShape(shape["n_asset_features"], shape["n_market_features"], shape["hidden"], lenses)
+    sizes = NetworkShape.from_facts(facts["shape"])
     if not all(type(size) is int and 0 < size <= largest for size in sizes[:3]):
         raise ValueError("its sizes are none")
     return sizes

@@ -6,7 +6,8 @@ scalar critics; ``q``, the quantiles, learned by the pinball loss and giving Z i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -40,6 +41,12 @@ class NetworkShape(NamedTuple):
     n_market_features: int
     hidden: int
     lenses: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> NetworkShape:
+        """Sizes in a file."""
+        lenses = tuple(tuple(int(column) for column in lens) for lens in facts["lenses"])
+        return cls(facts["n_asset_features"], facts["n_market_features"], facts["hidden"], lenses)
 
 
 class Valuation(NamedTuple):

@@ -12,6 +12,7 @@ Garleanu and Pedersen (2013), Dynamic Trading with Predictable Returns and Trans
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor, nn
@@ -225,25 +226,54 @@ class ExpertPolicy(nn.Module):
         least_pull : float
             The gradient of the aim is scaled as if the trade rate were at least this.
         """
-        experts, gate, aim, hidden = reading
-        weights = states.weights
-        distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
-        facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], states.reward_state], dim=-1)
-        with full_precision(hidden):
-            rate_and_scale = self.trade(functional.relu(self.trade_hidden(torch.cat([hidden, facts], dim=-1))))
-        floor, ceiling = self.trade_range
-        trade_rate = torch.sigmoid(rate_and_scale[:, :1])
-        if self.trade_range != (0.0, 1.0):
-            trade_rate = floor + (ceiling - floor) * trade_rate
-        if self.blend is not None:
-            trade_rate = self.blend.trade_rate(trade_rate)
-        trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
-        log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
-        target = aim
-        if least_pull > 0.0:  # the same numbers, with a larger gradient
-            target = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
-        centre = ((1.0 - trade_rate) * weights + trade_rate * target).clamp(min=SMALLEST_WEIGHT)
-        return Decision(experts, gate, aim, trade_rate, centre, log_scale)
+        return move_toward(self, states.weights, states.reward_state, reading, self._trade_head, least_pull)
+
+    def _trade_head(self, rows: Tensor) -> Tensor:
+        """Logit of the trade rate, and log scale, of rows of the market's reading and facts of portfolios."""
+        with full_precision(rows):
+            numbers: Tensor = self.trade(functional.relu(self.trade_hidden(rows)))
+        return numbers
+
+
+def move_toward(
+    policy: ExpertPolicy,
+    weights: Tensor,
+    reward_state: Tensor,
+    reading: MarketReading,
+    head: Callable[[Tensor], Tensor],
+    least_pull: float = 0.0,
+) -> Decision:
+    """Decide for portfolios: part of the way from their weights to the aim, the whole way out of cash.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+        Of which its range of trade rates and its blend are used.
+    weights : Tensor, (batch, K)
+    reward_state : Tensor, (batch, 3)
+    reading : MarketReading, (batch, ...)
+    head : callable
+        Maps what is known of market and portfolio (batch, inputs) to logit of the trade rate and log scale, (batch, 2).
+    least_pull : float
+        The gradient of the aim is scaled as if the trade rate were at least this.
+    """
+    experts, gate, aim, hidden = reading
+    distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
+    facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], reward_state], dim=-1)
+    rate_and_scale = head(torch.cat([hidden, facts], dim=-1))
+    floor, ceiling = policy.trade_range
+    trade_rate = torch.sigmoid(rate_and_scale[:, :1])
+    if policy.trade_range != (0.0, 1.0):
+        trade_rate = floor + (ceiling - floor) * trade_rate
+    if policy.blend is not None:
+        trade_rate = policy.blend.trade_rate(trade_rate)
+    trade_rate = torch.where(weights[:, -1:] > 1.0 - SMALLEST_WEIGHT, ceiling, trade_rate)
+    log_scale = rate_and_scale[:, 1:].clamp(*LOG_SCALE_RANGE)
+    target = aim
+    if least_pull > 0.0:  # the same numbers, with a larger gradient
+        target = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
+    centre = ((1.0 - trade_rate) * weights + trade_rate * target).clamp(min=SMALLEST_WEIGHT)
+    return Decision(experts, gate, aim, trade_rate, centre, log_scale)
 
 
 def blended(policy: ExpertPolicy, blend: Blend | None) -> ExpertPolicy:

@@ -15,7 +15,8 @@ from finflow.agent.learners.bcell import BCell, stored_settings
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend
-from finflow.agent.networks.policy import ExpertPolicy, blended
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import deployed_policy, load_members
 from finflow.config import Config, config_hash, describe_schema, flatten, load_config, present_keys
 from finflow.config.yaml_text import parse_file, parse_scalar
 from finflow.errors import CheckpointError, ConfigError
@@ -232,13 +233,6 @@ def feature_names(features: Features) -> dict[str, list[str]]:
     return {"assets": list(features.asset_names), "market": list(features.market_names)}
 
 
-def shape_of(facts: Mapping[str, Any]) -> NetworkShape:
-    """Sizes of a checkpoint's networks."""
-    shape = facts["shape"]
-    lenses = tuple(tuple(int(column) for column in lens) for lens in shape["lenses"])
-    return NetworkShape(int(shape["n_asset_features"]), int(shape["n_market_features"]), int(shape["hidden"]), lenses)
-
-
 def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     """The policy in a checkpoint of either phase: the average, where the online phase keeps one.
 
@@ -247,7 +241,7 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     CheckpointError
         If there is none that fits.
     """
-    shape = shape_of(checkpoint.facts)
+    shape = NetworkShape.from_facts(checkpoint.facts["shape"])
     largest = max((tensor.numel() for tensor in checkpoint.tensors.values()), default=0)
     if max(shape.hidden, shape.n_asset_features, shape.n_market_features) > largest:
         raise CheckpointError(f"{checkpoint.path} holds no policy of the sizes that it says")
@@ -262,8 +256,10 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
                 advice = f"does not fit this finflow ({problem}); use the one that wrote it"
                 raise CheckpointError(f"the policy in {checkpoint.path} {advice}")
             try:
-                return blended(policy, Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend")))
-            except ValueError as error:
+                members = load_members(policy, _tensors_of(checkpoint, "bcell", "members"))
+                blend = Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend"))
+                return deployed_policy(policy, members, blend)
+            except (ValueError, RuntimeError) as error:
                 raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
     raise CheckpointError(f"{checkpoint.path} holds no policy")
 

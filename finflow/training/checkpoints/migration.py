@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
+from finflow.agent.learners.bcell import PREFIX, with_members
 from finflow.config import LENSES
 from finflow.errors import CheckpointError
 from finflow.tensor_file import VERSION
@@ -42,9 +43,15 @@ def _from_1(facts: Facts) -> Facts:
 
 def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tensor], Facts]:
     """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
-    stands takes that place, and how far it moves is measured from there."""
+    stands takes that place, and how far it moves is measured from there. Where the agent's blend was decided on before
+    the policies of the blocks belonged to it, its own policy stands in for them."""
     facts = {**facts, "training": {"rollouts": None, **facts["training"]}}
     agent = facts["training"].get("bcell")
+    if isinstance(agent, dict) and "blend" in agent and "members" not in agent:
+        count = facts["bcell"]["rollouts"]["blocks"]
+        tensors = with_members(tensors, PREFIX, count if count > 1 else 0)
+        agent = {**agent, "members": None}
+        facts = {**facts, "training": {**facts["training"], "bcell": agent}}
     if not isinstance(agent, dict) or "prior" in agent:
         return tensors, facts
     own = {name: tensor for name, tensor in tensors.items() if name.startswith(POLICY)}

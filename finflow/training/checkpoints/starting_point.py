@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from finflow.agent.networks.critic import NetworkShape
 from finflow.config import Config
 from finflow.errors import CheckpointError
 from finflow.files import write_atomically
@@ -19,7 +20,6 @@ from finflow.training.checkpoints.checkpoint_reader import (
     check_same_configuration,
     check_same_features,
     read_checkpoint,
-    shape_of,
 )
 from finflow.training.checkpoints.manifest import changed, runtime
 from finflow.training.data.training_data import TrainingData
@@ -140,7 +140,7 @@ class StartingPoint:
     def _restore(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Put a checkpoint's state into the one just made."""
         try:
-            if shape_of(checkpoint.facts) != self.training_data.shape:
+            if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
                 raise CheckpointError("its networks have other sizes")
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
         except CheckpointError as error:
@@ -151,7 +151,7 @@ class StartingPoint:
 
     def _carry_over(self, state: TrainingState, checkpoint: Checkpoint) -> None:
         """Put another market's networks into the state just made; all else begins afresh."""
-        if shape_of(checkpoint.facts) != self.training_data.shape:
+        if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
             raise CheckpointError(
                 f"the networks in {checkpoint.path} have other sizes than configured; leave bcell.hidden_dim as it was"
             )

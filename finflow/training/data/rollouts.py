@@ -13,6 +13,7 @@ Exogenous Inputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import States
 from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import SideBySide
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.training.data.replay import MarketTensors
@@ -41,7 +43,7 @@ class Rollout(NamedTuple):
         Scaled, as learners see them.
     log_growth : Tensor, (horizon, batch)
         Of wealth, net of costs.
-    turnover : Tensor, ()
+    turnover : Tensor, (batch,)
         Mean of a decision.
     state : PortfolioState
         After the last decision, in tensors.
@@ -105,7 +107,7 @@ class RolloutMarket(NamedTuple):
 
     def roll_out(
         self,
-        policy: ExpertPolicy,
+        policy: ExpertPolicy | SideBySide,
         reading: MarketReading,
         state: PortfolioState,
         horizon: int,
@@ -115,7 +117,7 @@ class RolloutMarket(NamedTuple):
 
         Parameters
         ----------
-        policy : ExpertPolicy
+        policy : ExpertPolicy, or several side by side
         reading : MarketReading, (horizon * batch, ...)
             What it reads at the bars.
         state : PortfolioState
@@ -138,9 +140,9 @@ class RolloutMarket(NamedTuple):
             step = self.process.step(state, self.tensors.scatter_assets(action, drawn).double())
             rewards.append(self.units.scaled(step.reward.float(), bars, drawn))
             growth.append(torch.log1p(step.simple_return))
-            turnover.append(step.turnover.detach().mean())
+            turnover.append(step.turnover.detach())
             state = step.state
-        return Rollout(torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(), state)
+        return Rollout(torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(dim=0), state)
 
 
 def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:
@@ -153,6 +155,21 @@ def detached(state: PortfolioState) -> PortfolioState:
     """Same state, without gradients."""
     parts = {name: value.detach() for name, value in vars(state).items() if isinstance(value, Tensor)}
     return replace(state, **parts)
+
+
+def joined_states(states: Sequence[PortfolioState]) -> PortfolioState:
+    """Portfolios of several states, in tensors, one after the other."""
+    parts = {name: [getattr(one, name) for one in states] for name in vars(states[0])}
+    return type(states[0])(
+        **{name: np.concatenate(of_all) if name in WHOLE else torch.cat(of_all) for name, of_all in parts.items()}
+    )
+
+
+def separate_states(state: PortfolioState, count: int) -> list[PortfolioState]:
+    """Portfolios in as many states of one size: the inverse of `joined_states`."""
+    size = len(state.bar) // count
+    rows = [slice(size * number, size * (number + 1)) for number in range(count)]
+    return [type(state)(**{name: value[own] for name, value in vars(state).items()}) for own in rows]
 
 
 def repeated(state: PortfolioState, count: int) -> PortfolioState:

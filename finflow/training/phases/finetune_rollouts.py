@@ -9,6 +9,7 @@ actions are worth. Validation judges the finished agent once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.gradient_steps import (
-    SkippingAdam,
+    compute_gradients,
     cosine,
-    descend,
     set_learning_rate,
+    step,
 )
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.pathwise import (
@@ -28,17 +29,19 @@ from finflow.agent.learners.pathwise import (
     calibration,
     rollout_loss,
 )
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.decision import MarketReading
+from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings
 from finflow.config import Config
 from finflow.cores import run_both
+from finflow.env.portfolio_state import PortfolioState
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.data.rollouts import RolloutMarket, joined_states, separate_states
 from finflow.training.phases.critic_evaluation import ExactReturns, measure_returns, set_level, teach_critics
 from finflow.training.phases.fold_evidence import Evidence, play_blends, weigh_evidence
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
-from finflow.training.phases.rollout_state import Member, Portfolios, RolloutState
+from finflow.training.phases.rollout_state import Member, RolloutState
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE
 
@@ -80,32 +83,55 @@ def unread_keys(config: Config) -> list[str]:
     return found + ["worlds.bootstraps"] * (config.worlds.bootstraps > 0)
 
 
-def learn_policy(
-    market: RolloutMarket,
-    policy: ExpertPolicy,
-    optimiser: SkippingAdam,
-    portfolios: Portfolios,
-    scale: Tensor,
-    config: Config,
-) -> dict[str, Tensor]:
-    """Roll a policy through the next window of its portfolios and take one step up what it earned."""
-    bcell, noise_scale = config.bcell, config.train.observation_noise
-    state = portfolios.window(scale.device)
-    noise = None
-    if bcell.dropout > 0.0 or noise_scale > 0.0:
-        noise = Generator(device=scale.device).manual_seed(int(portfolios.rng.integers(2**62)))
-    with torch.autocast(scale.device.type, torch.bfloat16, enabled=bcell.mixed_precision, cache_enabled=False):
-        reading = market.read(policy, state, portfolios.horizon, noise, noise_scale)
-        rollout = market.roll_out(policy, reading, state, portfolios.horizon)
-        loss = rollout_loss(rollout.rewards, bcell.gamma, scale)
-    norm = descend(loss, optimiser, bcell.gradient_norm)
-    portfolios.move_on(rollout.state)
-    return {
-        "actor_loss": loss.detach(),
-        "policy_gradient": norm,
-        "reward": rollout.rewards.detach().mean(),
-        "turnover": rollout.turnover.float(),
-    }
+def learn_side_by_side(
+    market: RolloutMarket, members: Sequence[Member], scales: Tensor, config: Config
+) -> list[dict[str, Tensor]]:
+    """Roll policies through the next windows of their portfolios; each takes one step up what it earned.
+
+    Parameters
+    ----------
+    market : RolloutMarket
+    members : sequence of Member
+    scales : Tensor, (members,)
+        Their ``sigma_A``.
+    config : Config
+
+    Returns
+    -------
+    list of dict of Tensor, ()
+        Figures of each.
+    """
+    bcell, horizon = config.bcell, config.bcell.rollouts.horizon
+    states = [one.portfolios.window(scales.device) for one in members]
+    with torch.autocast(scales.device.type, torch.bfloat16, enabled=bcell.mixed_precision, cache_enabled=False):
+        readings = [_read(market, one, state, config) for one, state in zip(members, states, strict=True)]
+        side_by_side = SideBySide([one.policy for one in members])
+        rollout = market.roll_out(side_by_side, joined_readings(readings, horizon), joined_states(states), horizon)
+        rewards = rollout.rewards.view(horizon, len(members), -1)
+        losses = [rollout_loss(rewards[:, place], bcell.gamma, scale) for place, scale in enumerate(scales)]
+    compute_gradients(torch.stack(losses).sum(), *(one.optimiser for one in members))
+    norms = [step(one.optimiser, bcell.gradient_norm) for one in members]
+    for one, after in zip(members, separate_states(rollout.state, len(members)), strict=True):
+        one.portfolios.move_on(after)
+    turnover = rollout.turnover.float().view(len(members), -1).mean(dim=1)
+    return [
+        {
+            "actor_loss": loss.detach(),
+            "policy_gradient": norms[place],
+            "reward": rewards[:, place].detach().mean(),
+            "turnover": turnover[place],
+        }
+        for place, loss in enumerate(losses)
+    ]
+
+
+def _read(market: RolloutMarket, member: Member, state: PortfolioState, config: Config) -> MarketReading:
+    """Reading of a policy at the bars of its next window, with the noise that is configured."""
+    noise, noise_scale = None, config.train.observation_noise
+    if config.bcell.dropout > 0.0 or noise_scale > 0.0:
+        device = market.tensors.market.device
+        noise = Generator(device=device).manual_seed(int(member.portfolios.rng.integers(2**62)))
+    return market.read(member.policy, state, config.bcell.rollouts.horizon, noise, noise_scale)
 
 
 def learn_together(
@@ -113,18 +139,19 @@ def learn_together(
 ) -> dict[str, Tensor]:
     """One update of the agent's policy and of every block's, on two cores where there are two."""
     scales, rate = state.advantage_scales, config.bcell.rollouts.learning_rate
-    for optimiser in [bcell.policy_optimiser, *(fold.optimiser for fold in state.folds)]:
-        set_learning_rate(optimiser, rate * progress)
     members = [Member(bcell.policy, bcell.policy_optimiser, state.portfolios), *state.folds]
+    for member in members:
+        set_learning_rate(member.optimiser, rate * progress)
+    if len(members) == 1:
+        return learn_side_by_side(market, members, scales, config)[0]
     half = (len(members) + 1) // 2
-
-    def learn(start: int, stop: int) -> list[dict[str, Tensor]]:
-        chosen = zip(members[start:stop], scales[start:stop], strict=True)
-        return [learn_policy(market, one.policy, one.optimiser, one.portfolios, scale, config) for one, scale in chosen]
-
-    (metrics, *some), others = run_both(lambda: learn(0, half), lambda: learn(half, len(members)), scales.device)
+    (metrics, *some), others = run_both(
+        lambda: learn_side_by_side(market, members[:half], scales[:half], config),
+        lambda: learn_side_by_side(market, members[half:], scales[half:], config),
+        scales.device,
+    )
     folds = [*some, *others]
-    for name in ("actor_loss", "policy_gradient") if folds else ():
+    for name in ("actor_loss", "policy_gradient"):
         metrics[f"fold_{name}"] = torch.stack([fold[name] for fold in folds]).max()
         # what is not finite anywhere shows in the figure that the guard reads
         metrics[name] = metrics[name] + 0.0 * metrics[f"fold_{name}"]
@@ -212,9 +239,10 @@ def _bars(starts: NDArray[np.int64], batches: int, config: Config) -> NDArray[np
 
 
 def _look(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> None:
-    """Keep the agent's policy as it stands, and play the blocks' policies in their blocks."""
+    """Keep the policies as they stand, and play the blocks' policies in their blocks."""
     policy = bcell.policy if bcell.average is None else bcell.average.policy
-    state.looks.append({name: tensor.detach().clone() for name, tensor in policy.state_dict().items()})
+    learned = [policy, *(fold.policy for fold in state.folds)]
+    state.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in learned])
     play = partial(play_blends, process=market.process, tensors=market.tensors, volatility=volatility_of(run))
     pairs = list(zip(state.folds, state.blocks, strict=True))
     played = [play(fold.policy, bars=block.held_out) for fold, block in pairs]
@@ -227,7 +255,10 @@ def _decide_blend(run: TrainingRun, bcell: BCell, state: RolloutState) -> None:
     if bcell.blend is None or not state.folds or not state.looks:
         return
     evidence = weigh_evidence(state.growth, state.blocks, volatility_of(run), run.config.train.seed)
-    policy.load_state_dict(state.looks[evidence.look])
+    chosen, *of_folds = state.looks[evidence.look]
+    policy.load_state_dict(chosen)
+    for number, member in enumerate(bcell.members or ()):  # short data may have fewer blocks than were asked for
+        member.load_state_dict(of_folds[number] if number < len(of_folds) else chosen)
     bcell.blend.copy_(evidence.blend.to_tensor(run.device))
     state.evidence = evidence.facts()
     run.progress.note(describe(evidence))

@@ -168,8 +168,8 @@ class RolloutState:
     blocks : tuple of Block
     advantage_scales : Tensor, (1 + blocks,)
         ``sigma_A`` of the agent's policy and of each block's, on the bars that it learns from; zero until measured.
-    looks : list of dict of Tensor
-        The agent's policy at each look so far.
+    looks : list of list of dict of Tensor
+        The agent's policy, then those of the folds, at each look so far.
     growth : list of Tensor, (candidates, bars)
         Log growth of the folds' policies in the blocks that they have not seen, at each look.
     evidence : dict or None
@@ -199,7 +199,7 @@ class RolloutState:
             optimiser = make_optimiser(policy, keys.learning_rate, config.bcell.actor_weight_decay)
             self.folds.append(Member(policy, optimiser, portfolios(block.learned, 1 + number)))
         self.advantage_scales = torch.zeros(1 + len(self.blocks), device=device)
-        self.looks: list[dict[str, Tensor]] = []
+        self.looks: list[list[dict[str, Tensor]]] = []
         self.growth: list[Tensor] = []
         self.evidence: dict[str, float] | None = None
         self.judged = False
@@ -224,7 +224,8 @@ class RolloutState:
             tensors |= {f"fold{number}/{name}": tensor for name, tensor in of_fold.items()}
             folds.append(state)
         for number, (look, growth) in enumerate(zip(self.looks, self.growth, strict=True)):
-            tensors |= {f"look{number}/{name}": tensor.clone() for name, tensor in look.items()}
+            for member, policy in enumerate(look):
+                tensors |= {f"look{number}/{member}/{name}": tensor.clone() for name, tensor in policy.items()}
             tensors[f"growth{number}"] = growth.clone()
         return tensors, {
             "portfolios": facts,
@@ -248,5 +249,9 @@ class RolloutState:
         check_like(tensors["advantage_scales"], self.advantage_scales)
         self.advantage_scales.copy_(tensors["advantage_scales"])
         self.judged, self.evidence = state["judged"], state["evidence"]
-        self.looks = [without_prefix(tensors, f"look{number}/") for number in range(state["looks"])]
+        members = range(1 + len(self.folds))
+        self.looks = [
+            [without_prefix(tensors, f"look{number}/{member}/") for member in members]
+            for number in range(state["looks"])
+        ]
         self.growth = [tensors[f"growth{number}"] for number in range(state["looks"])]

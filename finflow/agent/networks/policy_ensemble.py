@@ -1,0 +1,164 @@
+"""Several policies side by side: while they learn, each with its own portfolios, and as one agent, by their mean.
+
+What a policy reads of the market it reads with its own networks, once a bar. What it does with a portfolio is a small
+network that runs at every decision; those of all members run as one batched product.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional
+
+from finflow.agent.batch import States
+from finflow.agent.networks.decision import Blend, Decision, MarketReading
+from finflow.agent.networks.policy import ExpertPolicy, blended, move_toward
+from finflow.agent.precision import full_precision
+
+
+class TradeHeads(NamedTuple):
+    """Networks of several policies that read a portfolio in a market, with the members in front.
+
+    Attributes
+    ----------
+    hidden_weight : Tensor, (members, inputs, width)
+    hidden_bias : Tensor, (members, 1, width)
+    weight : Tensor, (members, width, 2)
+    bias : Tensor, (members, 1, 2)
+    """
+
+    hidden_weight: Tensor
+    hidden_bias: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, members: Sequence[ExpertPolicy]) -> TradeHeads:
+        """Those of some policies; gradients reach the policies' own parameters."""
+        layers = [(one.trade_hidden, one.trade) for one in members]
+        return cls(
+            torch.stack([hidden.weight.T for hidden, _ in layers]),
+            torch.stack([hidden.bias.unsqueeze(0) for hidden, _ in layers]),
+            torch.stack([head.weight.T for _, head in layers]),
+            torch.stack([head.bias.unsqueeze(0) for _, head in layers]),
+        )
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Read rows, the members' one after the other (members * batch, inputs), to (members * batch, 2)."""
+        rows = rows.view(len(self.weight), -1, rows.shape[-1])
+        with full_precision(rows):
+            hidden = functional.relu(torch.baddbmm(self.hidden_bias, rows, self.hidden_weight))
+            return torch.baddbmm(self.bias, hidden, self.weight).flatten(0, 1)
+
+
+class SideBySide:
+    """Policies that decide each for portfolios of its own, in one batch.
+
+    Parameters
+    ----------
+    members : sequence of ExpertPolicy
+        Alike in everything but their weights.
+    """
+
+    def __init__(self, members: Sequence[ExpertPolicy]) -> None:
+        self.first = members[0]
+        self.heads = TradeHeads.of(members)
+
+    def trade_toward(self, states: States, reading: MarketReading) -> Decision:
+        """Decide; portfolios and rows of the reading are the members' one after the other, (members * batch, ...)."""
+        return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read)
+
+
+def joined_readings(readings: Sequence[MarketReading], horizon: int) -> MarketReading:
+    """Readings of several policies, (horizon * batch, ...) each, as one of (horizon * members * batch, ...)."""
+    parts = zip(*readings, strict=True)
+    stacked = (torch.stack([part.unflatten(0, (horizon, -1)) for part in of_all], dim=1) for of_all in parts)
+    return MarketReading(*(part.flatten(0, 2) for part in stacked))
+
+
+class PolicyEnsemble(ExpertPolicy):
+    """Policy whose decision is the mean of its members' decisions.
+
+    Its gate, experts and aim are the members' means, weighed by the share of the way that each member trades: they
+    lead to the same decision at the mean trade rate.
+
+    Parameters
+    ----------
+    members : sequence of ExpertPolicy
+        At least one, of one shape.
+    """
+
+    def __init__(self, members: Sequence[ExpertPolicy]) -> None:
+        nn.Module.__init__(self)
+        self.members = nn.ModuleList(members)
+        first = members[0]
+        self.names, self.trade_range, self.blend = first.names, first.trade_range, first.blend
+        self.expert_cloning, self.dropout_rate = first.expert_cloning, first.dropout_rate
+
+    def policies(self) -> list[ExpertPolicy]:
+        """The members."""
+        return [one for one in self.members if isinstance(one, ExpertPolicy)]
+
+    def read_market(
+        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
+    ) -> MarketReading:
+        """Readings of the members, side by side in the second dimension: (groups, members, ...)."""
+        readings = [one.read_market(states, noise, gate_only, only) for one in self.policies()]
+        return MarketReading(*(torch.stack(parts, dim=1) for parts in zip(*readings, strict=True)))
+
+    def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
+        """Mean of the members' decisions."""
+        count, batch = len(self.members), len(states.portfolio)
+        first = self.policies()[0]
+        own = MarketReading(*(part.transpose(0, 1).flatten(0, 1) for part in reading))
+        weights, reward_state = (part.repeat(count, 1) for part in (states.weights, states.reward_state))
+        heads = TradeHeads.of(self.policies())
+        every = move_toward(first, weights, reward_state, own, heads.read, least_pull)
+        experts, gate, aim, rate, centre, log_scale = (part.view(count, batch, *part.shape[1:]) for part in every)
+        share = rate / rate.sum(dim=0).clamp(min=torch.finfo(rate.dtype).tiny)  # (members, batch, 1)
+        shared_gate = share * gate
+        mean_gate = shared_gate.sum(dim=0)
+        named = (shared_gate.unsqueeze(-1) * experts).sum(dim=0)
+        mean_experts = named / mean_gate.unsqueeze(-1).clamp(min=torch.finfo(rate.dtype).tiny)
+        return Decision(
+            mean_experts,
+            mean_gate,
+            (share * aim).sum(dim=0),
+            rate.mean(dim=0),
+            centre.mean(dim=0),
+            log_scale.mean(dim=0),
+        )
+
+
+def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: Blend | None) -> ExpertPolicy:
+    """Policy that an agent decides by: itself until a blend is decided on, then with the members, all in that blend.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    members : iterable of ExpertPolicy
+        Policies of the blocks of the training years.
+    blend : Blend or None
+        Without any confidence every policy decides alike: one is enough.
+    """
+    others = [one for one in members if isinstance(one, ExpertPolicy)]
+    if blend is None or blend.confidence == 0.0 or not others:
+        return blended(policy, blend)
+    return PolicyEnsemble([blended(one, blend) for one in (policy, *others)])
+
+
+def load_members(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> nn.ModuleList:
+    """Policies shaped like another one, from their tensors in a file; none where it has none.
+
+    Raises
+    ------
+    RuntimeError
+        If the tensors do not fit.
+    """
+    members = nn.ModuleList(copy.deepcopy(policy) for _ in {name.partition(".")[0] for name in tensors})
+    members.load_state_dict(dict(tensors))
+    return members
