@@ -59,5 +59,5 @@ def test_a_check_that_fails_is_told_from_one_that_does_not_end(
 ) -> None:
     checks = tmp_path / "checks.py"
     checks.write_text(f"def test_it():\n    {check}\n")
-    seconds = 10.0 if "sleep" in check else LONG  # a busy machine is slow to begin, and that is no end
+    seconds = 3.0 if "sleep" in check else LONG  # a busy machine is slow to begin, and that is no end
     assert outcome(checks, tmp_path / "report.xml", seconds)[0] == expected

@@ -25,8 +25,8 @@ from finflow.config import Config, dump_config, load_config
 from finflow.errors import ConfigError, OutputError, TrainingError
 from finflow.evaluation.statistics.backtest_overfitting import overfitting
 from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.experiments.tuning import study_report, trial_worker, tuning
 from finflow.experiments.tuning import trial_training as trials
-from finflow.experiments.tuning import trial_worker, tuning
 from finflow.experiments.tuning.study import begin, stored_study
 from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns
@@ -50,7 +50,7 @@ SMALL = {
     "market.source": "csv",
     "market.train_end": "2011-06-30",
     "market.validation_end": "2012-03-30",
-    "train.validation_updates": 4,
+    "train.validation_updates": 8,
     "evaluation.protocol.purge": 5,
     "tune.folds": 1,
     "tune.seeds": 1,
@@ -78,6 +78,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, StudyOutcom
     config = made(tmp_path_factory.mktemp("study"))
     said: list[str] = []
     return config, tune(config, None, HERE, said.append), said
+
+
+@pytest.fixture
+def no_study_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of searches with all their numbers but no pictures, which take seconds; ``found`` has them."""
+    monkeypatch.setattr(study_report, "draw_figures", lambda *given: [])
 
 
 def course(
@@ -250,6 +256,7 @@ def test_nobody_else_can_read_what_names_the_storage(found: tuple[Config, StudyO
 # --- going on
 
 
+@pytest.mark.usefixtures("no_study_pictures")
 def test_a_study_goes_on_to_a_greater_number(found: tuple[Config, StudyOutcome, list[str]]) -> None:
     _, outcome, _ = found
     before = stored_study(outcome.folder)
@@ -302,6 +309,7 @@ def test_a_study_keeps_what_makes_its_trials_comparable(
     assert (outcome.folder / "study.yaml").read_bytes() == kept
 
 
+@pytest.mark.usefixtures("no_study_pictures")
 def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path: Path) -> None:
     config = made(tmp_path, tune__n_trials=1)
     request_stop()
@@ -316,7 +324,7 @@ def test_ctrl_c_leaves_a_study_that_goes_on(tmp_path: Path) -> None:
 def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(tmp_path: Path) -> None:
     """One worker is killed in the middle of a trial, then everything is, and then the study goes on."""
     config = made(
-        tmp_path, tune__n_trials=4, train__online_episodes=16, tune__space={"bcell.tau": {"low": 0.1, "high": 0.2}}
+        tmp_path, tune__n_trials=4, train__online_episodes=8, tune__space={"bcell.tau": {"low": 0.1, "high": 0.2}}
     )
     (tmp_path / "tune.yaml").write_text(dump_config(config))
     root = Path(__file__).parents[2]
@@ -456,6 +464,7 @@ class Failing:
         return run_trial(*given)
 
 
+@pytest.mark.usefixtures("no_study_pictures")
 def test_a_trial_that_fails_is_recorded_and_the_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = made(tmp_path, tune__n_trials=4, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     errors = (TrainingError("the guard gave up"), RuntimeError("a fault\nof torch"), FloatingPointError("nan"))
@@ -489,6 +498,7 @@ def test_an_objective_that_is_no_number_is_a_failure_with_its_reason(
 # --- pruning, several objectives
 
 
+@pytest.mark.usefixtures("no_study_pictures")
 def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,7 +526,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
 
 
 def test_several_objectives_have_a_front(tmp_path: Path) -> None:
-    config = made(tmp_path, tune__objective="sharpe,cvar,calmar", tune__n_trials=3, tune__pruner="median")
+    config = made(tmp_path, tune__objective="sharpe,calmar", tune__n_trials=3, tune__pruner="median")
     config = config.model_copy(update={"tune": config.tune.model_copy(update={"space": None})})
     said: list[str] = []
     outcome = tune(config, None, HERE, said.append)
@@ -534,7 +544,7 @@ def test_several_objectives_have_a_front(tmp_path: Path) -> None:
 
 
 def test_a_training_tells_of_each_validation_and_ends_by_what_its_listener_raises(tmp_path: Path) -> None:
-    config = made(tmp_path, tune__storage="postgresql+psycopg://me:secret@db/none")
+    config = made(tmp_path, tune__storage="postgresql+psycopg://me:secret@db/none", train__validation_updates=4)
     context = trial_context(config, (), 6)
     told: list[Validation] = []
 

@@ -43,6 +43,7 @@ DEMO_SIZED = {
 
 @pytest.mark.learning
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("quick_reports")
 def test_the_experts_of_a_trained_agent_are_what_they_are_called(tmp_path: Path) -> None:
     """On the embedded prices, after both phases: of the sleeve and with cash, and none of them mostly in cash."""
     folders = {"output.logs_dir": str(tmp_path / "logs"), "output.offline_dir": str(tmp_path / "offline")}

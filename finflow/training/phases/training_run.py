@@ -121,21 +121,24 @@ class TrainingRun:
         """Writes checkpoints; learning goes on where that fails."""
         return CheckpointWriter(self.checkpoints, self.progress.message)
 
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
-        """The state as tensors and JSON, with what is needed to use or resume it."""
-        tensors, state = capture(self.state)
-        position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
-        return tensors, {
-            "training": state,
+    @cached_property
+    def _unchanging(self) -> dict[str, object]:
+        """The part of every checkpoint that is the same throughout the run: what is needed to use or resume it."""
+        return {
             "config": dump_run(self.config.model_copy(update={"output": OutputConfig()})),
             "config_hash": config_hash(self.config),
             "market": self.training_data.process.panel.sha256,
             "shape": self.training_data.shape._asdict(),
             "features": feature_names(self.training_data.features),
             "bcell": self.config.bcell.model_dump(mode="json"),
-            "log": position,
             "runtime": runtime(self.device),
         }
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
+        """The state as tensors and JSON, with what is needed to use or resume it."""
+        tensors, state = capture(self.state)
+        position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
+        return tensors, {"training": state, "log": position, **self._unchanging}
 
     def checkpoint(self) -> None:
         """Write the latest and a numbered checkpoint."""
