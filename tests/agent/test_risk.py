@@ -92,7 +92,7 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
     )
     agent = BCell(shape, config, generator(1), CPU)
     density = torch.full((64, 1), math.lgamma(3.0))
-    for update in range(400):
+    for update in range(250):
         batch, draw = make_batch(64, 2, seed=update), generator(10_000 + update)
         told = batch.both.assets.clone()
         told[:, :, 0] = torch.tensor([1.0, -1.0])  # which of the two is the risky one

@@ -206,7 +206,7 @@ OFF_POLICY = {
 
 def ppo(process: DecisionProcess) -> BaseAlgorithm:
     model = PPO(env=window_env(process), n_steps=128, batch_size=64, n_epochs=5, **ON_POLICY)
-    return model.learn(6144)
+    return model.learn(4096)
 
 
 def ppo_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
@@ -215,7 +215,7 @@ def ppo_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
 
 
 def sac(process: DecisionProcess) -> BaseAlgorithm:
-    return SAC(env=window_env(process), **OFF_POLICY).learn(1300)
+    return SAC(env=window_env(process), **OFF_POLICY).learn(1000)
 
 
 def sac_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:

@@ -113,10 +113,10 @@ def test_iql_beats_its_data_and_their_imitation(medium: tuple[float, tuple[Tenso
     def returns(method: type[OfflineLearner], seeds: tuple[int, ...]) -> NDArray[np.float64]:
         return np.array([play(trained(method, data, seed, UPDATES), 40, 100 + seed)[0].mean() for seed in seeds])
 
-    learned, imitated = returns(IQL, SEEDS), returns(BehaviourCloning, SEEDS[:2])
+    learned, imitated = returns(IQL, SEEDS), returns(BehaviourCloning, SEEDS[:1])
     interval = 2.92 * learned.std(ddof=1) / np.sqrt(len(SEEDS))  # one-sided 95 %, Student with 2 degrees of freedom
     assert learned.mean() - interval > behaviour  # seen: -453 and -586
-    assert learned.mean() - interval > imitated.mean()  # seen: -630
+    assert learned.mean() - interval > imitated.mean()  # seen: -631
 
 
 def test_td3bc_runs_on_a_box_task(medium: tuple[float, tuple[Tensor, ...]]) -> None:

@@ -102,7 +102,7 @@ def test_peers_learn_once_for_their_time_and_a_failure_says_why(tmp_path: Path) 
 
 
 def test_a_peer_learns_on_the_same_market(tmp_path: Path) -> None:
-    """The script that is run there, with Stable-Baselines3 alone: two looks of a second."""
+    """The script that is run there, with Stable-Baselines3 alone: two looks of half a second."""
     pytest.importorskip("stable_baselines3")
     (variant,) = [one for one in optimality_variants(1, SMALL) if one.name == "optimality-lognormal"]
     stand_in = tmp_path / "sb3_contrib.py"
@@ -121,7 +121,7 @@ def test_a_peer_learns_on_the_same_market(tmp_path: Path) -> None:
 def peers_of(config: Config, folder: Path) -> dict[str, list]:
     settings = folder / "settings.yaml"
     settings.write_text(dump_config(config))
-    command = [sys.executable, str(folder / "sb3_market.py"), str(settings), "sac", "softmax", "4"]
+    command = [sys.executable, str(folder / "sb3_market.py"), str(settings), "sac", "softmax", "2"]
     ended = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, timeout=200, check=False, env=peer_environment()
     )

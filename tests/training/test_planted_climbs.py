@@ -16,7 +16,8 @@ pytestmark = pytest.mark.learning
 CLIMB = {
     "bcell.iql_extraction": "gradient",
     "bcell.iql_temperature": 3.0,
-    "train.offline_episodes": 1100,
+    "train.offline_episodes": 500,
+    "train.offline_batch_size": 256,
     "train.offline_training_epochs": 2,
     "bcell.actor_lr": 4e-3,
     "bcell.critic_lr": 3e-3,
@@ -33,7 +34,7 @@ def climbs(folder: Path, kind: str, least: float, **changes: Any) -> Learned:
 
 
 def test_a_climb_finds_a_spread_that_it_costs_to_trade_on(tmp_path: Path) -> None:
-    climbs(tmp_path, "mean-reverting", least=0.5)  # seen: 0.76, with a standard error of 0.06
+    climbs(tmp_path, "mean-reverting", least=0.5)  # seen: 0.72, with a standard error of 0.06
 
 
 def test_in_the_bad_regime_the_gate_turns_to_the_experts_that_defend(tmp_path: Path) -> None:
@@ -43,4 +44,4 @@ def test_in_the_bad_regime_the_gate_turns_to_the_experts_that_defend(tmp_path: P
     gate = learned.own.explanation["gate"]
     bad, good = gate[learned.beliefs > 0.8].mean(axis=0), gate[learned.beliefs < 0.2].mean(axis=0)
     defending = [EXPERTS.index("defensive"), EXPERTS.index("volatility")]
-    assert bad[defending].sum() > good[defending].sum() + 0.3  # seen: 0.96 and 0.05
+    assert bad[defending].sum() > good[defending].sum() + 0.3  # seen: 0.95 and 0.06
