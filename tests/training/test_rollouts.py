@@ -247,7 +247,9 @@ def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -
     process = trainer.training_data.process
     tensors, volatility = MarketTensors.of(process, CPU), phase.volatility_of(trainer._begin())
     bars = range(process.first_bar, process.first_bar + 40)
-    growth = play_blends(trainer.agent.policy, process, tensors, bars, volatility).numpy()
+    whole, shorter = play_blends([trainer.agent.policy] * 2, [bars, bars[:39]], process, tensors, volatility)
+    assert torch.equal(shorter, whole[:, :39])
+    growth = whole.numpy()
     assert growth.shape == (2 * len(CONFIDENCES), 40)
     state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
     equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])

@@ -8,9 +8,9 @@ actions are worth. Validation judges the finished agent once.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -206,7 +206,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
             bcell.update_average((done + 1) / total)
         else:
             if bcell.blend is not None and state.evidence is None:
-                _decide_blend(run, bcell, state)
+                _decide_blend(run, market, bcell, state)
             if exact is None:
                 bars = _bars(state.portfolios.starts, TAUGHT, config)
                 exact = measure_returns(market, bcell.deployed, bars, config, 1)
@@ -220,7 +220,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         if rolled_back:
             exact = None
         elif counters.phase_update in looks:
-            _look(run, market, bcell, state)
+            _look(bcell, state)
         if not rolled_back and counters.phase_update % config.train.checkpoint_updates == 0:
             run.checkpoint()
         run.stop_if_asked()
@@ -238,29 +238,32 @@ def _bars(starts: NDArray[np.int64], batches: int, config: Config) -> NDArray[np
     return rng.choice(starts, batches * config.train.online_batch_size)
 
 
-def _look(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> None:
-    """Keep the policies as they stand, and play the blocks' policies in their blocks."""
+def _look(bcell: BCell, state: RolloutState) -> None:
+    """Keep the policies as they stand."""
     policy = bcell.policy if bcell.average is None else bcell.average.policy
     learned = [policy, *(fold.policy for fold in state.folds)]
     state.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in learned])
-    play = partial(play_blends, process=market.process, tensors=market.tensors, volatility=volatility_of(run))
-    pairs = list(zip(state.folds, state.blocks, strict=True))
-    played = [play(fold.policy, bars=block.held_out) for fold, block in pairs]
-    state.growth.append(torch.cat(played, dim=1) if played else torch.zeros(0))
 
 
-def _decide_blend(run: TrainingRun, bcell: BCell, state: RolloutState) -> None:
-    """Give the agent the stage and the blend that the play out of fold justifies."""
+def _decide_blend(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> None:
+    """Play the blocks' policies in their blocks, and give the agent the stage and the blend that this justifies."""
     policy = bcell.policy if bcell.average is None else bcell.average.policy
     if bcell.blend is None or not state.folds or not state.looks:
         return
-    evidence = weigh_evidence(state.growth, state.blocks, volatility_of(run), run.config.train.seed)
+    policies = [copy.deepcopy(fold.policy) for _ in state.looks for fold in state.folds]
+    kept = [weights for look in state.looks for weights in look[1:]]
+    for one, weights in zip(policies, kept, strict=True):
+        one.load_state_dict(weights)
+    bars = [block.held_out for block in state.blocks] * len(state.looks)
+    played = play_blends(policies, bars, market.process, market.tensors, volatility_of(run))
+    looks = [torch.cat(played[at : at + len(state.folds)], dim=1) for at in range(0, len(played), len(state.folds))]
+    evidence = weigh_evidence(looks, state.blocks, volatility_of(run), run.config.train.seed)
     chosen, *of_folds = state.looks[evidence.look]
     policy.load_state_dict(chosen)
     for number, member in enumerate(bcell.members or ()):  # short data may have fewer blocks than were asked for
         member.load_state_dict(of_folds[number] if number < len(of_folds) else chosen)
     bcell.blend.copy_(evidence.blend.to_tensor(run.device))
-    state.evidence = evidence.facts()
+    state.evidence, state.looks = evidence.facts(), []
     run.progress.note(describe(evidence))
 
 

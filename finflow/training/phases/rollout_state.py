@@ -169,9 +169,7 @@ class RolloutState:
     advantage_scales : Tensor, (1 + blocks,)
         ``sigma_A`` of the agent's policy and of each block's, on the bars that it learns from; zero until measured.
     looks : list of list of dict of Tensor
-        The agent's policy, then those of the folds, at each look so far.
-    growth : list of Tensor, (candidates, bars)
-        Log growth of the folds' policies in the blocks that they have not seen, at each look.
+        The agent's policy, then those of the folds, at each look so far; none once a blend was decided on.
     evidence : dict or None
         Figures of the play out of fold, once the blend was decided on.
     judged : bool
@@ -200,7 +198,6 @@ class RolloutState:
             self.folds.append(Member(policy, optimiser, portfolios(block.learned, 1 + number)))
         self.advantage_scales = torch.zeros(1 + len(self.blocks), device=device)
         self.looks: list[list[dict[str, Tensor]]] = []
-        self.growth: list[Tensor] = []
         self.evidence: dict[str, float] | None = None
         self.judged = False
 
@@ -223,10 +220,9 @@ class RolloutState:
             of_fold, state = capture(fold)
             tensors |= {f"fold{number}/{name}": tensor for name, tensor in of_fold.items()}
             folds.append(state)
-        for number, (look, growth) in enumerate(zip(self.looks, self.growth, strict=True)):
+        for number, look in enumerate(self.looks):
             for member, policy in enumerate(look):
                 tensors |= {f"look{number}/{member}/{name}": tensor.clone() for name, tensor in policy.items()}
-            tensors[f"growth{number}"] = growth.clone()
         return tensors, {
             "portfolios": facts,
             "folds": folds,
@@ -254,4 +250,3 @@ class RolloutState:
             [without_prefix(tensors, f"look{number}/{member}/") for member in members]
             for number in range(state["looks"])
         ]
-        self.growth = [tensors[f"growth{number}"] for number in range(state["looks"])]
