@@ -10,39 +10,62 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finflow.agent.learners.bcell import BCell
-    from finflow.config import Config, load_config
+    from finflow.config import Config, RollbackConfig, load_config
     from finflow.env.portfolio_env import PortfolioEnv
     from finflow.env.vector_env import PortfolioVectorEnv
     from finflow.errors import FinflowError
     from finflow.guard.rollback import RollbackManager
     from finflow.guard.stability import StabilityMonitor
     from finflow.training.make_env import make_env
+    from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
+    from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics
+    from finflow.training.on_policy.entropy_scheduler import EntropyScheduleConfig, EntropyScheduler
+    from finflow.training.on_policy.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
+    from finflow.training.on_policy.train_advanced import train_advanced_ppo
     from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
+    "AdvancedPPOTrainer",
     "BCell",
+    "CheckpointManager",
+    "CheckpointMetrics",
     "Config",
+    "EntropyScheduleConfig",
+    "EntropyScheduler",
     "FinFlowTrainer",
     "FinflowError",
     "PortfolioEnv",
     "PortfolioVectorEnv",
+    "RewardNormalizer",
+    "RewardNormalizerConfig",
+    "RollbackConfig",
     "RollbackManager",
     "StabilityMonitor",
     "load_config",
     "make_env",
+    "train_advanced_ppo",
 ]
 
 _HOMES = {
+    "AdvancedPPOTrainer": "finflow.training.on_policy.advanced_trainer",
     "BCell": "finflow.agent.learners.bcell",
+    "CheckpointManager": "finflow.training.on_policy.checkpoint_manager",
+    "CheckpointMetrics": "finflow.training.on_policy.checkpoint_manager",
     "Config": "finflow.config",
+    "EntropyScheduleConfig": "finflow.training.on_policy.entropy_scheduler",
+    "EntropyScheduler": "finflow.training.on_policy.entropy_scheduler",
     "FinFlowTrainer": "finflow.training.trainer",
     "FinflowError": "finflow.errors",
     "PortfolioEnv": "finflow.env.portfolio_env",
     "PortfolioVectorEnv": "finflow.env.vector_env",
+    "RewardNormalizer": "finflow.training.on_policy.reward_normalizer",
+    "RewardNormalizerConfig": "finflow.training.on_policy.reward_normalizer",
+    "RollbackConfig": "finflow.config",
     "RollbackManager": "finflow.guard.rollback",
     "StabilityMonitor": "finflow.guard.stability",
     "load_config": "finflow.config",
     "make_env": "finflow.training.make_env",
+    "train_advanced_ppo": "finflow.training.on_policy.train_advanced",
 }
 
 

@@ -144,7 +144,7 @@ class TaskActorCritic(nn.Module):
         hidden: int = HIDDEN,
     ) -> None:
         super().__init__()
-        self.kind = kind
+        self.observations, self.actions, self.kind = observations, actions, kind
         self.actor = _network(observations, hidden, actions, 0.01, generator)
         self.critic = _network(observations, hidden, 1, 1.0, generator)
         self.log_scale = nn.Parameter(torch.zeros(actions)) if kind == "box" else None

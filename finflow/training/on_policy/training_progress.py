@@ -1,0 +1,172 @@
+"""State of an on-policy training in a task, as rollback and resume restore it, and its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import Generator, Tensor
+
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
+from finflow.agent.on_policy.task_policies import TaskActorCritic
+from finflow.errors import CheckpointError
+from finflow.guard.state_capture import capture, restore
+from finflow.tensor_file import read_tensors, write_tensors
+from finflow.training.on_policy.checkpoint_manager import CheckpointManager
+from finflow.training.on_policy.entropy_scheduler import EntropyScheduler
+from finflow.training.on_policy.reward_normalizer import RewardNormalizer
+from finflow.training.on_policy.vector_tasks import TaskSpaces
+
+RETURNS_KEPT = 100  # newest episodes whose returns are averaged
+
+
+@dataclass
+class Learning:
+    """State that a rollback goes back to.
+
+    Attributes
+    ----------
+    learner : OnPolicyLearner
+        Networks, optimiser, coefficient of the penalty and generator.
+    entropy : EntropyScheduler
+    rewards : RewardNormalizer
+    returns : list of float
+        Of the newest episodes.
+    steps : int
+        Gradient updates.
+    constant_entropy : float or None
+        Entropy coefficient in place of the schedule's.
+    """
+
+    learner: OnPolicyLearner
+    entropy: EntropyScheduler
+    rewards: RewardNormalizer
+    returns: list[float] = field(default_factory=list)
+    steps: int = 0
+    constant_entropy: float | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        spaces: TaskSpaces,
+        settings: OnPolicySettings,
+        entropy: EntropyScheduler,
+        rewards: RewardNormalizer,
+        seed: int,
+    ) -> Learning:
+        """The state before the first update."""
+        generator = Generator().manual_seed(seed)
+        agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
+        return cls(OnPolicyLearner(agent, settings, generator), entropy, rewards)
+
+    @property
+    def agent(self) -> TaskActorCritic:
+        """Policy and value function."""
+        return cast(TaskActorCritic, self.learner.agent)
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture all fields."""
+        return capture(self)
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore all fields."""
+        restore(self, tensors, state)
+
+    @property
+    def entropy_coefficient(self) -> float:
+        """Coefficient of the next update."""
+        return self.entropy.value if self.constant_entropy is None else self.constant_entropy
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the newest episodes; None before the first ended."""
+        return float(np.mean(self.returns)) if self.returns else None
+
+
+@dataclass
+class Progress:
+    """All that a resume restores.
+
+    Attributes
+    ----------
+    learning : Learning
+    checkpoints : CheckpointManager
+    training_step, episode_count, decisions : int
+        Rollouts learned from, episodes that ended, and decisions taken; a rollback does not turn them back.
+    """
+
+    learning: Learning
+    checkpoints: CheckpointManager
+    training_step: int = 0
+    episode_count: int = 0
+    decisions: int = 0
+
+    def save(self, path: Path, facts: Mapping[str, int]) -> None:
+        """Write a checkpoint, with facts that `load` asks for."""
+        tensors, state = capture(self)
+        write_tensors(path, tensors, {"trainer": dict(facts), "progress": state})
+
+    def load(self, path: Path, facts: Mapping[str, int]) -> None:
+        """Restore a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If it is missing or damaged, or has other facts.
+        """
+        tensors, content = read_tensors(path)
+        if content.get("trainer") != facts or not isinstance(content.get("progress"), dict):
+            found = str(content.get("trainer"))[:120]
+            raise CheckpointError(f"{path} is of another trainer: it has {found}, this one {dict(facts)}")
+        restore(self, tensors, content["progress"])
+
+    def statistics(self) -> PartStatistics:
+        """Counts, and the statistics of each part."""
+        return PartStatistics(
+            {
+                "training_step": self.training_step,
+                "episode_count": self.episode_count,
+                "decisions": self.decisions,
+                "gradient_steps": self.learning.steps,
+                "mean_return": self.learning.mean_return,
+                "entropy": self.learning.entropy.get_info(),
+                "reward_normalizer": self.learning.rewards.get_statistics(),
+                "checkpoint": self.checkpoints.get_statistics(),
+            }
+        )
+
+
+class PartStatistics(dict[str, Any]):
+    """Statistics of several parts; those of a part can be read by one name with a dot, too.
+
+    Examples
+    --------
+    >>> found = PartStatistics(entropy={"progress": 0.5})
+    >>> found["entropy.progress"], found["entropy"]["progress"], "entropy.speed" in found
+    (0.5, 0.5, False)
+    """
+
+    def __missing__(self, name: str) -> Any:
+        """Look a name with a dot up in its part."""
+        part, dot, rest = name.partition(".")
+        inner = self.get(part)
+        if not dot or not isinstance(inner, Mapping):
+            raise KeyError(name)
+        return inner[rest]
+
+    def __contains__(self, name: object) -> bool:
+        """Return True for names with a dot as well."""
+        try:
+            self[str(name)]
+        except KeyError:
+            return False
+        return True
+
+
+def task_seed(seed: int, count: int) -> int:
+    """Seed of what begins anew for the so-manieth time: independent of all others."""
+    return int(np.random.SeedSequence([seed, count]).generate_state(1)[0])

@@ -1,0 +1,187 @@
+"""Any gymnasium task as a vector environment with flat observations, ends of episodes told apart.
+
+Vector environments begin the next episode of a finished one in the same step, in the next, or when they are told to.
+Here all three look alike: a step gives the observation that followed the action, even where the episode ended with it,
+and the observation to decide at next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from finflow.errors import ConfigError
+
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class TaskSpaces:
+    """Sizes of a task.
+
+    Attributes
+    ----------
+    observations : int
+        Numbers in one observation, all parts of it one after the other.
+    actions : int
+        Actions of a Discrete space, or dimensions of a Box.
+    kind : str
+        ``discrete`` or ``box``.
+    low, high : array or None
+        Bounds of a Box.
+    first : int
+        The first action of a Discrete space.
+    """
+
+    observations: int
+    actions: int
+    kind: Literal["discrete", "box"]
+    low: NDArray[Any] | None = None
+    high: NDArray[Any] | None = None
+    first: int = 0
+
+    @classmethod
+    def of(cls, env: VectorEnv[Any, Any, Any]) -> TaskSpaces:
+        """Read the spaces of one of the environments.
+
+        Raises
+        ------
+        ConfigError
+            For an action space that is neither Discrete nor Box, or observations that are no numbers.
+        """
+        try:
+            observations = gym.spaces.flatdim(env.single_observation_space)
+        except (NotImplementedError, ValueError):
+            kind = type(env.single_observation_space).__name__
+            raise ConfigError(f"observations of the kind {kind} cannot be made a vector of numbers") from None
+        actions = env.single_action_space
+        if isinstance(actions, gym.spaces.Discrete):
+            return cls(observations, int(actions.n), "discrete", first=int(actions.start))
+        if isinstance(actions, gym.spaces.Box) and len(actions.shape) == 1:
+            return cls(observations, actions.shape[0], "box", actions.low, actions.high)
+        raise ConfigError(f"the action space is {actions}, and has to be Discrete or a Box of one dimension")
+
+    def check(self, observations: int, actions: int) -> None:
+        """Check the sizes.
+
+        Raises
+        ------
+        ConfigError
+            If they are others.
+        """
+        for name, given, found in (
+            ("state_dim", observations, self.observations),
+            ("action_dim", actions, self.actions),
+        ):
+            if given != found:
+                raise ConfigError(f"{name} is {given}, and the environment has {found}")
+
+    def bounded(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions of a policy, (n,) or (n, d), as the environment takes them."""
+        if self.kind == "discrete":
+            return actions + self.first if self.first else actions
+        held: NDArray[Any] = np.clip(actions, self.low, self.high)
+        return held
+
+
+class TaskStep(NamedTuple):
+    """One step of all environments.
+
+    Attributes
+    ----------
+    rewards : array, (n,)
+    following : array, (n, observations)
+        What followed the actions; where an episode ended, its last observation.
+    terminated, ended : array of bool, (n,)
+        Ended for good; ended at all.
+    counted : array of bool, (n,)
+        False where the environment only began an episode, and took no action.
+    """
+
+    rewards: NDArray[np.float64]
+    following: Floats
+    terminated: Flags
+    ended: Flags
+    counted: Flags
+
+
+class VectorTask:
+    """N environments of a task, stepped together.
+
+    Parameters
+    ----------
+    env : Env or VectorEnv
+        Of gymnasium; one environment is made a vector of one.
+
+    Attributes
+    ----------
+    spaces : TaskSpaces
+    observations : array, (n, observations)
+        To decide at.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
+        if isinstance(env, gym.Env):
+            self.env: VectorEnv[Any, Any, Any] = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+        elif isinstance(env, VectorEnv):
+            self.env = env
+        else:
+            raise ConfigError(f"an environment is a gymnasium Env or VectorEnv, not {type(env).__name__}")
+        self.spaces = TaskSpaces.of(self.env)
+        self.size = self.env.num_envs
+        mode = self.env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP
+        self.mode = AutoresetMode(mode)
+        self._plain = isinstance(self.env.single_observation_space, gym.spaces.Box)
+        self.observations = np.zeros((self.size, self.spaces.observations), np.float32)
+        self._beginning = np.zeros(self.size, np.bool_)
+        self._all = np.ones(self.size, np.bool_)
+
+    def reset(self, seed: int) -> None:
+        """Begin all episodes, seeded."""
+        shown, _ = self.env.reset(seed=seed)
+        self.observations = self._flat(shown)
+        self._beginning = np.zeros(self.size, np.bool_)
+
+    def step(self, actions: NDArray[Any]) -> TaskStep:
+        """Take actions, (n,) or (n, d); those of a Box are held to its bounds."""
+        shown, rewards, terminated, truncated, info = self.env.step(self.spaces.bounded(actions))
+        observations = self._flat(shown)
+        ended = terminated | truncated
+        following, counted = observations, self._all
+        if self.mode == AutoresetMode.NEXT_STEP:
+            counted = ~self._beginning
+            self._beginning = ended
+        elif ended.any():
+            if self.mode == AutoresetMode.SAME_STEP:
+                following = observations.copy()
+                following[ended] = self._last(info["final_obs"], ended)
+            else:
+                shown, _ = self.env.reset(options={"reset_mask": ended})
+                observations = self._flat(shown)
+        self.observations = observations
+        return TaskStep(np.asarray(rewards, np.float64), following, terminated, ended, counted)
+
+    def _flat(self, shown: Any) -> Floats:
+        """Observations of all environments, (n, observations)."""
+        if self._plain:
+            return np.asarray(shown, np.float32).reshape(self.size, -1)
+        return flat_observations(self.env.single_observation_space, shown, self.size)
+
+    def _last(self, final: NDArray[np.object_], ended: Flags) -> Floats:
+        """Last observations of the episodes that ended, (ended, observations)."""
+        space = self.env.single_observation_space
+        return np.stack([np.asarray(gym.spaces.flatten(space, one), np.float32) for one in final[ended]])
+
+
+def flat_observations(space: gym.Space[Any], shown: Any, size: int) -> Floats:
+    """Observations of a batch as rows of numbers, in the order of ``gymnasium.spaces.flatten``."""
+    if isinstance(space, gym.spaces.Dict) and all(isinstance(one, gym.spaces.Box) for one in space.values()):
+        return np.concatenate([np.asarray(shown[name], np.float32).reshape(size, -1) for name in space], axis=1)
+    rows = gym.vector.utils.iterate(gym.vector.utils.batch_space(space, size), shown)
+    return np.stack([np.asarray(gym.spaces.flatten(space, row), np.float32) for row in rows])

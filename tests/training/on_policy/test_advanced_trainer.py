@@ -1,0 +1,219 @@
+"""The advanced trainer: learning, statistics, rollback of a poisoned loop, and a resume that is bitwise the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch.nn.utils import parameters_to_vector
+
+from finflow import AdvancedPPOTrainer, EntropyScheduleConfig, RewardNormalizerConfig, train_advanced_ppo
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.errors import CheckpointError, ConfigError, TrainingError
+from tests.training.on_policy.on_policy_tasks import CountingTask, FollowTask
+
+ALGORITHMS = ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
+
+
+def carts(count: int = 4) -> Any:
+    """CartPole, several at once."""
+    return SyncVectorEnv([lambda: gym.make("CartPole-v1")] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def follow(count: int = 4) -> Any:
+    return SyncVectorEnv([FollowTask] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def parameters(trainer: AdvancedPPOTrainer) -> torch.Tensor:
+    return parameters_to_vector(trainer.agent.parameters()).detach()
+
+
+@pytest.mark.learning
+def test_cartpole_is_learned() -> None:
+    trainer = train_advanced_ppo(carts(8), 30, 512, seed=1, lr=1e-3)
+    returns = trainer.progress.learning.returns
+    assert np.mean(returns[-20:]) > 150.0
+    assert np.mean(returns[-20:]) > 4 * np.mean(returns[:5]) or np.mean(returns[-20:]) > 300.0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_statistics_are_those_that_are_promised(algorithm: str) -> None:
+    trainer = AdvancedPPOTrainer(4, 2, 3e-4, settings=OnPolicySettings.of(algorithm))
+    assert trainer.collect_rollout(carts(), n_steps=256) == 1.0
+    found = trainer.train_step(batch_size=64) if algorithm == "ppo" else trainer.train_step()
+    promised = {"policy_loss", "current_entropy_coef", "reward_normalizer_mean", "rollback_count"}
+    assert promised <= set(found)
+    statistics = trainer.get_full_statistics()
+    assert statistics["training_step"] == 1
+    assert statistics["episode_count"] == statistics["episode_count"] > 0
+    assert "entropy.progress" in statistics
+    assert statistics["entropy.progress"] == statistics["entropy"]["progress"]
+    for name in ("checkpoint.best_reward", "reward_normalizer.mean", "checkpoint.rollback_count"):
+        assert name in statistics
+
+
+def test_the_entropy_coefficient_follows_its_schedule_and_rewards_their_settings() -> None:
+    schedule = EntropyScheduleConfig(initial_entropy=0.02, final_entropy=0.01, decay_steps=80)
+    trainer = AdvancedPPOTrainer(3, 2, 1e-3, schedule, RewardNormalizerConfig(window_size=500))
+    trainer.collect_rollout(follow(), n_steps=256)
+    found = trainer.train_step(n_epochs=10, batch_size=64)
+    assert found["current_entropy_coef"] == pytest.approx(0.015)
+    assert found["reward_normalizer_mean"] < 0.0
+    assert trainer.get_full_statistics()["reward_normalizer.count"] == 256
+
+
+def test_a_share_of_the_training_is_the_length_of_the_schedule() -> None:
+    trainer = train_advanced_ppo(follow(), 2, 128, 2, 64, entropy_config=EntropyScheduleConfig(decay_share=0.5))
+    assert trainer.get_full_statistics()["entropy.remaining_steps"] == 0
+    assert trainer.entropy.steps == 4
+
+
+def test_one_environment_and_a_vector_of_one_are_the_same() -> None:
+    first = train_advanced_ppo(gym.make("CartPole-v1"), 3, 128, seed=3)
+    second = train_advanced_ppo(carts(1), 3, 128, seed=3)
+    assert torch.equal(parameters(first), parameters(second))
+
+
+class Poison:
+    """Spoils iterations of a training: learning rates times a thousand, or rewards that are no numbers."""
+
+    def __init__(self, kind: str, at: tuple[int, ...], env: Any) -> None:
+        self.kind, self.at, self.env, self.rollbacks = kind, at, env, 0.0
+
+    def __call__(self, trainer: AdvancedPPOTrainer, row: dict[str, Any]) -> None:
+        self.rollbacks = row["rollback_count"]
+        now = row["iteration"] in self.at
+        if self.kind == "rates" and now:
+            for group in trainer.optimizer.param_groups:
+                group["lr"] *= 1000.0
+        if self.kind == "rewards":
+            for one in self.env.envs:
+                one.poisoned = now
+
+
+def trained(kind: str, seed: int) -> tuple[float, float]:
+    """Mean return at the end, and the rollbacks."""
+    env = follow()
+    poison = Poison(kind, (12, 20), env)
+    trainer = train_advanced_ppo(env, 60, 256, lr=8e-3, seed=seed, watch=poison)
+    return float(np.mean(trainer.progress.learning.returns[-60:])), poison.rollbacks
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[tuple[float, float]]:
+    return [trained("none", seed) for seed in range(3)]
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("kind", ["rates", "rewards"])
+def test_a_poisoned_loop_ends_where_an_undisturbed_one_does(kind: str, undisturbed: list[tuple[float, float]]) -> None:
+    reached = np.array([found for found, _ in undisturbed])
+    poisoned, rollbacks = trained(kind, 0)
+    assert rollbacks >= 2
+    assert poisoned >= reached.mean() - reached.std(ddof=1)
+
+
+def test_poison_that_does_not_end_stops_the_training() -> None:
+    env = FollowTask()
+    env.poisoned = True
+    with pytest.raises(TrainingError, match="rollbacks have not helped"):
+        train_advanced_ppo(env, 20, 64)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo", "ppo-kl"])
+def test_a_resumed_training_is_bitwise_the_same(algorithm: str, tmp_path: Path) -> None:
+    settings = OnPolicySettings.of(algorithm, epochs=2)
+
+    def run(iterations: int, folder: str, resume: bool = False) -> AdvancedPPOTrainer:
+        where = tmp_path / folder
+        return train_advanced_ppo(
+            carts(2), iterations, 128, settings=settings, seed=4, folder=where, save_every=3, resume=resume
+        )
+
+    whole = run(6, "whole")
+    run(3, "parts")
+    parted = run(6, "parts", resume=True)
+    assert torch.equal(parameters(whole), parameters(parted))
+    for name in ("metrics.jsonl", "checkpoint_latest.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+
+
+SCRIPT = """
+import sys, torch, gymnasium as gym
+from finflow import train_advanced_ppo
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+torch.set_num_threads(1)
+folder, algorithm, iterations = sys.argv[1], sys.argv[2], int(sys.argv[3])
+train_advanced_ppo(gym.make("Pendulum-v1"), iterations, 128, settings=OnPolicySettings.of(algorithm, epochs=2),
+                   folder=folder, save_every=2, resume=True)
+"""
+
+
+def started(folder: Path, algorithm: str, iterations: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", SCRIPT, str(folder), algorithm, str(iterations)]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[3], env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_a_training_killed_at_any_moment_goes_on_bitwise(algorithm: str, tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = started(killed, algorithm, 10_000)
+    latest = killed / "checkpoint_latest.safetensors"
+    deadline = time.monotonic() + 60
+    while not latest.is_file() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = [json.loads(line)["iteration"] for line in (killed / "metrics.jsonl").read_text().splitlines()]
+    goal = done[-1] + 4
+    assert started(killed, algorithm, goal).wait() == 0
+    assert started(whole, algorithm, goal).wait() == 0
+    for name in ("metrics.jsonl", "checkpoint_latest.safetensors"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_wrong_input_is_one_line_and_writes_nothing(tmp_path: Path) -> None:
+    trainer = AdvancedPPOTrainer(5, 2)
+    with pytest.raises(ConfigError, match="state_dim is 5, and the environment has 4"):
+        trainer.collect_rollout(carts())
+    with pytest.raises(ConfigError, match="action_dim is 3, and the environment has 2"):
+        AdvancedPPOTrainer(4, 3).collect_rollout(carts())
+    with pytest.raises(ConfigError, match="no rollout to learn from"):
+        AdvancedPPOTrainer(4, 2).train_step()
+    env = CountingTask()
+    env.action_space = gym.spaces.MultiBinary(2)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="has to be Discrete or a Box"):
+        train_advanced_ppo(env, folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="a rollout of 32 decisions is shorter than a minibatch of 64"):
+        train_advanced_ppo(carts(), 2, 32, folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="n_iterations"):
+        train_advanced_ppo(carts(), 0, folder=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path) -> None:
+    train_advanced_ppo(carts(), 1, 64, folder=tmp_path)
+    with pytest.raises(CheckpointError, match="of another trainer"):
+        train_advanced_ppo(carts(), 2, 64, seed=9, folder=tmp_path, resume=True)
+    with pytest.raises(CheckpointError, match="of another trainer"):
+        train_advanced_ppo(follow(), 2, 64, folder=tmp_path, resume=True)
+
+
+def test_decisions_are_the_policys_modes() -> None:
+    trainer = AdvancedPPOTrainer(3, 2)
+    trainer.begin(follow())
+    assert trainer.act(np.zeros((7, 3), np.float32)).shape == (7, 2)
+    with pytest.raises(ConfigError, match="observations have the shape"):
+        trainer.act(np.zeros((7, 4), np.float32))

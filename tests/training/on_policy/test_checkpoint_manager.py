@@ -1,0 +1,138 @@
+"""Checkpoints and rollback in a loop of one's own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from finflow.config import RollbackConfig
+from finflow.errors import CheckpointError, OutputError
+from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint
+from finflow.training.on_policy.entropy_scheduler import EntropyScheduler
+
+Parts = tuple[nn.Module, torch.optim.Optimizer, Any]
+
+
+def parts() -> Parts:
+    network = nn.Linear(3, 2)
+    with torch.no_grad():
+        network.weight.fill_(1.0)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    return network, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+
+def learn(parts: Parts) -> None:
+    network, optimizer, scheduler = parts
+    optimizer.zero_grad()
+    network(torch.ones(3)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+
+
+def metrics(**changes: Any) -> CheckpointMetrics:
+    return CheckpointMetrics(**({"loss": 1.0, "reward": 10.0} | changes))
+
+
+def strict(preset: str = "default", **changes: Any) -> RollbackConfig:
+    return RollbackConfig.model_validate({"preset": preset, "mode": "strict", **changes})
+
+
+def test_a_loop_goes_back_to_what_it_was(tmp_path: Path) -> None:
+    network, optimizer, scheduler = loop = parts()
+    manager = CheckpointManager(strict(save_interval=2), tmp_path)
+    for step in range(5):
+        if manager.should_save_checkpoint(step):
+            manager.save_checkpoint(step, *loop, metrics(reward=float(step)))
+            kept = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+            rate, moments = optimizer.param_groups[0]["lr"], len(optimizer.state)
+        learn(loop)
+    should, reason = manager.should_rollback(metrics(kl=0.11))
+    assert should
+    assert "0.11" in reason
+    assert manager.rollback(*loop) == 4
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, kept[name])
+    assert optimizer.param_groups[0]["lr"] == rate
+    assert len(optimizer.state) == moments
+    assert scheduler.last_epoch == 4
+    statistics = manager.get_statistics()
+    assert statistics["rollback_count"] == 1
+    assert statistics["best_checkpoint_step"] == 4
+
+
+def test_checkpoints_are_on_the_disk_and_another_process_finds_the_best(tmp_path: Path) -> None:
+    loop = parts()
+    manager = CheckpointManager(strict(max_checkpoints=2), tmp_path)
+    for step, reward in ((0, 1.0), (100, 7.0), (200, 3.0), (300, 2.0)):
+        manager.save_checkpoint(step, *loop, metrics(reward=reward))
+        if reward == 7.0:
+            best = loop[0].weight.detach().clone()
+        learn(loop)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"checkpoint_{name}.safetensors" for name in ("000000200", "000000300", "best", "latest")]
+    assert read_checkpoint(tmp_path / "checkpoint_latest.safetensors")[0] == 300
+    fresh = parts()
+    assert CheckpointManager(folder=tmp_path).load_best_checkpoint(*fresh) == 100
+    assert torch.equal(fresh[0].weight, best)
+    alone = parts()
+    CheckpointManager(folder=tmp_path).load_best_checkpoint(alone[0])
+    assert torch.equal(alone[0].weight, best)
+    assert not alone[1].state
+
+
+@pytest.mark.parametrize(("preset", "limit"), [("conservative", 0.05), ("default", 0.1), ("aggressive", 0.15)])
+def test_strict_thresholds_are_those_of_the_preset(preset: str, limit: float) -> None:
+    manager = CheckpointManager(strict(preset), None)
+    for _ in range(20):
+        assert not manager.should_rollback(metrics(kl=0.9 * limit))[0]
+    assert manager.should_rollback(metrics(kl=1.1 * limit))[0]
+
+
+def test_rising_losses_and_falling_rewards_are_seen_at_once() -> None:
+    for worse in ({"loss": 3.5}, {"reward": 4.9}, {"loss": math.nan}, {"kl": math.inf}):
+        manager = CheckpointManager(None, None)
+        for _ in range(10):
+            assert manager.should_rollback(metrics()) == (False, "")
+        assert manager.should_rollback(metrics(**worse))[0], worse
+
+
+def test_the_next_time_an_older_checkpoint_is_taken() -> None:
+    loop = parts()
+    manager = CheckpointManager(None, None)
+    for step in (0, 100, 200):
+        manager.save_checkpoint(step, *loop, metrics())
+        learn(loop)
+    assert [manager.rollback(*loop) for _ in range(2)] == [200, 100]
+    assert not manager.should_save_checkpoint(150)
+    assert manager.should_save_checkpoint(200)
+
+
+def test_schedulers_of_ones_own_are_kept_too() -> None:
+    network = nn.Linear(1, 1)
+    scheduler = EntropyScheduler()
+    manager = CheckpointManager(None, None)
+    scheduler.advance(7)
+    manager.save_checkpoint(0, network, None, scheduler, metrics())
+    scheduler.advance(7)
+    manager.rollback(network, None, scheduler)
+    assert scheduler.taken == 7
+
+
+def test_faults_are_one_line(tmp_path: Path) -> None:
+    loop = parts()
+    manager = CheckpointManager(None, None)
+    with pytest.raises(CheckpointError, match="no checkpoint to go back to"):
+        manager.rollback(*loop)
+    with pytest.raises(CheckpointError, match="no best checkpoint"):
+        manager.load_best_checkpoint(*loop)
+    manager.save_checkpoint(0, *loop, metrics())
+    with pytest.raises(CheckpointError, match="does not fit at network"):
+        manager.rollback(nn.Linear(5, 5), *loop[1:])
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError):
+        CheckpointManager(None, tmp_path / "file").save_checkpoint(0, *loop, metrics())
