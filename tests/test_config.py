@@ -349,6 +349,7 @@ OTHER: dict[str, object] = {
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"], "worlds.assets": 10},
     **{"evaluation.periods": ["crash:1987-10-01:1987-12-31"], "evaluation.protocol.purge": 10},
     **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0},
+    **{"online.epochs": 4, "online.minibatch": 32, "online.value_clip": 0.2, "online.target_kl": 0.02},
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
@@ -385,7 +386,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.source":  # which cannot be given alone
         base = load_config(None, {"market.tickers": ["AAPL"]}, {})
         overrides["market.tickers"] = ["AAPL"]
-    if key == "bcell.risk_measure":  # which the other online method has
+    if key in ("bcell.risk_measure", "online.reference"):  # which the other online method has
         base = load_config(None, {"online.algorithm": "sac"}, {})
         overrides["online.algorithm"] = "sac"
     changed = load_config(None, overrides, {})

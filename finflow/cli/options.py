@@ -20,9 +20,19 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
     "configuration": (
         ("--iql-epochs", "N", ("train.offline_training_epochs",), "passes of the offline phase over its data"),
         ("--sac-episodes", "N", ("train.online_episodes",), "episodes of the online phase"),
-        ("--batch-size", "N", ("train.offline_batch_size", "train.online_batch_size"), "of both phases"),
+        (
+            "--batch-size",
+            "N",
+            ("train.offline_batch_size", "train.online_batch_size", "online.minibatch"),
+            "of both phases",
+        ),
         ("--lr", "X", ("bcell.actor_lr", "bcell.critic_lr"), "learning rate of policy and critics, both phases"),
-        ("--algorithm", "NAME", ("online.algorithm",), "learning of the online phase: rollouts or sac"),
+        (
+            "--algorithm",
+            "NAME",
+            ("online.algorithm",),
+            "learning of the online phase: rollouts, sac, ppo, ppo-kl, trpo, a2c or reinforce",
+        ),
         ("--seed", "N", ("train.seed",), "of every random number"),
         (
             "--seeds",

@@ -2,16 +2,119 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from finflow.config.section_types import Section, key
+from pydantic import model_validator
+
+from finflow.config.section_types import (
+    FilePath,
+    Int,
+    NonNegativeInt,
+    NonNegativeNumber,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Section,
+    Share,
+    key,
+)
+
+OnPolicyAlgorithm = Literal["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
+ON_POLICY = ("ppo", "ppo-kl", "trpo", "a2c", "reinforce")
+"""Algorithms that learn from rollouts of their own policy."""
+USUAL_MINIBATCH = {"ppo": 64, "ppo-kl": 64, "trpo": 128}
 
 
 class OnlineConfig(Section):
-    """Algorithm of the online phase."""
+    """Algorithm of the online phase, the on-policy algorithms' own keys, and the reference policy."""
 
-    algorithm: Literal["rollouts", "sac"] = key(
+    algorithm: Literal["rollouts", "sac", "ppo", "ppo-kl", "trpo", "a2c", "reinforce"] = key(
         "rollouts",
-        "learning of the online phase: exact gradients of rollouts through the decision process, or distributional "
-        "soft actor-critic with CQL, which alpha, target entropy, CQL, anchor and gate balance belong to",
+        "learning of the online phase: exact gradients of rollouts through the decision process; distributional soft "
+        "actor-critic with CQL, which alpha, target entropy, CQL, anchor and gate balance belong to; or on-policy "
+        "learning, whose rate is bcell.actor_lr: PPO with clipping or with a KL penalty, TRPO, A2C, REINFORCE",
     )
+    rollout: Int = key(2048, "on-policy: decisions of all portfolios together between two updates", ge=2)
+    portfolios: PositiveInt = key(8, "on-policy: portfolios that step together")
+    epochs: PositiveInt | None = key(
+        None, "on-policy: passes over a rollout; left out: 10, and 1 with a2c and reinforce"
+    )
+    minibatch: PositiveInt | None = key(
+        None,
+        "on-policy: decisions in a gradient step; left out: 64, 128 with trpo, all with a2c and reinforce",
+    )
+    advantages: Literal["gae", "group"] = key(
+        "gae",
+        "on-policy: generalised advantage estimation, or the return less the mean of the other portfolios that start "
+        "on the same bar, without a critic",
+    )
+    group_size: Int = key(8, "portfolios that start on one bar, with online.advantages = group", ge=2)
+    gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
+    clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
+    value_clip: PositiveNumber | None = key(None, "epsilon of the clipped value loss, in scaled rewards; null is off")
+    value_coefficient: NonNegativeNumber = key(0.5, "weight of the value loss")
+    entropy_coefficient: NonNegativeNumber = key(
+        0.01,
+        "weight of the policy's entropy per free dimension; bcell.alpha_mode = annealed follows "
+        "train.entropy_schedule instead",
+    )
+    gradient_norm: PositiveNumber = key(0.5, "largest norm of an on-policy gradient; larger ones are clipped")
+    normalise: Literal["rollout", "minibatch", "none"] | None = key(
+        None, "advantages normalised over what; left out: rollout, and none with a2c and reinforce"
+    )
+    target_kl: PositiveNumber | None = key(
+        None, "approximate KL, in nats, at 1.5 times which the epochs over a rollout end; null is off"
+    )
+    kl_beta: NonNegativeNumber = key(0.01, "first coefficient of ppo-kl's penalty")
+    kl_target: PositiveNumber = key(0.01, "target of the KL of an update, in nats, with ppo-kl")
+    trust_region: PositiveNumber = key(0.01, "largest KL of an update, in nats, with trpo")
+    critic_rate: Number = key(3.0, "learning rate of the value function, in multiples of bcell.actor_lr", ge=1, le=10)
+    critic_only_rollouts: NonNegativeInt = key(
+        2, "first rollouts that teach the value function alone, before the policy moves"
+    )
+    reference: Literal["none", "pretrained"] | FilePath = key(
+        "none",
+        "frozen policy that sac and the on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per "
+        "free dimension on the reward: none, the policy as it was handed over, or an agent's file",
+    )
+    reference_control: Literal["fixed", "adaptive", "doubling"] = key(
+        "adaptive",
+        "beta of the reference: fixed, adaptive (Ziegler and others 2019), or doubled and halved at 1.5 times the "
+        "target, within 0.01 to 0.5",
+    )
+    reference_beta: PositiveNumber = key(0.1, "beta at the start, in scaled rewards per nat and free dimension")
+    reference_target: PositiveNumber = key(
+        6.0, "target of the KL to the reference, in nats per free dimension, summed over an episode's decisions"
+    )
+    reference_horizon: PositiveInt = key(
+        10_000, "decisions over which the adaptive beta may change by a factor of about exp(0.2)"
+    )
+    reference_looks: PositiveInt = key(
+        3, "looks in a row with over twice the target after which the online phase ends early"
+    )
+
+    @property
+    def on_policy(self) -> bool:
+        """True where the algorithm learns from rollouts of its own policy."""
+        return self.algorithm in ON_POLICY
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.on_policy:
+            if self.rollout < self.portfolios or self.rollout % self.portfolios:
+                raise ValueError(
+                    f"online.rollout = {self.rollout} must be a multiple of online.portfolios = {self.portfolios}"
+                )
+            minibatch = self.minibatch or USUAL_MINIBATCH.get(self.algorithm, 1)
+            if minibatch > self.rollout:
+                raise ValueError(f"online.rollout = {self.rollout} is shorter than online.minibatch = {minibatch}")
+            if self.advantages == "group" and self.portfolios % self.group_size:
+                raise ValueError(
+                    f"online.portfolios = {self.portfolios} must be a multiple of online.group_size = {self.group_size}"
+                )
+        if self.reference != "none" and self.algorithm == "rollouts":
+            raise ValueError(
+                f"online.reference = {self.reference} needs online.algorithm = sac, ppo, trpo or another that learns "
+                "on-policy: rollouts follow the reward's exact gradient alone"
+            )
+        return self

@@ -70,10 +70,15 @@ class Config(Section):
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs rewards in units that stay: "
                 "train.reward_normalization.enabled must be false"
             )
-        if self.bcell.risk_measure != "neutral" and self.online.algorithm == "rollouts":
+        if self.bcell.risk_measure != "neutral" and self.online.algorithm != "sac":
             raise ValueError(
-                f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: rollouts maximise "
-                "the mean"
+                f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: "
+                f"{self.online.algorithm} maximises the mean"
+            )
+        if self.online.on_policy and self.online.advantages == "group" and self.worlds.assets is not None:
+            raise ValueError(
+                f"online.advantages = group compares portfolios that hold the same assets: worlds.assets = "
+                f"{self.worlds.assets} must be null"
             )
         return self
 

@@ -114,7 +114,9 @@ class TrainConfig(Section):
 class OfflineConfig(Section):
     """Method and data of the offline phase."""
 
-    method: Literal["iql", "td3bc", "bc"] = key("iql", "implicit Q-learning, TD3+BC or behaviour cloning")
+    method: Literal["iql", "td3bc", "bc", "none"] = key(
+        "iql", "implicit Q-learning, TD3+BC, behaviour cloning, or none: the online phase starts from scratch"
+    )
     group_size: PositiveInt = key(
         8, "transitions of one bar that share a batch, where there are enough; 1 mixes freely"
     )

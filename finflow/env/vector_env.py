@@ -212,6 +212,11 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.age = np.where(which, 0, self.age)
         self.running_sharpe.clear(which)
 
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Bars that a whole episode may start at."""
+        return self._starts
+
     def _draw(self, count: int) -> Draws | None:
         """Worlds for new episodes."""
         return None if self.worlds is None else self.worlds.draw(self.np_random, count)

@@ -16,9 +16,17 @@ from torch import Tensor
 
 from finflow.config import Config, GuardConfig, RollbackConfig
 from finflow.guard.rollback_triggers import RollbackTriggers
-from finflow.guard.signals import Event
+from finflow.guard.signals import Event, crossed
 from finflow.guard.stability import StabilityMonitor
 from finflow.guard.state_capture import without_prefix
+
+RENAMED = {
+    "policy_loss": "actor_loss",
+    "value_loss": "q_loss",
+    "largest_value": "q_largest",
+    "gradient_norm": "policy_gradient",
+}
+"""Figures of some algorithms, by the names that the monitor watches."""
 
 LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
 
@@ -93,9 +101,9 @@ class RollbackManager:
         self.triggers.windows["kl"].clear()
         self.triggers.windows["actor"].clear()
 
-    def due(self, phase_update: int) -> bool:
-        """Return True where a snapshot is due after so many updates of a phase."""
-        return phase_update % self.config.save_interval == 0
+    def due(self, phase_update: int, steps: int = 1) -> bool:
+        """Return True where a snapshot is due after so many updates of a phase, the last ``steps`` at once."""
+        return crossed(phase_update, steps, self.config.save_interval)
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any], score: float | None = None) -> None:
         """Keep a snapshot, on probation; the first of a phase is healthy at once."""
@@ -291,7 +299,7 @@ class GuardState:
         if not figures:
             self.monitor.update = update
             return self.monitor.check_skip("a batch")
-        renamed = {"actor_loss" if name == "policy_loss" else name: value for name, value in figures.items()}
+        renamed = {RENAMED.get(name, name): value for name, value in figures.items()}
         for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
             if math.isfinite(renamed.get(key, math.nan)):  # others are what the update is skipped for
                 self.note(name, renamed[key])

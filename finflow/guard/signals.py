@@ -184,6 +184,11 @@ def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, floa
     return dict(zip(("concentration", "policy_entropy", "gate", "turnover", "kl"), figures, strict=True))
 
 
+def crossed(count: int, steps: int, interval: int) -> bool:
+    """Return True where the last ``steps`` of ``count`` reached a multiple of ``interval``."""
+    return count // interval > (count - steps) // interval
+
+
 def parameter_norms(groups: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
     """Euclidean norm of all parameters of each group, with one read from the device; not finite where one is not."""
     parts = [tensor.detach() for tensors in groups.values() for tensor in tensors]

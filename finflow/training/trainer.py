@@ -20,15 +20,21 @@ from finflow.training.data.training_data import TrainingData, choose_device, pre
 from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import Outcome
 from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.on_policy.reference_policy import read_reference
 from finflow.training.phases.finetune import finetune
+from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.finetune_rollouts import finetune_rollouts
 from finflow.training.phases.pretrain import pretrain
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
-from finflow.training.phases.training_state import OFFLINE, ONLINE, start_online
+from finflow.training.phases.training_state import OFFLINE, ONLINE, hold_to, start_online
 from finflow.training.run_folder import RunFolder, new_run_folder
 
 __all__ = ["FinFlowTrainer", "Outcome", "new_run_folder", "request_stop"]
+
+
+_PHASES = {"rollouts": finetune_rollouts, "sac": finetune}
+"""Online phase of each algorithm; the others learn on-policy."""
 
 
 class FinFlowTrainer:
@@ -81,6 +87,7 @@ class FinFlowTrainer:
         checkpoint = read_start(config, resume, pretrained)
         self.training_data = prepare(config) if training_data is None else training_data
         self._start = starting_point(checkpoint, resume, self.training_data, self.device)
+        self._reference = read_reference(config, self.training_data, self.device) if self._start.before_online else None
         self._folder = RunFolder(config.output.logs_dir, self._start.existing_folder)
         self.run_folder = self._folder.path
         self._progress = progress
@@ -131,9 +138,9 @@ class FinFlowTrainer:
         run = self._begin()
         if run.state.counters.phase == OFFLINE:
             self._hand_over(run)
+        hold_to(run.state, self._reference)
         with run.progress:
-            learn = finetune_rollouts if self.config.online.algorithm == "rollouts" else finetune
-            result = learn(run, self._data())
+            result = _PHASES.get(self.config.online.algorithm, finetune_on_policy)(run, self._data())
         run.writer.require_written()
         return result
 

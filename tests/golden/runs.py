@@ -46,7 +46,7 @@ EXCLUDED_KEYS = frozenset(
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
 #: Keys that came after these results were kept: a value under one of them is no difference.
-ADDED = ("rollouts",)
+ADDED = ("rollouts", "on_policy", "reference")
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios

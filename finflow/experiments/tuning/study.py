@@ -84,11 +84,20 @@ ROLLOUT_SPACE: dict[str, SearchedConfig] = {
     "bcell.rollouts.horizon": SearchedConfig(choices=(8, 16, 32)),
 }
 """The same where it learns from rollouts, which read no entropy coefficient and no conservative penalty."""
+_SAC_ONLY = ("bcell.alpha_init", "bcell.cql_alpha", "bcell.tau", "train.online_batch_size")
+ON_POLICY_SPACE: dict[str, SearchedConfig] = {
+    **{key: value for key, value in DEFAULT_SPACE.items() if key not in _SAC_ONLY},
+    "online.clip": SearchedConfig(low=0.05, high=0.4),
+    "online.gae_lambda": SearchedConfig(low=0.8, high=1.0),
+    "online.entropy_coefficient": SearchedConfig(low=1e-4, high=0.1, log=True),
+}
+"""The same where it learns on-policy."""
 
 
 def space_of(config: Config) -> dict[str, BaseDistribution]:
     """Distributions of the keys that a configuration searches, in the order of their names."""
-    default = ROLLOUT_SPACE if config.online.algorithm == "rollouts" else DEFAULT_SPACE
+    others = {"rollouts": ROLLOUT_SPACE, "sac": DEFAULT_SPACE}
+    default = others.get(config.online.algorithm, ON_POLICY_SPACE)
     space = default if config.tune.space is None else config.tune.space
     return {key: _distribution(key, space[key]) for key in sorted(space)}
 

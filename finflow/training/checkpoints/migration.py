@@ -45,7 +45,7 @@ def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tens
     """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
     stands takes that place, and how far it moves is measured from there. Where the agent's blend was decided on before
     the policies of the blocks belonged to it, its own policy stands in for them."""
-    facts = {**facts, "training": {"rollouts": None, **facts["training"]}}
+    facts = {**facts, "training": {**dict.fromkeys(("rollouts", "on_policy", "reference")), **facts["training"]}}
     agent = facts["training"].get("bcell")
     if isinstance(agent, dict) and "blend" in agent and "members" not in agent:
         count = facts["bcell"]["rollouts"]["blocks"]

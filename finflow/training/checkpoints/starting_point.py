@@ -60,6 +60,13 @@ class StartingPoint:
         """The run folder that is gone on in; None where a new one is made."""
         return self.checkpoint.run_folder if self.checkpoint is not None and self.start is Start.RESUME else None
 
+    @property
+    def before_online(self) -> bool:
+        """True where the online phase is still to begin."""
+        return (
+            self.start is Start.OTHER_MARKET or self.checkpoint is None or self.checkpoint.counters["phase"] == OFFLINE
+        )
+
     def remarks(self) -> list[str]:
         """Lines for the user: damage of the checkpoint, another market, another runtime."""
         checkpoint = self.checkpoint

@@ -14,6 +14,7 @@ from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.config import Config, TrainConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
@@ -220,16 +221,11 @@ def _between_updates(
     train, updates = run.config.train, run.state.counters.phase_update
     step = train.updates_per_vector_step
     result: dict[str, float] = {}
-    if last or _crossed(updates, step, train.validation_updates):
+    if last or crossed(updates, step, train.validation_updates):
         validated = run.validate(bcell.deployed, {"episode": episode})
         result = {**{name: float(value) for name, value in metrics.items()}, **validated}
     per_step = train.n_envs / run.config.env.episode_length
     due = math.floor(episode / train.checkpoint_interval) > math.floor((episode - per_step) / train.checkpoint_interval)
-    if last or due or _crossed(updates, step, train.checkpoint_updates):
+    if last or due or crossed(updates, step, train.checkpoint_updates):
         run.checkpoint()
     return result
-
-
-def _crossed(count: int, step: int, interval: int) -> bool:
-    """Return True where the last ``step`` counts reached a multiple of ``interval``."""
-    return count // interval > (count - step) // interval

@@ -57,7 +57,8 @@ class Epochs:
         available = n_groups(self.bars, self.group_size)
         self.groups = min(config.train.offline_batch_size // self.group_size, available)
         self.updates = max(available // self.groups, 1)
-        self.total = config.train.offline_training_epochs * self.updates
+        learns = config.offline.method != "none"
+        self.total = config.train.offline_training_epochs * self.updates * learns
         self._order: tuple[tuple[int, int], Tensor] | None = None
 
     def rows(self, update: int, rollbacks: int = 0) -> Tensor:

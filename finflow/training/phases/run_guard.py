@@ -19,7 +19,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import SkippingAdam
 from finflow.config import Config
 from finflow.guard.rollback import LOWER, STOP
-from finflow.guard.signals import ALARM, INFO, WARNING, Event, measure
+from finflow.guard.signals import ALARM, INFO, WARNING, Event, crossed, measure
 from finflow.guard.stability import CRITIC
 from finflow.training.phases.guard_snapshots import LearnerProbe, LearningRateScale, StateSnapshots
 from finflow.training.phases.training_state import TrainingState
@@ -130,25 +130,26 @@ class RunGuard:
         self._tell(monitor.report_rewards(outliers, ~kept))
         return None if kept.all() else kept
 
-    def after_update(self, metrics: Mapping[str, Tensor]) -> bool:
+    def after_update(self, metrics: Mapping[str, Tensor], steps: int = 1) -> bool:
         """Check an update's figures, and at every look the policy and the parameters.
 
         Parameters
         ----------
         metrics : mapping of Tensor, ()
             Empty for an update that was skipped.
+        steps : int
+            Gradient steps that were counted at once.
 
         Returns
         -------
-        bool
-            True where the state was rolled back.
+        bool, true where the state was rolled back
         """
         if not self.enabled:
             return False
         counters, memory = self.state.counters, self.memory
         figures = dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True)) if metrics else {}
         events = memory.check_update(counters.update, figures)
-        if counters.phase_update % self.config.guard.stability.check_interval == 0:
+        if crossed(counters.phase_update, steps, self.config.guard.stability.check_interval):
             events += self._look()
         self._tell(events)
         alarms = [*(Event(**row) for row in memory.pending), *(event for event in events if event.level == ALARM)]
@@ -157,7 +158,7 @@ class RunGuard:
             self._tell([self._event(INFO, "learning rate", f"back at {memory.manager.share:g} of its schedule")])
         if alarms:
             return self._respond(alarms)
-        if memory.manager.due(counters.phase_update):
+        if memory.manager.due(counters.phase_update, steps):
             self.snapshots.save(self.probe)
         return False
 
@@ -227,6 +228,5 @@ class RunGuard:
         return Event(self.state.counters.update, self.state.counters.phase, level, signal, message)
 
     def _tell(self, events: Sequence[Event]) -> None:
-        """Announce events."""
         for event in events:
             self._announce(event)

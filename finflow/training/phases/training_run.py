@@ -21,7 +21,7 @@ from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
-from finflow.guard.signals import Event, advice_on, stop_report
+from finflow.guard.signals import WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.checkpoint_reader import feature_names
 from finflow.training.checkpoints.manifest import runtime
@@ -30,6 +30,7 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
+from finflow.training.on_policy.market_rollouts import EndedEpisode
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
@@ -144,13 +145,19 @@ class TrainingRun:
         """Write the latest and a numbered checkpoint."""
         self.writer.save(self.state.counters.update, self.snapshot)
 
-    def count_update(self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None) -> bool:
+    def count_update(
+        self, metrics: Mapping[str, Tensor], facts: Mapping[str, float] | None = None, steps: int = 1
+    ) -> bool:
         """Count an update, log a row of metrics every few of them, and let the guard check it.
 
         Parameters
         ----------
         metrics : mapping of Tensor
             Empty for an update that was skipped.
+        facts : mapping, optional
+            Further entries of the row.
+        steps : int
+            Gradient steps that are counted at once.
 
         Returns
         -------
@@ -158,19 +165,33 @@ class TrainingRun:
             True where the guard rolled the state back.
         """
         counters = self.state.counters
-        counters.update += 1
-        counters.phase_update += 1
-        if metrics and counters.phase_update % LOG_EVERY == 0:
+        counters.update += steps
+        counters.phase_update += steps
+        if metrics and crossed(counters.phase_update, steps, LOG_EVERY):
             row = {name: float(value) for name, value in metrics.items()}
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
-        self.progress.advance(1)
+        self.progress.advance(steps)
         if self.config.train.profile:
             self.profiler.after_update(counters.phase, counters.phase_update)
         done = counters.phase_update
-        rolled_back = self.guard.after_update(metrics)
+        rolled_back = self.guard.after_update(metrics, steps)
         if rolled_back:
             self.progress.advance(counters.phase_update - done)
         return rolled_back
+
+    def log_episodes(self, episodes: Sequence[EndedEpisode], ended: int) -> int:
+        """Log a row for each episode that ended, after ``ended`` others; returns how many have ended by then."""
+        counters = self.state.counters
+        for number, one in enumerate(episodes, start=ended + 1):
+            row = {"episode": float(number), "return": one.net_return, "sharpe": one.sharpe}
+            self.log.record(counters.phase, counters.update, row)
+        return ended + len(episodes)
+
+    def look_at_reference(self, divergence: float, decisions: int) -> None:
+        """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
+        reference, counters = self.state.reference, self.state.counters
+        if reference is not None and (reason := reference.look(divergence, decisions)):
+            self._announce(Event(counters.update, counters.phase, WARNING, "reference", reason))
 
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""

@@ -15,6 +15,7 @@ from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.rollback import GuardState
@@ -24,12 +25,14 @@ from finflow.training.data.replay import Transitions
 from finflow.training.data.rewards import RewardNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
+from finflow.training.on_policy.on_policy_state import OnPolicyState
+from finflow.training.on_policy.reference_policy import ReferenceControl
 from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropySchedule
 
 OFFLINE, ONLINE = "offline", "online"
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
-METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning}
+METHODS: dict[str, type[OfflineLearner]] = {"iql": IQL, "td3bc": TD3BC, "bc": BehaviourCloning, "none": OfflineLearner}
 
 
 @dataclass
@@ -186,6 +189,10 @@ class TrainingState:
         From the hand-over on, where the online phase acts and stores transitions.
     rollouts : RolloutState or None
         From the hand-over on, where it learns from rollouts.
+    on_policy : OnPolicyState or None
+        From the hand-over on, where it learns on-policy.
+    reference : ReferenceControl or None
+        From the hand-over on, where the policy is held to a reference.
     """
 
     counters: Counters
@@ -200,6 +207,8 @@ class TrainingState:
     bcell: BCell | None = field(default=None)
     world: OnlineWorld | None = field(default=None)
     rollouts: RolloutState | None = field(default=None)
+    on_policy: OnPolicyState | None = field(default=None)
+    reference: ReferenceControl | None = field(default=None)
 
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
@@ -236,11 +245,21 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device, is_blended=from_rollouts)
     state.learner = state.behaviour_returns = None
     state.bcell = bcell
+    if config.online.reference != "none":
+        state.reference = ReferenceControl(config.online, config.env.episode_length)
     if from_rollouts:
         state.rollouts = RolloutState(config, training_data, device)
+    elif config.online.on_policy:
+        state.on_policy = OnPolicyState(config, training_data, bcell, state.noise)
     else:
         state.world = make_world(config, training_data, device)
     return bcell
+
+
+def hold_to(state: TrainingState, reference: ExpertPolicy | None) -> None:
+    """Take a policy read from a file for the one that the agent is held to, where the online phase begins."""
+    if reference is not None and state.bcell is not None and state.counters.vector_step == 0:
+        state.bcell.prior.load_state_dict(reference.state_dict())
 
 
 def make_world(config: Config, training_data: TrainingData, device: torch.device) -> OnlineWorld:
@@ -286,7 +305,9 @@ def rewind(state: TrainingState, tensors: Mapping[str, Tensor], facts: Mapping[s
     counters = state.counters
     kept = {name: getattr(counters, name) for name in ("update", "best_score", "best_update")}
     view = _snapshot_view(state)
-    restore(view, tensors, facts)
+    restore(
+        view, tensors, {**dict.fromkeys(one.name for one in fields(state)), **facts}
+    )  # older ones know fewer fields
     for one in fields(state):
         if one.name not in ("watch", "world"):
             setattr(state, one.name, getattr(view, one.name))
@@ -308,6 +329,8 @@ def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
         generator.set_state(fresh.get_state())
     if state.rollouts is not None:
         state.rollouts.reseed(seed, purpose)
+    if state.on_policy is not None:
+        state.on_policy.played.reseed([seed, purpose])
     if state.world is not None:
         arrays, _ = state.world.env.get_state()
         drawn = np.random.default_rng(np.random.SeedSequence([seed, purpose]))

@@ -1,0 +1,118 @@
+"""The B-Cell's policy and value function on the market, as the on-policy update asks for them.
+
+An observation is a bar, a portfolio, and where episodes have some of the assets alone their sub-universe; the features
+are looked up by bar. An action is the vector of a portfolio's log ratios, which the policy is normal in: densities
+there and those of weights differ by a Jacobian that is the same for every policy, and drops out of every ratio and KL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from finflow.agent.batch import States
+from finflow.agent.networks.critic import ValueNetwork
+from finflow.agent.networks.logistic_normal import log_portfolio, standard_normal
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.on_policy.policy_interface import Observations
+from finflow.training.data.replay import MarketTensors
+
+ENTROPY_OF_NORMAL = 0.5 * math.log(2.0 * math.pi * math.e)
+LOG_DENSITY_AT_CENTRE = -0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class PortfolioDistribution:
+    """A batch of logistic-normal distributions, with actions in additive log ratios.
+
+    Attributes
+    ----------
+    location, log_scale : Tensor, (batch, K - 1)
+    """
+
+    location: Tensor
+    log_scale: Tensor
+
+    @property
+    def dimensions(self) -> int:
+        """Free dimensions of an action, K - 1."""
+        return self.location.shape[-1]
+
+    @torch.no_grad()
+    def sample(self, generator: Generator) -> Tensor:
+        """Draw log ratios, (batch, K - 1)."""
+        noise = standard_normal(tuple(self.location.shape), generator, self.location)
+        return torch.addcmul(self.location, noise, self.log_scale.exp())
+
+    def mode(self) -> Tensor:
+        """The locations, (batch, K - 1)."""
+        return self.location
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Log of the joint density of log ratios (batch, K - 1), (batch,)."""
+        standard = (actions - self.location) * (-self.log_scale).exp()
+        return (LOG_DENSITY_AT_CENTRE - 0.5 * standard.square() - self.log_scale).sum(dim=-1)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the portfolio per free dimension, nats (batch,), with the Jacobian's mean taken at the centre."""
+        spread = (self.log_scale + ENTROPY_OF_NORMAL).mean(dim=-1)
+        return spread + log_portfolio(self.location).sum(dim=-1) / self.dimensions
+
+    def kl(self, other: PortfolioDistribution) -> Tensor:
+        """``KL(self || other)``, nats (batch,), in closed form."""
+        change = self.log_scale - other.log_scale
+        shift = (self.location - other.location) * (-other.log_scale).exp()
+        return (0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change).sum(dim=-1)
+
+    def rows(self, index: Tensor) -> PortfolioDistribution:
+        """The distributions of some observations."""
+        return PortfolioDistribution(self.location[index], self.log_scale[index])
+
+
+class MarketActorCritic:
+    """A policy of experts and a value function over one market.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    value_network : ValueNetwork
+    market : MarketTensors
+    """
+
+    def __init__(self, policy: ExpertPolicy, value_network: ValueNetwork, market: MarketTensors) -> None:
+        self.policy = policy
+        self.value_network = value_network
+        self.market = market
+
+    def states(self, observations: Observations) -> States:
+        """The observations with the market's features, one row of the market for each portfolio."""
+        bars, portfolio, *universe = observations
+        return self.market.states(bars, portfolio, universe=universe[0] if universe else None)
+
+    def distribution(self, observations: Observations) -> PortfolioDistribution:
+        """Distributions over portfolios."""
+        return distribution_of(self.policy, self.states(observations))
+
+    def value(self, observations: Observations) -> Tensor:
+        """Discounted scaled rewards expected from each observation, (batch,)."""
+        value: Tensor = self.value_network(self.states(observations))
+        return value
+
+    def actor_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the policy."""
+        return self.policy.parameters()
+
+    def critic_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of the value function; the behaviour's own value, beside it, does not learn."""
+        yield from self.value_network.encoder.parameters()
+        yield from self.value_network.own.parameters()
+
+
+def distribution_of(policy: ExpertPolicy, states: States) -> PortfolioDistribution:
+    """Distributions of a policy over portfolios."""
+    found = policy(states).distribution
+    return PortfolioDistribution(found.location, found.log_scale)

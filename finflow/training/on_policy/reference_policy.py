@@ -1,0 +1,111 @@
+"""Fine-tuning against a frozen reference policy: the penalty's coefficient, the early stop, and the reference's file.
+
+The KL to the reference is exact (both policies are normal in the same log ratios), counted per free dimension of the
+action, and summed over the decisions of an episode: its mean over decisions times the decisions of an episode.
+
+References
+----------
+Ziegler and others (2019), Fine-Tuning Language Models from Human Preferences, section 2.2.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.policy_ensemble import PolicyEnsemble
+from finflow.agent.on_policy.kl_controller import REFERENCE_BOUNDS, DoublingKL, FixedKL, ProportionalKL
+from finflow.config import Config
+from finflow.config.online_section import OnlineConfig
+from finflow.errors import CheckpointError
+from finflow.training.checkpoints.checkpoint_reader import check_same_features, policy_of, read_best
+from finflow.training.data.training_data import TrainingData
+
+FAR = 2.0  # times the target: beyond it a look counts toward the early stop
+
+
+class ReferenceControl:
+    """Coefficient of the penalty for leaving the reference, and the looks that count toward an early stop.
+
+    Parameters
+    ----------
+    keys : OnlineConfig
+    episode_length : int
+        Decisions of an episode.
+
+    Attributes
+    ----------
+    controller : FixedKL, ProportionalKL or DoublingKL
+    looks : int
+        Looks in a row with more than twice the target.
+    stopped : bool
+        Whether the online phase was ended early.
+    """
+
+    def __init__(self, keys: OnlineConfig, episode_length: int) -> None:
+        self._keys, self._length = keys, episode_length
+        self.controller: FixedKL | ProportionalKL | DoublingKL = FixedKL(keys.reference_beta)
+        if keys.reference_control == "adaptive":
+            self.controller = ProportionalKL(keys.reference_beta, keys.reference_target, keys.reference_horizon)
+        elif keys.reference_control == "doubling":
+            self.controller = DoublingKL(keys.reference_beta, keys.reference_target, REFERENCE_BOUNDS)
+        self.looks = 0
+        self.stopped = False
+
+    @property
+    def beta(self) -> float:
+        """Coefficient of the penalty."""
+        return self.controller.beta
+
+    def of_episode(self, divergence: float) -> float:
+        """Mean KL of a decision, in nats per free dimension, as that of an episode."""
+        return divergence * self._length
+
+    def look(self, divergence: float, decisions: int) -> str | None:
+        """Take the mean KL of a decision, in nats per free dimension, over so many decisions.
+
+        Returns
+        -------
+        str or None
+            The reason to end the phase, where the KL was beyond twice its target at enough looks in a row.
+        """
+        found, target = self.of_episode(divergence), self._keys.reference_target
+        self.controller.update(found, decisions)
+        self.looks = self.looks + 1 if not found <= FAR * target else 0
+        if self.looks < self._keys.reference_looks:
+            return None
+        self.stopped = True
+        return (
+            f"the KL to the reference is {found:.4g} nats per free dimension and episode, over twice its target of "
+            f"{target:g} at {self.looks} looks in a row: the online phase ends here"
+        )
+
+
+def read_reference(config: Config, training_data: TrainingData, device: torch.device) -> ExpertPolicy | None:
+    """Read the policy of ``online.reference`` where it is a file.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be read, has other sizes or features than this training's policy, or is blended with a portfolio.
+    """
+    name = config.online.reference
+    if not isinstance(name, Path):
+        return None
+    checkpoint = read_best(name)
+    check_same_features(checkpoint, training_data.features)
+    if NetworkShape.from_facts(checkpoint.facts["shape"]) != training_data.shape:
+        raise CheckpointError(
+            f"the reference {checkpoint.path} has networks of other sizes than configured; give one of the same "
+            "bcell.hidden_dim and bcell.one_head"
+        )
+    policy = policy_of(checkpoint, device)
+    if policy.blend is not None or isinstance(policy, PolicyEnsemble):
+        raise CheckpointError(
+            f"the reference {checkpoint.path} is blended with a fixed portfolio, as rollouts decide on it; give "
+            "checkpoint_pretrained of that run, or an agent of another online.algorithm"
+        )
+    return policy

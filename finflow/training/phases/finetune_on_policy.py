@@ -1,0 +1,179 @@
+"""The online phase by PPO, TRPO, A2C or REINFORCE: rollouts of the policy's own decisions, and an update from each.
+
+A rollout counts as the gradient steps of all its epochs, so that intervals in updates keep their meaning: the guard,
+validation and checkpoints take their turn after the rollout that passes theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from finflow.agent.gradient_steps import SkippingAdam, cosine
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.networks.critic import ValueNetwork
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.on_policy.on_policy_update import Figures
+from finflow.agent.on_policy.policy_interface import Rollout
+from finflow.config import Config
+from finflow.guard.signals import crossed
+from finflow.offline.dataset import OfflineDataset
+from finflow.training.data.replay import Transitions
+from finflow.training.on_policy.market_rollouts import MarketPlayer, Played, Reference
+from finflow.training.on_policy.on_policy_state import (
+    OnPolicyState,
+    on_policy_settings,
+    rollouts_of,
+    steps_per_rollout,
+)
+from finflow.training.phases.guard_snapshots import LearnerProbe
+from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
+from finflow.training.phases.training_run import TrainingRun
+from finflow.training.phases.training_state import ONLINE, TrainingState
+
+
+@dataclass
+class Watched:
+    """Networks that the guard measures, and the optimiser whose learning rates it lowers."""
+
+    policy: ExpertPolicy
+    value: ValueNetwork
+    optimiser: SkippingAdam
+
+
+def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
+    """Learn from rollouts of the policy, from the current state to the end of the online phase.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Its state's ``bcell`` and ``on_policy`` are used.
+    dataset : OfflineDataset
+        Gives the unit of rewards, and the states on which the guard measures the policy.
+
+    Returns
+    -------
+    dict
+        The last update's figures and validation metrics.
+    """
+    config, state, counters = run.config, run.state, run.state.counters
+    bcell, on_policy = state.bcell, state.on_policy
+    if bcell is None or on_policy is None:
+        raise ValueError("the online phase has not begun")
+    units = reward_units(run, dataset)
+    fill_window(units, dataset)
+    market = on_policy.agent.market
+    run.probe = probe_states(run, Transitions.of(dataset, run.device, market.members is not None), market)
+    steps, rollouts = steps_per_rollout(config), rollouts_of(config)
+    run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
+    if counters.vector_step == 0:
+        on_policy.begin(bcell)
+        run.validate(bcell.deployed, {"episode": 0.0})
+    watched = Watched(bcell.policy, on_policy.value, on_policy.optimiser)
+    run.guard.begin(LearnerProbe(watched, bcell.policy, run.probe), dataset.reward_scale)
+    env = on_policy.played.env
+    player = MarketPlayer(env, on_policy.agent, units, config, state.exploration, run.guard.learnable)
+    result: dict[str, float] = {}
+    while counters.phase_update < rollouts * steps and not _ended_early(state):
+        done = counters.phase_update // steps
+        if done == config.online.critic_only_rollouts:
+            run.guard.settle()
+        rollout, played = player.collect(_reference(state, bcell))
+        counters.vector_step += len(played.rewards)
+        figures = learn_from(on_policy, rollout, config, state, done)
+        bcell.update_average((done + 1) / rollouts)
+        _step_schedule(state, steps)
+        episode = (done + 1) * config.online.rollout / config.env.episode_length
+        rolled_back = run.count_update(_metrics(figures, rollout), _facts(played, state, episode), steps)
+        if not rolled_back:
+            on_policy.episodes = run.log_episodes(played.episodes, on_policy.episodes)
+            if done >= config.online.critic_only_rollouts:
+                run.look_at_reference(played.divergence, played.rewards.numel())
+            last = counters.phase_update >= rollouts * steps or _ended_early(state)
+            result = _between_rollouts(run, bcell, figures, episode, steps, last) or result
+        run.stop_if_asked()
+    run.progress.end_phase()
+    return result
+
+
+def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:
+    """Update policy and value function from a rollout; the value function alone in the first ones.
+
+    Parameters
+    ----------
+    on_policy : OnPolicyState
+    rollout : Rollout
+    config : Config
+    state : TrainingState
+        Its entropy schedule, and the share that the guard has lowered learning rates to.
+    done : int
+        Rollouts learned from before.
+    """
+    learner, settings = on_policy.learner, on_policy_settings(config)
+    share = state.watch.manager.share if state.watch.enabled else 1.0
+    region = replace(settings.trust_region, delta=settings.trust_region.delta * share)
+    learner.settings = settings = replace(settings, trust_region=region)
+    if config.bcell.online_schedule == "cosine":
+        rates = [settings.learning_rate, settings.learning_rate * settings.critic_rate_multiple]
+        groups = learner.optimiser.param_groups
+        for group, rate in zip(groups, rates[-len(groups) :], strict=True):
+            group["lr"] = cosine(rate, done / rollouts_of(config))
+    if done < config.online.critic_only_rollouts and settings.value_coefficient > 0.0:
+        return learner.update_critic(rollout)
+    scheduled = state.entropy_schedule.value if config.bcell.alpha_mode == "annealed" else None
+    return learner.update(rollout, scheduled)
+
+
+def _reference(state: TrainingState, bcell: BCell) -> Reference | None:
+    """The frozen policy and the coefficient of the penalty for leaving it."""
+    return None if state.reference is None else Reference(bcell.prior, state.reference.beta)
+
+
+def _ended_early(state: TrainingState) -> bool:
+    """Return True where the phase was ended by the KL to the reference."""
+    return state.reference is not None and state.reference.stopped
+
+
+def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
+    """Figures of an update as tensors, with the largest value; those of steps that were not taken are left out."""
+    taken = figures.get("policy_steps", 1) > 0
+    known = figures if taken else {name: value for name, value in figures.items() if math.isfinite(value)}
+    metrics = {name: torch.tensor(value, dtype=torch.float64) for name, value in known.items()}
+    return metrics | {"largest_value": rollout.values.abs().max().double()}
+
+
+def _facts(played: Played, state: TrainingState, episode: float) -> dict[str, float]:
+    """Entries of a row beside the update's own: rewards, ended episodes, and the reference."""
+    facts = {"episode": episode, "reward": float(played.rewards.mean())}
+    if played.episodes:
+        facts["episode_return"] = fmean(one.net_return for one in played.episodes)
+        facts["episode_sharpe"] = fmean(one.sharpe for one in played.episodes)
+    if state.reference is not None:
+        facts["reference_kl"] = state.reference.of_episode(played.divergence)
+        facts["reference_beta"] = state.reference.beta
+    return facts
+
+
+def _step_schedule(state: TrainingState, steps: int) -> None:
+    """Move the entropy schedule on by a rollout's gradient steps."""
+    for _ in range(steps):
+        state.entropy_schedule.step()
+
+
+def _between_rollouts(
+    run: TrainingRun, bcell: BCell, figures: Figures, episode: float, steps: int, last: bool
+) -> dict[str, float]:
+    """Validate and write checkpoints where they are due by the counters."""
+    train, online, updates = run.config.train, run.config.online, run.state.counters.phase_update
+    result: dict[str, float] = {}
+    if last or crossed(updates, steps, train.validation_updates):
+        result = {**figures, **run.validate(bcell.deployed, {"episode": episode})}
+    before = episode - online.rollout / run.config.env.episode_length
+    due = math.floor(episode / train.checkpoint_interval) > math.floor(before / train.checkpoint_interval)
+    if last or due or crossed(updates, steps, train.checkpoint_updates):
+        run.checkpoint()
+    return result

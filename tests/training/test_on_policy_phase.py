@@ -1,0 +1,306 @@
+"""PPO, TRPO and the others learn on the market: seeded from IQL, guarded, resumed bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from finflow.agent.on_policy.policy_interface import Rollout
+from finflow.config import Config, dump_config, load_config
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import ConfigError
+from finflow.tensor_file import read_tensors
+from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
+from finflow.training.phases import finetune_on_policy as phase
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.test_guarding import QUICK, events_of
+from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
+
+#: Rollouts of 32 decisions, 8 of them in a training.
+SMALL: dict[str, Any] = {
+    "online__algorithm": "ppo",
+    "online__rollout": 32,
+    "online__portfolios": 4,
+    "online__minibatch": 16,
+    "online__epochs": 2,
+    "online__critic_only_rollouts": 1,
+}
+ROLLOUTS = 8
+LOGGED = {"kl", "approximate_kl", "clip_fraction", "entropy", "explained_variance", "value_loss", "beta", "reward"}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rows_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
+    """Rows of the online phase."""
+    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["phase"] == "online"]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "ppo-kl", "trpo", "a2c", "reinforce"])
+def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finflow.training.phases.training_run.LOG_EVERY", 1)
+    config = tiny(**SMALL | {"online__algorithm": algorithm})
+    assert rollouts_of(config) == ROLLOUTS
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    before = {name: tensor.clone() for name, tensor in trainer.policy.state_dict().items()}
+    trainer.finetune()
+    assert any(not torch.equal(before[name], tensor) for name, tensor in trainer.policy.state_dict().items())
+    rows = [row for row in rows_of(trainer) if "kl" in row]
+    assert len(rows) == ROLLOUTS - (algorithm != "reinforce")  # the first teaches the value function alone
+    assert set(rows[-1]) >= LOGGED - ({"value_loss"} if algorithm == "reinforce" else set())
+    assert all(math.isfinite(row[name]) for row in rows for name in ("kl", "entropy"))
+    if algorithm == "trpo":
+        assert all(row["kl"] <= config.online.trust_region * 1.001 for row in rows)
+    counters = read_tensors(latest(trainer))[1]["training"]["counters"]
+    assert counters["phase_update"] == ROLLOUTS * steps_per_rollout(config)
+
+
+def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = FinFlowTrainer(tiny(**SMALL))
+    trainer.train_iql()
+    learner = trainer._begin().state.learner
+    assert learner is not None
+    policy = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    value = {name: tensor.clone() for name, tensor in learner.value.state_dict().items()}
+    seen: list[bool] = []
+    learn = phase.learn_from
+
+    def first(on_policy: Any, rollout: Rollout, config: Config, state: Any, done: int) -> Any:
+        if done == 0:
+            seen.extend(torch.equal(policy[name], tensor) for name, tensor in state.bcell.policy.state_dict().items())
+            seen.extend(torch.equal(value[name], tensor) for name, tensor in on_policy.value.state_dict().items())
+        figures = learn(on_policy, rollout, config, state, done)
+        if done == 0:  # the value function first
+            seen.extend(torch.equal(policy[name], tensor) for name, tensor in state.bcell.policy.state_dict().items())
+            assert not torch.equal(value["own.readout.weight"], on_policy.value.state_dict()["own.readout.weight"])
+        return figures
+
+    monkeypatch.setattr(phase, "learn_from", first)
+    trainer.finetune()
+    assert seen
+    assert all(seen)
+
+
+def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:
+    trainer = FinFlowTrainer(tiny(**SMALL, offline__method="none"))
+    assert "v_loss" not in trainer.train_iql()
+    assert trainer._begin().state.counters.update == 0
+    assert math.isfinite(trainer.finetune()["sharpe"])
+
+
+def test_every_episode_has_a_row(tiny: Make) -> None:
+    rows = [row for row in rows_of(train_through(tiny(**SMALL))) if "return" in row]
+    assert [row["episode"] for row in rows] == list(range(1, 13))
+    assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"online__algorithm": "trpo"}, {"online__advantages": "group", "online__group_size": 2}]
+)
+def test_a_resumed_run_equals_one_that_never_stopped(changes: dict[str, Any], tiny: Make, stop_training: Stop) -> None:
+    keys = {**SMALL, **changes, "bcell__averaging__kind": "swa", "online__reference": "pretrained"}
+    whole = train_through(tiny(**keys))
+    for when in (14 + 1, 14 + 4):  # offline updates come first
+        stopped = stop_training(tiny(**keys), when)
+        resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
+        resumed.finetune()
+        for name in ("models/checkpoint_latest.safetensors", "models/checkpoint_best.safetensors", "metrics.jsonl"):
+            assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+
+
+KILLED = """
+import os, signal, sys
+from finflow.config import load_config
+from finflow.training.phases.training_run import TrainingRun
+from finflow.training.trainer import FinFlowTrainer
+
+calls, original = 0, TrainingRun.stop_if_asked
+
+def count(run):
+    global calls
+    calls += 1
+    original(run)
+    if calls == 14 + 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TrainingRun.stop_if_asked = count
+trainer = FinFlowTrainer(load_config(sys.argv[1], {}, {}))
+print(trainer.run_folder, flush=True)
+trainer.train_iql()
+trainer.finetune()
+"""
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tiny: Make, tmp_path: Path) -> None:
+    config = tiny(**SMALL | {"online__algorithm": algorithm})
+    whole = train_through(config)
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config), "utf-8")
+    command = [sys.executable, "-c", KILLED, str(path)]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    folder = Path(next(line for line in killed.stdout.splitlines() if line.startswith(str(tmp_path))))
+    resumed = FinFlowTrainer(config, resume=folder)
+    resumed.finetune()
+    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
+        assert (folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+
+
+# --- faults
+
+Strike = Callable[[Any, Any, Rollout], Rollout]
+
+
+def poisoned(value: float) -> Strike:
+    def strike(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
+        advantages = rollout.advantages.clone()
+        advantages[::4] = value
+        return rollout._replace(advantages=advantages, returns=rollout.returns + advantages)
+
+    return strike
+
+
+def learning_rates(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
+    for group in on_policy.optimiser.param_groups:
+        group["lr"] *= 1000.0
+    return rollout
+
+
+@torch.no_grad()
+def critic_explodes(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
+    for parameter in on_policy.value.own.parameters():
+        parameter.mul_(1000.0).add_(10.0)
+    return rollout
+
+
+@torch.no_grad()
+def one_asset(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
+    policy = bcell.policy
+    for parameter in policy.score.parameters():
+        parameter.mul_(1e4)
+    policy.trade.bias[0] = 20.0
+    return rollout
+
+
+@torch.no_grad()
+def dead_gate(on_policy: Any, bcell: Any, rollout: Rollout) -> Rollout:
+    bcell.policy.gate.weight.zero_()
+    bcell.policy.gate.bias.copy_(torch.tensor([0.0, 0.0, 60.0, 0.0, 0.0]))
+    return rollout
+
+
+def train_with(config: Config, strike: Strike, monkeypatch: pytest.MonkeyPatch, at: int = 4) -> FinFlowTrainer:
+    """Train with a fault at one call, counted through rollbacks."""
+    calls, learn = 0, phase.learn_from
+
+    def struck(on_policy: Any, rollout: Rollout, config: Config, state: Any, done: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            rollout = strike(on_policy, state.bcell, rollout)
+        return learn(on_policy, rollout, config, state, done)
+
+    monkeypatch.setattr(phase, "learn_from", struck)
+    return train_through(config)
+
+
+def finite(trainer: FinFlowTrainer) -> bool:
+    tensors, _ = read_tensors(latest(trainer))
+    parts = [tensor for name, tensor in tensors.items() if name.startswith(("bcell/", "on_policy/"))]
+    return all(bool(tensor.isfinite().all()) for tensor in parts if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+@pytest.mark.parametrize("value", [math.nan, 1e30])
+def test_poisoned_rollouts_never_reach_the_parameters(
+    value: float, algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = train_with(tiny(**SMALL | QUICK | {"online__algorithm": algorithm}), poisoned(value), monkeypatch)
+    assert finite(trainer)
+    if math.isnan(value):
+        assert "non_finite" in {row["signal"] for row in events_of(trainer)}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+@pytest.mark.parametrize("strike", [learning_rates, critic_explodes, one_asset, dead_gate])
+def test_a_fault_is_seen_and_taken_back(
+    strike: Strike, algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(**SMALL | QUICK | {"online__algorithm": algorithm, "train__online_episodes": 24})
+    trainer = train_with(config, strike, monkeypatch, at=8)
+    assert any(row["signal"] == "rollback" for row in events_of(trainer))
+    assert finite(trainer)
+    counters = read_tensors(latest(trainer))[1]["training"]["counters"]
+    assert counters["phase_update"] == rollouts_of(config) * steps_per_rollout(config)  # what was lost was done again
+    assert counters["update"] > 14 + counters["phase_update"]  # and counted
+    assert float(trainer.agent.policy.gate.bias.detach().abs().max()) < 1.0
+    assert checkpoint_of(trainer, "best").is_file()
+
+
+def test_rewards_beyond_reason_are_not_learned_from(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, calls = PortfolioVectorEnv.step, 0
+
+    def poisoned_step(self: PortfolioVectorEnv, actions: Any) -> Any:
+        nonlocal calls
+        observation, reward, *rest = step(self, actions)
+        calls += 1
+        if calls in (20, 21):
+            reward = np.where(np.arange(len(reward)) == 0, math.nan, reward)
+        return observation, reward, *rest
+
+    sizes: list[int] = []
+    learn = phase.learn_from
+
+    def sized(on_policy: Any, rollout: Rollout, *rest: Any) -> Any:
+        sizes.append(len(rollout.log_prob))
+        assert bool(rollout.advantages.isfinite().all())
+        return learn(on_policy, rollout, *rest)
+
+    trainer = FinFlowTrainer(tiny(**SMALL, **QUICK))
+    trainer.train_iql()
+    monkeypatch.setattr(PortfolioVectorEnv, "step", poisoned_step)
+    monkeypatch.setattr(phase, "learn_from", sized)
+    trainer.finetune()
+    assert finite(trainer)
+    assert sorted(sizes)[0] == 30
+    assert "rewards" in {row["signal"] for row in events_of(trainer)}
+
+
+# --- wrong input
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"online.rollout": 32}, "online.rollout = 32 is shorter than online.minibatch = 64"),
+        ({"online.rollout": 2050}, "online.rollout = 2050 must be a multiple of online.portfolios = 8"),
+        (
+            {"online.advantages": "group", "online.portfolios": 4, "online.rollout": 64},
+            "a multiple of online.group_size",
+        ),
+        ({"online.advantages": "group", "worlds.assets": 3}, "worlds.assets = 3 must be null"),
+        ({"bcell.risk_measure": "cvar"}, "needs online.algorithm = sac: ppo maximises the mean"),
+        ({"online.algorithm": "rollouts", "online.reference": "pretrained"}, "online.reference = pretrained needs"),
+        ({"online.algorithm": "poo"}, "must be one of rollouts, sac, ppo"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_one_line(keys: dict[str, object], words: str) -> None:
+    with pytest.raises((ConfigError, ValidationError)) as caught:
+        load_config(None, {"online.algorithm": "ppo", **keys}, {})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
