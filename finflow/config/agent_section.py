@@ -61,8 +61,8 @@ class RolloutsConfig(Section):
         ge=1,
         le=20,
     )
-    critic_lr: PositiveShare = key(1e-3, "learning rate of the critics at its largest; a cosine to zero")
-    critic_updates: PositiveInt = key(600, "updates of the critics on exact returns, once the policy is decided on")
+    critic_lr: PositiveShare = key(3e-4, "learning rate of the critics at its largest; a cosine to zero")
+    critic_updates: PositiveInt = key(300, "updates of the critics on exact returns, once the policy is decided on")
     looks: PositiveInt = key(6, "stages of the training that the blocks' policies are judged at")
 
 

@@ -23,8 +23,9 @@ from finflow.training.data.training_data import TrainingData, prepare, prepare_f
 from finflow.training.logs.run_log import METRICS
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.belief_ceiling import ceiling_of
 from scripts.evidence.null_markets import permuted_panel
-from scripts.evidence.optimality import judge_of
+from scripts.evidence.optimality import HIDDEN, judge_of
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
@@ -104,9 +105,11 @@ def learn_and_judge(config: Config) -> dict[str, Any]:
     trainer.finetune()
     online = time.process_time() - began - offline
     rows = [json.loads(line) for line in (trainer.run_folder / METRICS).read_text().splitlines()]
-    planted = config.market.source == "synthetic" and config.market.synthetic.kind in PLANTED
-    judge = judge_of(training_data) if planted else _sharpe
-    names = ("confidence", "out_of_fold_t", "training_advantage_slope", "validation_advantage_slope")
+    judge = judge_of(training_data) if planted_of(config) else _sharpe
+    windows = ("training", "validation")
+    slopes = [f"{window}_advantage_{what}" for window in windows for what in ("slope", "slope_error")]
+    names = ("confidence", "out_of_fold_t", *slopes)
+    ceiling = {"ceiling": ceiling_of(training_data, config.train.seed)} if planted_of(config) in HIDDEN else {}
     start, end = _of_online(found)
     synthetic = config.market.source == "synthetic"
     return {
@@ -116,7 +119,14 @@ def learn_and_judge(config: Config) -> dict[str, Any]:
         "end": judge(end),
         "turnover": float(summarise(end, 0.05)["annual_turnover"]),
         **{name: float(rows[-1][name]) for name in names if name in rows[-1]},
+        **ceiling,
     }
+
+
+def planted_of(config: Config) -> str | None:
+    """Kind of a market whose optimum is known; None for others."""
+    kind = config.market.synthetic.kind
+    return kind if config.market.source == "synthetic" and kind in PLANTED else None
 
 
 def _of_online(found: Sequence[Validation]) -> tuple[Backtest, Backtest]:
@@ -131,7 +141,17 @@ def _sharpe(run: Backtest) -> float:
 
 def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown tables: scores on planted markets, then confidence on null markets."""
-    heads = ("market", "hand-over", "end", "each sample", "t out of fold", "confidence", "critics' slope", "turnover")
+    heads = (
+        "market",
+        "hand-over",
+        "end",
+        "each sample",
+        "ceiling",
+        "t out of fold",
+        "confidence",
+        "critics' slope",
+        "turnover",
+    )
     rows = []
     for kind in PLANTED:
         own = [one for one in results if one["kind"] == kind]
@@ -143,6 +163,7 @@ def rollout_table(results: Sequence[Mapping[str, Any]]) -> str:
                 mean_interval([one["start"] for one in own]),
                 mean_interval([one["end"] for one in own]),
                 ", ".join(f"{one['end']:.2f}" for one in own),
+                ", ".join(f"{one['ceiling']:.2f}" for one in own if "ceiling" in one) or "-",
                 ", ".join(f"{one['out_of_fold_t']:.1f}" for one in own),
                 ", ".join(f"{one['confidence']:.2f}" for one in own),
                 slopes,

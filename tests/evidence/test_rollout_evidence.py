@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from scripts.evidence.rollouts import NULLS, OWN, PLANTED, rollout_table, rollout_variants
+from finflow.config import load_config
+from finflow.training.data.training_data import prepare
+from scripts.evidence.belief_ceiling import ceiling_of
+from scripts.evidence.rollouts import LOG_RETURN, NULLS, OWN, PLANTED, rollout_table, rollout_variants
 
 
 def result(kind: str, end: float, confidence: float) -> dict[str, Any]:
@@ -34,3 +38,12 @@ def test_the_table_shows_each_sample_and_the_share_of_false_finds_with_its_inter
     assert page.count("0.80, 0.90, 1.00") == len(PLANTED)
     assert "1.10 / 0.60" in page
     assert page.count("25% (1% to 81%)") == len(NULLS)  # one of four, exact binomial
+
+
+def test_the_belief_can_be_read_off_the_features(tmp_path: Path) -> None:
+    """The optimal rule by a belief that the encoder guesses is far from equal weight; more updates come nearer to 1."""
+    market = {"market.source": "synthetic", "market.synthetic.kind": "mean-reverting", "market.synthetic.bars": 6000}
+    keys = {**LOG_RETURN, **OWN["mean-reverting"], **market, "market.cache_dir": str(tmp_path)}
+    keys |= {"market.train_end": "2014-12-31", "market.validation_end": "2018-12-31"}
+    score = ceiling_of(prepare(load_config(None, keys, environ={})), seed=0, updates=200)
+    assert 0.6 < score < 1.1

@@ -5,23 +5,41 @@ Made from the row that training logged when the finished agent was judged. The t
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import pandas as pd
 from typing_extensions import TypedDict
 
 from finflow.evaluation.analysis import generalisation_section
+from finflow.evaluation.report.drawing import BLUE, GREY, Rendered, render
 from finflow.evaluation.report.report_numbers import Number, Share, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 REFERENCES = ("equal-weight", "inverse-volatility")
 WINDOWS = ("training", "validation")
+
+
+class MoveGroup(TypedDict):
+    """Moves of which the critics say about the same, in the unit of rewards."""
+
+    critics: Annotated[Number, about("Mean of what the critics say that the moves are worth.")]
+    exact: Annotated[Number, about("Mean of what they were worth.")]
+    error: Annotated[Number, about("Standard error of that, over blocks of bars.")]
 
 
 class CriticAgreement(TypedDict):
     """Agreement of the critics with the exact worth of moves, the policy following after each."""
 
     slope: Annotated[Number, about("Exact advantages regressed on the critics': 1 is calibrated, less exaggerates.")]
+    slope_error: Annotated[Number, about("Standard error of the slope, over blocks of bars.")]
+    groups: Annotated[list[MoveGroup], about("Tenths of the moves, from the worst to the best by the critics.")]
     correlation: Annotated[Number, about("Correlation of the two; prices of single paths keep it far below 1.")]
 
 
@@ -60,11 +78,7 @@ def section(training: pd.DataFrame) -> Section | None:
     if not len(rows):
         return None
     row = rows.iloc[-1]
-    critics = {
-        window: {name: float(row[f"{window}_advantage_{name}"]) for name in ("slope", "correlation")}
-        for window in WINDOWS
-        if f"{window}_advantage_slope" in row
-    }
+    critics = {window: _agreement(row, window) for window in WINDOWS if f"{window}_advantage_groups" in row}
     reference = REFERENCES[int(row["reference"])]
     numbers: dict[str, object] = {
         "reference": reference,
@@ -79,7 +93,19 @@ def section(training: pd.DataFrame) -> Section | None:
     tables = [_evidence(reference)]
     if critics:
         tables.append(_critics(list(critics)))
-    return Section("out_of_fold", "What holds out of sample", numbers, tuple(tables), (), _words(row, reference))
+    figures = (_figure(critics),) if critics else ()
+    return Section("out_of_fold", "What holds out of sample", numbers, tuple(tables), figures, _words(row, reference))
+
+
+def _agreement(row: pd.Series, window: str) -> CriticAgreement:
+    """Agreement in a window, as training logged it: groups as JSON lists of what critics say, exact worth and error."""
+    groups = zip(*json.loads(row[f"{window}_advantage_groups"]), strict=True)
+    return CriticAgreement(
+        slope=float(row[f"{window}_advantage_slope"]),
+        slope_error=float(row[f"{window}_advantage_slope_error"]),
+        correlation=float(row[f"{window}_advantage_correlation"]),
+        groups=[MoveGroup(critics=said, exact=exact, error=error) for said, exact, error in groups],
+    )
 
 
 def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
@@ -110,10 +136,42 @@ def _evidence(reference: str) -> Table:
 
 
 def _critics(windows: list[str]) -> Table:
-    columns = (("slope", Cell((ROW, "slope"))), ("correlation", Cell((ROW, "correlation"))))
+    columns = (
+        ("slope", Cell((ROW, "slope"))),
+        ("standard error", Cell((ROW, "slope_error"))),
+        ("correlation", Cell((ROW, "correlation"))),
+    )
     rows = [(("critics", window), window) for window in windows]
     caption = (
         "What many moves in the same state would have earned, exactly, on what the critics say: a slope of 1 means "
         "that a move that is called worth x brought x on average."
     )
     return make_table("Do the critics know what moves are worth?", "window", rows, columns, caption)
+
+
+def _figure(critics: Mapping[str, CriticAgreement]) -> Rendered:
+    """Exact worth of moves over what the critics say, in groups, with the line on which both agree."""
+
+    def draw(figure: Figure) -> None:
+        panels: list[Axes] = list(np.atleast_1d(figure.subplots(1, len(critics), sharex=True, sharey=True)))
+        for panel, (window, agreement) in zip(panels, critics.items(), strict=True):
+            groups = agreement["groups"]
+            said, exact = np.array([one["critics"] for one in groups]), np.array([one["exact"] for one in groups])
+            error = np.array([one["error"] for one in groups])
+            ends = [float(said.min()), float(said.max())]
+            panel.plot(ends, ends, color=GREY, linewidth=1.0, label="what is said is so")
+            panel.errorbar(said, exact, 2.0 * error, color=BLUE, fmt="o", markersize=3.5, label="tenth of the moves")
+            panel.set_title(window)
+            panel.set_xlabel("worth by the critics")
+        panels[0].set_ylabel("exact worth")
+        panels[0].legend(loc="best")
+
+    slopes = ", ".join(f"{window} {agreement['slope']:.2f}" for window, agreement in critics.items())
+    return Rendered(
+        "critics-and-moves",
+        "Do the critics know what moves are worth?",
+        "Moves in tenths by what the critics say of them; bars are two standard errors over blocks of bars. Both in "
+        "the unit of rewards, over a horizon of rollouts.",
+        f"Charts of exact worth over the critics' for {len(critics)} windows; slopes: {slopes}.",
+        render(draw, 3.0),
+    )

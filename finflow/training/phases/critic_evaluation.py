@@ -1,4 +1,4 @@
-"""Exact returns of many actions in each state, on the same prices, and critics that learn them.
+"""Exact returns of many actions in each state, on the same prices; critics that learn them, and how well they do.
 
 The policy stands still and follows after each action. Returns are of a window of ``bcell.rollouts.horizon`` decisions.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.gradient_steps import compute_gradients, cosine, polyak_update, set_learning_rate, step
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.pathwise import counterfactual_loss, discounted_return
+from finflow.agent.learners.pathwise import advantages, calibration, counterfactual_loss, discounted_return
 from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
@@ -25,6 +25,8 @@ from finflow.training.data.rollouts import RolloutMarket, as_tensors, repeated
 from finflow.training.data.training_worlds import episode_worlds
 
 ROWS = 512  # states measured at once
+GROUPS = 10  # of moves, by what the critics say of them
+BLOCKS = 20  # of bars, for standard errors
 
 
 @torch.no_grad()
@@ -131,3 +133,77 @@ def teach_critics(
     metrics["critic_gradient"] = step(bcell.critic_optimiser, keys.gradient_norm)
     polyak_update(bcell.target_critic, bcell.critic, keys.tau)
     return metrics
+
+
+@torch.no_grad()
+def calibrate(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> None:
+    """Scale the critics' means so that a move that is called worth x brought x on average, and set their level anew.
+
+    Critics exaggerate: from the prices of single paths they learn some luck. The scale is the slope of exact advantages
+    on theirs, in states of the training window that they did not learn from, and not below zero.
+    """
+    slope = calibration(critics_values(market, bcell, exact), exact.returns).slope.clamp(min=0.0)
+    for critic in (bcell.critic, bcell.target_critic):
+        critic.mean.weight.mul_(slope)
+    set_level(market, bcell, exact)
+
+
+@torch.no_grad()
+def critics_values(market: RolloutMarket, bcell: BCell, exact: ExactReturns) -> Tensor:
+    """Values of the actions by the critics' mean, (states, actions)."""
+    states = exact.states(market, slice(None))
+    return bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean.mean(dim=0)
+
+
+class MoveValues(NamedTuple):
+    """Agreement of the critics with the exact worth of moves.
+
+    Attributes
+    ----------
+    slope : float
+        Of exact advantages on the critics'.
+    slope_error : float
+        Standard error over blocks of bars.
+    correlation : float
+    critics, exact, error : list of float
+        Moves in groups of one size by what the critics say: mean of that, of the exact advantage, and the latter's
+        standard error over blocks of bars.
+    """
+
+    slope: float
+    slope_error: float
+    correlation: float
+    critics: list[float]
+    exact: list[float]
+    error: list[float]
+
+
+def compare_advantages(values: Tensor, exact: ExactReturns, groups: int = GROUPS) -> MoveValues:
+    """Compare the critics' values (states, actions) with exact returns, in groups of moves.
+
+    Windows overlap, so that states near each other share their luck: errors are over contiguous blocks of bars.
+    """
+    found = calibration(values, exact.returns)
+    said, brought = (advantages(one).double().cpu().numpy() for one in (values, exact.returns))
+    block = np.empty(len(exact.bars), dtype=np.int64)
+    for number, rows in enumerate(np.array_split(np.argsort(exact.bars, kind="stable"), BLOCKS)):
+        block[rows] = number
+    sums = np.stack([_by_block((said * brought).sum(axis=1), block), _by_block((said**2).sum(axis=1), block)])
+    residual = sums[0] - float(found.slope) * sums[1]
+    order = np.argsort(said.ravel(), kind="stable")
+    of_move = np.repeat(block, said.shape[1])
+    means: list[tuple[float, float, float]] = []
+    for rows in np.array_split(order, groups):
+        total, count = (_by_block(one, of_move[rows]) for one in (brought.ravel()[rows], np.ones(len(rows))))
+        mean = float(total.sum() / count.sum())
+        error = float(np.sqrt(((total - mean * count) ** 2).sum()) / count.sum())
+        means.append((float(said.ravel()[rows].mean()), mean, error))
+    critics, worth, errors = (list(column) for column in zip(*means, strict=True))
+    slope_error = float(np.sqrt((residual**2).sum()) / max(sums[1].sum(), 1e-12))
+    return MoveValues(float(found.slope), slope_error, float(found.correlation), critics, worth, errors)
+
+
+def _by_block(values: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sums over the blocks of bars, (BLOCKS,)."""
+    sums: NDArray[np.float64] = np.bincount(block, weights=values, minlength=BLOCKS).astype(np.float64)
+    return sums

@@ -9,6 +9,7 @@ actions are worth. Validation judges the finished agent once.
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Sequence
 
@@ -26,7 +27,6 @@ from finflow.agent.gradient_steps import (
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.learners.pathwise import (
     advantage_scale,
-    calibration,
     rollout_loss,
 )
 from finflow.agent.networks.decision import MarketReading
@@ -37,7 +37,15 @@ from finflow.env.portfolio_state import PortfolioState
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rollouts import RolloutMarket, joined_states, separate_states
-from finflow.training.phases.critic_evaluation import ExactReturns, measure_returns, set_level, teach_critics
+from finflow.training.phases.critic_evaluation import (
+    ExactReturns,
+    calibrate,
+    compare_advantages,
+    critics_values,
+    measure_returns,
+    set_level,
+    teach_critics,
+)
 from finflow.training.phases.fold_evidence import Evidence, play_blends, weigh_evidence
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
@@ -48,7 +56,9 @@ from finflow.training.phases.training_state import ONLINE
 WARMUP = 20  # updates over which the learning rate rises: Adam's first steps are as long as its rate
 MEASURED = 2  # batches of states in which exact advantages are measured
 SMALLEST_SCALE = 1e-6
-TAUGHT = 16  # batches of states whose exact returns teach the critics
+TAUGHT = 32  # batches of states whose exact returns teach the critics
+JUDGED = 8  # batches of states by which the critics are calibrated, and in which they are judged
+TO_MEASURE, TO_TEACH, TO_CALIBRATE, TO_JUDGE = range(4)  # purposes for which bars and portfolios are drawn
 VOLATILITIES = ("volatility_252", "volatility_36")  # of days and of months: what inverse volatility reads
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
@@ -182,7 +192,9 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
         for place, (policy, portfolios) in enumerate(state.members(bcell.policy)):  # each on the bars that it may see
-            measured = measure_returns(market, policy, _bars(portfolios.starts, MEASURED, config), config, 0)
+            measured = measure_returns(
+                market, policy, _bars(portfolios.starts, MEASURED, config, TO_MEASURE), config, TO_MEASURE
+            )
             state.advantage_scales[place] = advantage_scale(measured.returns).clamp(min=SMALLEST_SCALE)
     run.probe = probe_states(run, Transitions.of(dataset, run.device, tensors.members is not None), tensors)
     run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
@@ -208,8 +220,8 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
             if bcell.blend is not None and state.evidence is None:
                 _decide_blend(run, market, bcell, state)
             if exact is None:
-                bars = _bars(state.portfolios.starts, TAUGHT, config)
-                exact = measure_returns(market, bcell.deployed, bars, config, 1)
+                bars = _bars(state.portfolios.starts, TAUGHT, config, TO_TEACH)
+                exact = measure_returns(market, bcell.deployed, bars, config, TO_TEACH)
                 if done == total:
                     set_level(market, bcell, exact)
             latest = teach_critics(market, bcell, exact, state.advantage_scales[0], config, done - total)
@@ -232,9 +244,9 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     return result
 
 
-def _bars(starts: NDArray[np.int64], batches: int, config: Config) -> NDArray[np.int64]:
+def _bars(starts: NDArray[np.int64], batches: int, config: Config, purpose: int) -> NDArray[np.int64]:
     """Bars to measure at, drawn by the seed, as many as so many online batches have states."""
-    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83]))
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 83, purpose]))
     return rng.choice(starts, batches * config.train.online_batch_size)
 
 
@@ -275,17 +287,19 @@ def _judge(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: Rollout
         "training": state.portfolios.starts,
         "validation": np.arange(validation.start, validation.stop - horizon + 1),
     }
-    facts = {"episode": float(config.train.online_episodes), **(state.evidence or {})}
+    bars = _bars(state.portfolios.starts, JUDGED, config, TO_CALIBRATE)
+    calibrate(market, bcell, measure_returns(market, bcell.deployed, bars, config, TO_CALIBRATE))
+    facts: dict[str, float | str] = {"episode": float(config.train.online_episodes), **(state.evidence or {})}
     for number, (name, bars) in enumerate(windows.items()):
         if not len(bars):
             continue
-        exact = measure_returns(market, bcell.deployed, _bars(bars, MEASURED, config), config, 2 + number)
-        with torch.no_grad():
-            states = exact.states(market, slice(None))
-            said = bcell.critic.value(bcell.critic.encode(states), states, exact.actions, with_quantiles=0).mean
-        agreement = calibration(said.mean(dim=0), exact.returns)
-        facts[f"{name}_advantage_slope"] = float(agreement.slope)
-        facts[f"{name}_advantage_correlation"] = float(agreement.correlation)
+        drawn = _bars(bars, JUDGED, config, TO_JUDGE + number)
+        exact = measure_returns(market, bcell.deployed, drawn, config, TO_JUDGE + number)
+        found = compare_advantages(critics_values(market, bcell, exact), exact)
+        facts[f"{name}_advantage_slope"] = found.slope
+        facts[f"{name}_advantage_slope_error"] = found.slope_error
+        facts[f"{name}_advantage_correlation"] = found.correlation
+        facts[f"{name}_advantage_groups"] = json.dumps([found.critics, found.exact, found.error])
     counters = run.state.counters
     counters.best_score = counters.best_update = None
     validated = run.validate(bcell.deployed, facts)

@@ -199,7 +199,7 @@ class TrainingRun:
             self.checkpoint()
             raise KeyboardInterrupt
 
-    def validate(self, policy: ExpertPolicy, facts: Mapping[str, float] | None = None) -> dict[str, float]:
+    def validate(self, policy: ExpertPolicy, facts: Mapping[str, float | str] | None = None) -> dict[str, float]:
         """Backtest the deterministic policy on the validation window; keep it if it is the best so far.
 
         Returns
