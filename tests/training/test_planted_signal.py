@@ -17,7 +17,8 @@ def test_the_best_asset_is_found(tmp_path: Path) -> None:
         tmp_path,
         market__synthetic__kind="constant-drift",
         market__validation_end="2014-12-31",
-        train__offline_episodes=300,
+        train__offline_episodes=150,
+        train__offline_batch_size=256,
         train__offline_training_epochs=4,
         bcell__actor_lr=3e-3,
         bcell__critic_lr=3e-3,
@@ -33,7 +34,8 @@ def test_where_assets_do_not_differ_it_learns_to_hold(tmp_path: Path) -> None:
         market__synthetic__kind="exchangeable",
         market__synthetic__bars=12_000,
         market__validation_end="2014-12-31",
-        train__offline_episodes=200,
+        train__offline_episodes=100,
+        train__offline_batch_size=256,
         train__offline_training_epochs=8,
     )
     held, aimed = learned.data.portfolio[:, :3], learned.data.action

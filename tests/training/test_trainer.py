@@ -230,7 +230,7 @@ def test_a_training_window_shorter_than_an_episode_says_so(tiny: Make) -> None:
     ],
 )
 def test_options_train_to_the_end(tiny: Make, changes: dict[str, object]) -> None:
-    trainer = FinFlowTrainer(tiny(**changes))
+    trainer = FinFlowTrainer(tiny(train__online_episodes=6, **changes))
     assert np.isfinite(list(trainer.train_iql().values())).all()
     assert np.isfinite(list(trainer.finetune().values())).all()
     traces = sorted(path.name for path in trainer.run_folder.glob("trace_*.json"))
