@@ -48,6 +48,10 @@ class CostModel(Protocol):
         """True where the cost depends on volume or volatility."""
         ...
 
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """Cost of the trade in each asset, (..., assets), with the parameters of ``share``, which sums it."""
+        ...
+
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Cost of ``trades`` as a share of wealth before the trade.
 
@@ -68,6 +72,18 @@ class CostModel(Protocol):
         ...
 
 
+class _SummedOverAssets(ABC):
+    """A cost that is the sum of the costs of the trades in single assets."""
+
+    @abstractmethod
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """Cost of the trade in each asset."""
+
+    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """Sum of the costs of the trades in all assets."""
+        return array_namespace(trades).sum(self.by_asset(trades, wealth, market), axis=-1)
+
+
 @dataclass(frozen=True)
 class Proportional:
     """A fixed share of every trade's value: a commission, or half a constant spread.
@@ -81,14 +97,18 @@ class Proportional:
     rate: float
     needs_market = False
 
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * v_i``; wealth plays no part."""
+        return self.rate * array_namespace(trades).abs(trades)
+
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * sum_i v_i``; wealth plays no part."""
+        """``rate * sum_i v_i``, in the order of operations of the compiled ledger."""
         xp = array_namespace(trades)
         return self.rate * xp.sum(xp.abs(trades), axis=-1)
 
 
 @dataclass(frozen=True)
-class FixedMinimum:
+class FixedMinimum(_SummedOverAssets):
     """A proportional commission that is never below a fixed amount for each asset traded.
 
     Parameters
@@ -104,16 +124,16 @@ class FixedMinimum:
     minimum: float
     needs_market = False
 
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``sum_i max(rate * v_i, minimum / W)`` over the assets that are traded."""
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``max(rate * v_i, minimum / W)`` in the assets that are traded."""
         xp = array_namespace(trades)
         size = xp.abs(trades)
         least = xp.broadcast_to(self.minimum / wealth[..., None], size.shape)
-        return xp.sum(xp.where(size > NO_TRADE, xp.maximum(self.rate * size, least), xp.zeros_like(size)), axis=-1)
+        return xp.where(size > NO_TRADE, xp.maximum(self.rate * size, least), xp.zeros_like(size))
 
 
 @dataclass(frozen=True)
-class Slippage(ABC):
+class Slippage(_SummedOverAssets):
     """Slippage that grows with participation.
 
     Parameters
@@ -129,10 +149,10 @@ class Slippage(ABC):
     def growth(self, participation: Any) -> Any:
         """``f(p)``, 1 at ``p = 1``."""
 
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * sum_i v_i f(p_i)``."""
-        xp = array_namespace(trades)
-        return self.rate * xp.sum(xp.abs(trades) * self.growth(participation(trades, wealth, market)), axis=-1)
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``rate * v_i f(p_i)``."""
+        size = array_namespace(trades).abs(trades)
+        return self.rate * size * self.growth(participation(trades, wealth, market))
 
 
 class LinearSlippage(Slippage):
@@ -163,18 +183,14 @@ class ExponentialSlippage(Slippage):
     steepness: float
 
     def growth(self, participation: Any) -> Any:
-        """``exp(k p) - 1``; ``share`` divides by the same at one."""
+        """``(exp(k p) - 1) / (exp(k) - 1)``."""
         xp = array_namespace(participation)
-        return xp.expm1(xp.clip(self.steepness * participation, None, LARGEST_EXPONENT))
-
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``rate * sum_i v_i (exp(k p_i) - 1) / (exp(k) - 1)``."""
-        xp = array_namespace(trades)
-        return super().share(trades, wealth, market) / xp.expm1(xp.asarray(self.steepness, dtype=trades.dtype))
+        at_one = xp.expm1(xp.asarray(self.steepness, dtype=participation.dtype))
+        return xp.expm1(xp.clip(self.steepness * participation, None, LARGEST_EXPONENT)) / at_one
 
 
 @dataclass(frozen=True)
-class SquareRootImpact:
+class SquareRootImpact(_SummedOverAssets):
     """Market impact by the square-root law: the price moves against a trade, more where prices move much.
 
     Parameters
@@ -191,11 +207,10 @@ class SquareRootImpact:
     coefficient: float
     needs_market = True
 
-    def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
-        """``coefficient * sum_i v_i s_i sqrt(p_i)``."""
-        xp = array_namespace(trades)
-        root = _root(participation(trades, wealth, market))
-        return self.coefficient * xp.sum(xp.abs(trades) * _known(market).volatility * root, axis=-1)
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``coefficient * v_i s_i sqrt(p_i)``."""
+        size = array_namespace(trades).abs(trades)
+        return self.coefficient * size * _known(market).volatility * _root(participation(trades, wealth, market))
 
 
 @dataclass(frozen=True)
@@ -208,6 +223,13 @@ class Summed:
     def needs_market(self) -> bool:
         """True where any of the costs depends on volume or volatility."""
         return any(model.needs_market for model in self.models)
+
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """Sum of the models' costs in each asset."""
+        total = 0.0 * trades
+        for model in self.models:
+            total = total + model.by_asset(trades, wealth, market)
+        return total
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """Sum of the models' costs."""
@@ -234,6 +256,10 @@ class Scaled:
     def needs_market(self) -> bool:
         """True where the cost depends on volume or volatility."""
         return self.model.needs_market
+
+    def by_asset(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
+        """``scale`` times the model's cost in each asset."""
+        return self.scale[..., None] * self.model.by_asset(trades, wealth, market)
 
     def share(self, trades: Any, wealth: Any, market: MarketState | None = None) -> Any:
         """``scale`` times the model's cost."""

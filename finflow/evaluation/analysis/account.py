@@ -5,8 +5,7 @@ every bar, keeps lots (`ledger.lots`), and pays its tax in cash at the first fil
 end of the window for the year that it ends in. Paying makes the account smaller, and selling what that takes is a trade
 like any other: it costs, and makes gains of the new year. Until then the money that is owed stays invested. Gains not
 made by the end of the window are not taxed; what would be left if they were, with everything sold that day and no
-cost, is computed as well. Where trades of one bar share a cost that is not proportional, it is shared out in
-proportion to their values.
+cost, is computed as well.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     after = (1.0 - run.costs)[:, None] * run.weights
     change = after[:, :-1] - before[:, :-1]
     change[np.abs(change) <= 1e-12] = 0.0  # rounding
-    cost = _costs(process, bars, change, wealth)
+    cost = process.costs.by_asset(change, wealth, process.market_known(bars)) * wealth[:, None]
     ended = np.where(listed, 0.0, -held[:, :-1])
     step, asset = np.nonzero((change != 0.0) | (ended != 0.0))
     moved = np.where(change != 0.0, change, ended)[step, asset] * wealth[step]
@@ -120,17 +119,6 @@ def _wealth(process: DecisionProcess, run: Backtest) -> FloatArray:
     """Wealth in money before each fill, and at the end, (steps + 1,)."""
     path: FloatArray = float(process.env.initial_capital) * np.cumprod(np.append(1.0, 1.0 + run.returns))
     return path
-
-
-def _costs(process: DecisionProcess, bars: range, change: FloatArray, wealth: FloatArray) -> FloatArray:
-    """Cost of each trade in money, (steps, assets): costs add up over assets, so each is that of the trade alone."""
-    market = process.market_known(bars)
-    costs = np.zeros_like(change)
-    for asset in range(change.shape[1]):
-        alone = np.zeros_like(change)
-        alone[:, asset] = change[:, asset]
-        costs[:, asset] = process.costs.share(alone, wealth, market) * wealth
-    return costs
 
 
 def _last_prices(prices: FloatArray, rows: slice) -> FloatArray:
@@ -251,23 +239,20 @@ class _Account:
         """Trade to the weights, and pay for it."""
         wealth = self.worth(level)
         held = self.units * level
-        before = np.append(held, self.cash) / wealth
-        fill = settle(
-            before[None], weights[None], process.costs, np.array([wealth]), process.market_known(range(bar, bar + 1))
-        )
+        before, market = np.append(held, self.cash) / wealth, process.market_known(range(bar, bar + 1))
+        fill = settle(before[None], weights[None], process.costs, np.array([wealth]), market)
         left = wealth * float(fill.wealth_factor[0])
         wanted = left * fill.weights[0]
         change = wanted[:-1] - held
         change[np.abs(change) <= 1e-12 * wealth] = 0.0  # rounding
-        traded = float(np.abs(change).sum())
-        rate = (wealth - left) / traded if traded > 0.0 else 0.0
+        cost = wealth * process.costs.by_asset(change[None] / wealth, np.array([wealth]), market)[0]
         for asset in np.flatnonzero(change < 0.0):
             sold = -float(change[asset])
             units = float(self.units[asset]) if wanted[asset] <= 0.0 else sold / float(level[asset])
-            self._sell(int(asset), day, units, sold * (1.0 - rate))
+            self._sell(int(asset), day, units, sold - float(cost[asset]))
         for asset in np.flatnonzero(change > 0.0):
             value = float(change[asset])
-            self.lots[asset].buy(day, value / float(level[asset]), value * (1.0 + rate))
+            self.lots[asset].buy(day, value / float(level[asset]), value + float(cost[asset]))
         self.units = self.units + change / level
         self.units[wanted[:-1] <= 0.0] = 0.0
         self.cash = left - float(self.units @ level)
