@@ -148,27 +148,21 @@ class PolicyProbe:
     gate: Tensor
 
 
-def gaussian_divergence(location: Tensor, log_scale: Tensor, other: Tensor, other_log_scale: Tensor) -> Tensor:
-    """KL divergence of independent normals from others, nats per dimension, the mean over states.
-
-    ``ln(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2``: exact for the logistic-normal policy too, since both sides go
-    through the same map to the simplex.
-    """
-    variance = (2.0 * (log_scale - other_log_scale)).exp()
-    shift = ((location - other) * (-other_log_scale).exp()).square()
-    return (0.5 * (variance + shift - 1.0) - (log_scale - other_log_scale)).mean()
-
-
-def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, float]:
+def measure(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
     """Figures of a policy on the fixed states, read from the device at once.
+
+    Parameters
+    ----------
+    probe : PolicyProbe
+    kl : Tensor, (), optional
+        KL divergence from the reference, in nats per free dimension, where there is a reference.
 
     Returns
     -------
     dict
         ``concentration`` H(w) / ln K of the deterministic portfolios; ``policy_entropy`` exp((H - H_max) / (K - 1)),
         with the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert, 0 where there is
-        but one; ``turnover`` half the sum of absolute trades; ``kl`` in nats per free dimension from the reference (0
-        without one).
+        but one; ``turnover`` half the sum of absolute trades; ``kl``, 0 without a reference.
     """
     n_weights = probe.centre.shape[-1]
     log_weights = probe.centre.clamp(min=1e-12).log()
@@ -176,9 +170,7 @@ def measure(probe: PolicyProbe, reference: PolicyProbe | None) -> dict[str, floa
     density = probe.log_scale.sum(-1).mean() + (n_weights - 1) * ENTROPY_OF_NORMAL + log_weights.sum(-1).mean()
     share = ((density + math.lgamma(n_weights)) / max(n_weights - 1, 1)).clamp(max=0.0).exp()
     turnover = 0.5 * (probe.centre - probe.held).abs().sum(-1).mean()
-    kl = torch.zeros_like(turnover)
-    if reference is not None:
-        kl = gaussian_divergence(probe.location, probe.log_scale, reference.location, reference.log_scale)
+    kl = torch.zeros_like(turnover) if kl is None else kl
     several = float(probe.gate.shape[-1] > 1)
     figures = torch.stack([entropy, share, several * probe.gate.mean(0).max(), turnover, kl]).tolist()
     return dict(zip(("concentration", "policy_entropy", "gate", "turnover", "kl"), figures, strict=True))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from finflow.agent.batch import States
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.guard.rollback import Snapshot
 from finflow.guard.signals import PolicyProbe, measure, parameter_norms
@@ -48,6 +49,14 @@ class LearnerProbe:
             self.states.weights.contiguous(),
             decision.gate,
         )
+
+    def figures(self, healthy: Snapshot | None) -> dict[str, float]:
+        """Figures of the policy on the fixed states, its KL from the last healthy snapshot among them."""
+        policy, reference = self.decide(), self.reference(healthy)
+        if reference is None:
+            return measure(policy)
+        own, other = (LogisticNormal(one.location, one.log_scale) for one in (policy, reference))
+        return measure(policy, kl_per_dimension(own, other).mean())
 
     def reference(self, healthy: Snapshot | None) -> PolicyProbe | None:
         """The policy of the last healthy snapshot, on the same states."""
@@ -122,7 +131,7 @@ class StateSnapshots:
         policy = probe.decide()
         tensors = {f"{STATE}{name}": tensor for name, tensor in tensors.items()}
         tensors |= {f"{PROBE}{field.name}": getattr(policy, field.name) for field in fields(policy)}
-        facts = {"training": training, "figures": measure(policy, None) | probe.norms()}
+        facts = {"training": training, "figures": measure(policy) | probe.norms()}
         memory.manager.save(state.counters.update, tensors, facts | {"monitor": memory.monitor.state()}, memory.score)
 
     def restore(self, snapshot: Snapshot, quarantine: bool) -> int:

@@ -19,7 +19,7 @@ from finflow.agent.batch import Batch
 from finflow.agent.gradient_steps import SkippingAdam
 from finflow.config import Config
 from finflow.guard.rollback import LOWER, STOP
-from finflow.guard.signals import ALARM, INFO, WARNING, Event, crossed, measure
+from finflow.guard.signals import ALARM, INFO, WARNING, Event, crossed
 from finflow.guard.stability import CRITIC
 from finflow.training.phases.guard_snapshots import LearnerProbe, LearningRateScale, StateSnapshots
 from finflow.training.phases.training_state import TrainingState
@@ -179,7 +179,7 @@ class RunGuard:
         events = monitor.check_parameters(self.probe.norms(), before)
         if any(event.level == ALARM for event in events):
             return events
-        figures = measure(self.probe.decide(), self.probe.reference(healthy))
+        figures = self.probe.figures(healthy)
         events += monitor.check_policy(figures, {} if self._policy_moves_far else before)
         block = self.memory.collect()
         should, reason = manager.should_rollback(
