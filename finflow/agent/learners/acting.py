@@ -99,7 +99,12 @@ class ActingAgent:
     device : torch.device
     action_noise : Generator
         Of the random actions of `act`.
+    reference_beta : float
+        Coefficient of the penalty in updates for leaving the pretrained policy or another reference, in scaled rewards
+        per nat and free dimension.
     """
+
+    reference_beta: float = 0.0
 
     policy: ExpertPolicy
     average: PolicyAverage | None

@@ -33,7 +33,7 @@ from finflow.agent.losses.risk import needs_quantiles, risk_adjusted_value
 from finflow.agent.networks.critic import CriticEnsemble
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.layers import Encoding
-from finflow.agent.networks.logistic_normal import LogisticNormal, standard_normal
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension, standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import BCellConfig
 
@@ -62,6 +62,7 @@ class ActorCritic(Protocol):
     log_alpha: Tensor
     log_cql_alpha: Tensor | None
     config: BCellConfig
+    reference_beta: float
 
 
 class UpdatePoint(NamedTuple):
@@ -152,6 +153,9 @@ def sac_losses(
     bonus = None
     if config.entropy_backup == "relative":
         bonus = alpha * (-next_log_density[:, 0] - target_entropy) / dimensions
+    if agent.reference_beta > 0.0:
+        charge = agent.reference_beta * reference_divergence(agent.prior, batch.next_states, next_distribution)
+        bonus = -charge if bonus is None else bonus - charge
     encoding, target = run_both(
         lambda: agent.critic.encode(states),
         lambda: truncated_target(agent.target_critic, batch, next_actions[:, :1], bonus, point.update, config),
@@ -175,6 +179,10 @@ def sac_losses(
         value = minimum_value(agent.critic, encoding.detach(), states, actions[:, :1], config)
         loss = actor_loss(log_density[:, 0], value, alpha, free_dimensions)
         regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config)
+        if agent.reference_beta > 0.0:
+            divergence = reference_divergence(agent.prior, states, decision.distribution).mean()
+            regulariser = regulariser + agent.reference_beta * divergence
+            penalties["reference_divergence"] = divergence.detach()
         entropy = -log_density[:, 0].mean().detach()
         return loss + regulariser, {"actor_loss": loss.detach(), "entropy": entropy, **penalties}
 
@@ -186,6 +194,11 @@ def action_distribution(policy: ExpertPolicy, states: States) -> LogisticNormal:
     """Distribution of a policy's actions, without gradients."""
     decision: Decision = policy(states)
     return decision.distribution
+
+
+def reference_divergence(reference: ExpertPolicy, states: States, distribution: LogisticNormal) -> Tensor:
+    """KL of a distribution from that of a frozen reference in the states, nats per free dimension, (batch,)."""
+    return kl_per_dimension(distribution, action_distribution(reference, states))
 
 
 @torch.no_grad()

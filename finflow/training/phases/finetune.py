@@ -19,11 +19,12 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
 from finflow.training.data.rewards import RewardUnits
+from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun
-from finflow.training.phases.training_state import ONLINE, OnlineWorld
+from finflow.training.phases.training_state import ONLINE, OnlineWorld, ended_early
 
 COVERAGE_POOL = 65_536
 CALIBRATION_ROWS = 4096  # states valued at once
@@ -163,6 +164,8 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     fill_window(units, dataset)
     offline = Transitions.of(dataset, run.device, market.members is not None)
     calibrate(offline, bcell, market, behaviour_units(units, dataset, train.reward_normalization), dataset)
+    if run.state.reference is not None:
+        bcell.reference_beta = run.state.reference.beta
     run.probe = probe_states(run, offline, market)
     run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
     pool = CoveragePool(train.seed, market.n_weights, run.device)
@@ -173,7 +176,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
         run.validate(bcell.deployed, {"episode": 0.0})
     result: dict[str, float] = {}
     metrics: dict[str, Tensor] = {}
-    while counters.vector_step < warmup + steps:
+    while counters.vector_step < warmup + steps and not ended_early(run.state):
         step_world(run, bcell, world, market, units)
         if counters.vector_step <= warmup:
             run.stop_if_asked()
@@ -188,6 +191,8 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
             latest: dict[str, Tensor] = {}
             if run.guard.accepts(batch):
+                if run.state.reference is not None:
+                    bcell.reference_beta = run.state.reference.beta
                 bcell.set_learning_rates(done / total, ramp_share(train, done) if train.actor_ramp_updates else None)
                 latest = bcell.update_sac(
                     batch,
@@ -205,13 +210,25 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             rolled_back = run.count_update(latest, {"episode": episode})
             if rolled_back:
                 break
+            if run.state.reference is not None and done >= train.critic_only_updates:
+                _look_at_reference(run, bcell)
         if rolled_back:
             run.stop_if_asked()
             continue
-        result = _between_updates(run, bcell, metrics, episode, last=counters.vector_step == warmup + steps) or result
+        last = counters.vector_step == warmup + steps or ended_early(run.state)
+        result = _between_updates(run, bcell, metrics, episode, last) or result
         run.stop_if_asked()
     run.progress.end_phase()
     return result
+
+
+def _look_at_reference(run: TrainingRun, bcell: BCell) -> None:
+    """Measure the KL to the reference on the recorded states at every look of the guard."""
+    interval, train = run.config.guard.stability.check_interval, run.config.train
+    if run.probe is not None and run.state.counters.phase_update % interval == 0:
+        with torch.no_grad():
+            divergence = mean_kl(bcell.policy, bcell.prior, run.probe)
+        run.look_at_reference(divergence, interval * train.n_envs // train.updates_per_vector_step)
 
 
 def _between_updates(

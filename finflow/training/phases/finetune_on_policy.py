@@ -33,7 +33,7 @@ from finflow.training.on_policy.on_policy_state import (
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
 from finflow.training.phases.training_run import TrainingRun
-from finflow.training.phases.training_state import ONLINE, TrainingState
+from finflow.training.phases.training_state import ONLINE, TrainingState, ended_early
 
 
 @dataclass
@@ -78,7 +78,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     env = on_policy.played.env
     player = MarketPlayer(env, on_policy.agent, units, config, state.exploration, run.guard.learnable)
     result: dict[str, float] = {}
-    while counters.phase_update < rollouts * steps and not _ended_early(state):
+    while counters.phase_update < rollouts * steps and not ended_early(state):
         done = counters.phase_update // steps
         if done == config.online.critic_only_rollouts:
             run.guard.settle()
@@ -93,7 +93,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
             on_policy.episodes = run.log_episodes(played.episodes, on_policy.episodes)
             if done >= config.online.critic_only_rollouts:
                 run.look_at_reference(played.divergence, played.rewards.numel())
-            last = counters.phase_update >= rollouts * steps or _ended_early(state)
+            last = counters.phase_update >= rollouts * steps or ended_early(state)
             result = _between_rollouts(run, bcell, figures, episode, steps, last) or result
         run.stop_if_asked()
     run.progress.end_phase()
@@ -131,11 +131,6 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
 def _reference(state: TrainingState, bcell: BCell) -> Reference | None:
     """The frozen policy and the coefficient of the penalty for leaving it."""
     return None if state.reference is None else Reference(bcell.prior, state.reference.beta)
-
-
-def _ended_early(state: TrainingState) -> bool:
-    """Return True where the phase was ended by the KL to the reference."""
-    return state.reference is not None and state.reference.stopped
 
 
 def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:

@@ -262,6 +262,11 @@ def hold_to(state: TrainingState, reference: ExpertPolicy | None) -> None:
         state.bcell.prior.load_state_dict(reference.state_dict())
 
 
+def ended_early(state: TrainingState) -> bool:
+    """Return True where the online phase was ended by the KL to the reference."""
+    return state.reference is not None and state.reference.stopped
+
+
 def make_world(config: Config, training_data: TrainingData, device: torch.device) -> OnlineWorld:
     """Environments before their first step, and an empty replay."""
     seed = config.train.seed
