@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from finflow.agent.precision import full_precision
 
@@ -96,13 +96,13 @@ def trust_region_step(
     was, length = float(before.detach()), 1.0
     if bool(torch.isfinite(step).all()):
         for _ in range(region.line_search_steps):
-            vector_to_parameters(start + length * step, parameters)
+            _set(parameters, start + length * step)
             with torch.no_grad():
                 moved, gained = float(divergence()), float(objective()) - was
             if moved <= region.delta and gained > 0.0:
                 return TrustRegionStep(True, moved, gained, length)
             length *= region.shrinking
-    vector_to_parameters(start, parameters)
+    _set(parameters, start)
     return TrustRegionStep(False, 0.0, 0.0, 0.0)
 
 
@@ -169,6 +169,14 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, step
         previous, squared = squared, torch.dot(residual, residual)
         search = residual + (squared / previous) * search
     return solution
+
+
+@torch.no_grad()
+def _set(parameters: Sequence[nn.Parameter], vector: Tensor) -> None:
+    """Write a vector into parameters, where they are."""
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, part in zip(parameters, torch.split(vector, sizes), strict=True):
+        parameter.copy_(part.view_as(parameter))
 
 
 def _flat(gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]) -> Tensor:

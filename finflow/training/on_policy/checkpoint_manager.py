@@ -113,10 +113,15 @@ class CheckpointManager:
         """Interval, thresholds and mode."""
         return self.manager.config
 
+    @property
+    def suspicious(self) -> bool:
+        """True while a signal is beyond its limit, and a second look has not confirmed it."""
+        return any(self.manager.triggers.hits.values())
+
     def should_save_checkpoint(self, step: int) -> bool:
         """Return True where a checkpoint is due: once in each interval, and not while a signal is beyond its limit."""
         self.step = step
-        if any(self.manager.triggers.hits.values()):
+        if self.suspicious:
             return False
         interval = self.config.save_interval
         if self.last_saved is None:

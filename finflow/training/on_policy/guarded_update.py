@@ -49,8 +49,13 @@ def guarded_update(
         checkpoints.save_state(learning.steps, *learning.capture(), BEFORE_LEARNING)
     progress.training_step += 1
     if rollout is None:
+        share = checkpoints.manager.share
+        if not checkpoints.suspicious:  # nothing was learned from what is not finite
+            checkpoints.save_state(learning.steps, *learning.capture(), BEFORE_LEARNING)
         reason = "a reward or an observation is not a finite number"
         _go_back(progress, settings, reason, seed)
+        checkpoints.manager.share = share
+        set_learning_rate(learning.learner.optimiser, settings.learning_rate * share)
         return {}, reason
     learning.learner.settings = settings
     figures = learning.learner.update(rollout, learning.entropy_coefficient)
@@ -72,9 +77,12 @@ def guarded_update(
 def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> CheckpointMetrics:
     """Figures of an update as the guard compares them.
 
-    The loss is the value function's, over the mean square of the returns: returns that grow are no alarm. The KL is in
-    nats per free dimension of the action.
+    The loss is the value function's, over the mean square of the returns, and the policy's is over the size of the
+    advantages that it was computed with: returns that grow are no alarm. The KL is in nats per free dimension of the
+    action.
     """
+    normalised = learning.learner.settings.normalise != "none"
+    size = 1.0 if normalised else max(float(rollout.advantages.square().mean()) ** 0.5, SMALLEST_SQUARE)
     scale = max(float(rollout.returns.square().mean()), SMALLEST_SQUARE)
     return CheckpointMetrics(
         loss=figures.get("value_loss", 0.0) / scale,
@@ -82,7 +90,7 @@ def metrics_of(figures: Figures, rollout: Rollout, learning: Learning) -> Checkp
         kl=figures["kl"] / free_dimensions(rollout.actions, learning),
         entropy=figures["entropy"],
         value_loss=figures.get("value_loss"),
-        policy_loss=figures["policy_loss"],
+        policy_loss=figures["policy_loss"] / size,
         explained_variance=figures["explained_variance"],
     )
 

@@ -30,12 +30,15 @@ class RewardNormalizerConfig:
     shift : bool
         Whether the mean is taken off. It changes the objective where the length of an episode depends on the actions:
         of a reward that is always 1 nothing is left. Without, rewards are divided by the deviation alone.
+    scale : bool
+        Whether rewards are divided by the deviation.
     """
 
     window_size: int = 1000
     epsilon: float = 1e-8
     clip_range: tuple[float, float] = (-10.0, 10.0)
     shift: bool = True
+    scale: bool = True
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -53,7 +56,8 @@ class RewardNormalizerConfig:
         Parameters
         ----------
         name : str
-            ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10.
+            ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10; ``off``, rewards as they are,
+            and their statistics alone.
         """
         if name not in _PRESETS:
             raise ConfigError(f"a reward normaliser's preset is {', '.join(_PRESETS)}, not {name!r}")
@@ -64,6 +68,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "stable": {"window_size": 5000, "clip_range": (-5.0, 5.0)},
     "fast": {"window_size": 500, "clip_range": (-10.0, 10.0)},
+    "off": {"shift": False, "scale": False, "clip_range": (-math.inf, math.inf)},
 }
 
 
@@ -110,14 +115,12 @@ class RewardNormalizer:
         given = np.asarray(rewards if isinstance(rewards, np.ndarray | Tensor) else list(rewards), dtype=np.float64)
         self._window.update(given)
         statistics = self._window.get_statistics()
-        std = statistics["std"]
-        if not self.config.shift and std == 0.0:
-            std = 1.0  # rewards that are all the same say nothing of their scale
         mean = statistics["mean"] if self.config.shift else 0.0
+        std = statistics["std"] + self.config.epsilon
+        if not self.config.scale or (not self.config.shift and statistics["std"] == 0.0):
+            std = 1.0  # rewards that are all the same say nothing of their scale
         with np.errstate(invalid="ignore", divide="ignore"):
-            normalised: NDArray[np.float64] = np.clip(
-                (given - mean) / (std + self.config.epsilon), *self.config.clip_range
-            )
+            normalised: NDArray[np.float64] = np.clip((given - mean) / std, *self.config.clip_range)
         return normalised
 
     def get_statistics(self) -> dict[str, float]:

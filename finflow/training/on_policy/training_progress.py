@@ -61,7 +61,7 @@ class Learning:
         """The state before the first update."""
         generator = Generator().manual_seed(seed)
         agent = TaskActorCritic(spaces.observations, spaces.actions, spaces.kind, generator)
-        return cls(OnPolicyLearner(agent, settings, generator), entropy, rewards)
+        return cls(OnPolicyLearner(agent, settings, generator, flat=True), entropy, rewards)
 
     @property
     def agent(self) -> TaskActorCritic:

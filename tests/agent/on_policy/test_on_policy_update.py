@@ -123,3 +123,16 @@ def test_settings_that_cannot_be_are_one_line(algorithm: str, changes: dict[str,
     with pytest.raises(ConfigError) as found:
         OnPolicySettings.of(algorithm, **changes)
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_parameters_in_one_vector_learn_the_same(algorithm: str) -> None:
+    learned = []
+    for flat in (False, True):
+        generator = torch.Generator().manual_seed(3)
+        agent = TaskActorCritic(2, 2, "box", generator, hidden=16)
+        one = OnPolicyLearner(agent, OnPolicySettings.of(algorithm), generator, flat=flat)
+        for _ in range(3):
+            one.update(play(one))
+        learned.append(parameters_to_vector(agent.parameters()).detach())
+    torch.testing.assert_close(learned[0], learned[1], rtol=1e-3, atol=1e-4)

@@ -45,7 +45,10 @@ class CountingTask(gym.Env[Any, Any]):
 
 
 class FollowTask(gym.Env[Any, Any]):
-    """Pays for actions near the observation, less their squared distance; episodes are of 20 steps."""
+    """Costs the squared distance of the action from a target that is shown with noise; episodes are of 20 steps.
+
+    No policy returns more than -3.6 on average: 20 steps of two dimensions with a noise of 0.3.
+    """
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Dict(
@@ -61,7 +64,8 @@ class FollowTask(gym.Env[Any, Any]):
         return self._show(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        reward = float("nan") if self.poisoned else -float(np.square(action - self._shown).sum())
+        target = self._shown + self.np_random.normal(0.0, 0.3, 2)
+        reward = float("nan") if self.poisoned else -float(np.square(action - target).sum())
         self._taken += 1
         return self._show(), reward, False, self._taken == 20, {}
 

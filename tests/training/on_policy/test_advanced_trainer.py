@@ -102,26 +102,25 @@ class Poison:
                 one.poisoned = now
 
 
-def trained(kind: str, seed: int) -> tuple[float, float]:
-    """Mean return at the end, and the rollbacks."""
+def trained(kind: str, seed: int) -> tuple[list[float], float]:
+    """Returns of the last 60 episodes, and the rollbacks."""
     env = follow()
     poison = Poison(kind, (12, 20), env)
     trainer = train_advanced_ppo(env, 60, 256, lr=8e-3, seed=seed, watch=poison)
-    return float(np.mean(trainer.progress.learning.returns[-60:])), poison.rollbacks
+    return trainer.progress.learning.returns[-60:], poison.rollbacks
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> list[tuple[float, float]]:
-    return [trained("none", seed) for seed in range(3)]
+def undisturbed() -> list[float]:
+    return trained("none", 0)[0]
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("kind", ["rates", "rewards"])
-def test_a_poisoned_loop_ends_where_an_undisturbed_one_does(kind: str, undisturbed: list[tuple[float, float]]) -> None:
-    reached = np.array([found for found, _ in undisturbed])
+def test_a_poisoned_loop_ends_where_an_undisturbed_one_does(kind: str, undisturbed: list[float]) -> None:
     poisoned, rollbacks = trained(kind, 0)
     assert rollbacks >= 2
-    assert poisoned >= reached.mean() - reached.std(ddof=1)
+    assert np.mean(poisoned) >= np.mean(undisturbed) - np.std(undisturbed, ddof=1)
 
 
 def test_poison_that_does_not_end_stops_the_training() -> None:
