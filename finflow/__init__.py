@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finflow.agent.learners.bcell import BCell
+    from finflow.agent.replay_buffer import ReplayBuffer
     from finflow.config import Config, RollbackConfig, load_config
     from finflow.env.portfolio_env import PortfolioEnv
     from finflow.env.vector_env import PortfolioVectorEnv
@@ -36,6 +37,7 @@ __all__ = [
     "FinflowError",
     "PortfolioEnv",
     "PortfolioVectorEnv",
+    "ReplayBuffer",
     "RewardNormalizer",
     "RewardNormalizerConfig",
     "RollbackConfig",
@@ -58,6 +60,7 @@ _HOMES = {
     "FinflowError": "finflow.errors",
     "PortfolioEnv": "finflow.env.portfolio_env",
     "PortfolioVectorEnv": "finflow.env.vector_env",
+    "ReplayBuffer": "finflow.agent.replay_buffer",
     "RewardNormalizer": "finflow.training.on_policy.reward_normalizer",
     "RewardNormalizerConfig": "finflow.training.on_policy.reward_normalizer",
     "RollbackConfig": "finflow.config",

@@ -46,7 +46,10 @@ EXCLUDED_KEYS = frozenset(
 #: test's messages, without the file: ``bcell/policy/gate.weight`` of a checkpoint, ``verdict/reasons/0`` of a JSON.
 RENAMED: dict[str, str] = {}
 #: Keys that came after these results were kept: a value under one of them is no difference.
-ADDED = ("rollouts", "on_policy", "reference")
+ADDED = (
+    *("rollouts", "on_policy", "reference", "episodes"),
+    *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
+)
 
 #: How far floats may lie apart on another processor or with other versions of the libraries. Between AVX-512, AVX2 and
 #: neither of both, what is learned differed by 2e-7 of a value, beyond ABSOLUTE, and files that compare with portfolios
@@ -337,8 +340,10 @@ def read_table(path: Path) -> Artefacts:
 def read_json(path: Path) -> Artefacts:
     """Content of a JSON, or of the rows of a JSON Lines file."""
     text = path.read_text("utf-8")
-    content = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
-    return {path.name: plain(content)}
+    if path.suffix != ".jsonl":
+        return {path.name: plain(json.loads(text))}
+    rows = [json.loads(line) for line in text.splitlines()]
+    return {path.name: plain([row for row in rows if "return" not in row])}  # rows of episodes came later
 
 
 THIN = "\N{NARROW NO-BREAK SPACE}"

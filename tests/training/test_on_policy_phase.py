@@ -61,6 +61,10 @@ def test_every_algorithm_learns_and_logs(algorithm: str, tiny: Make, monkeypatch
     assert len(rows) == ROLLOUTS - (algorithm != "reinforce")  # the first teaches the value function alone
     assert set(rows[-1]) >= LOGGED - ({"value_loss"} if algorithm == "reinforce" else set())
     assert all(math.isfinite(row[name]) for row in rows for name in ("kl", "entropy"))
+    for row in rows:
+        assert (row["entropy_band_low"], row["entropy_band_high"]) == (0.1, 1.0)
+        assert 0.0 <= row["policy_entropy"] <= 1.0
+        assert 0.0 <= row["concentration"] <= 1.0
     if algorithm == "trpo":
         assert all(row["kl"] <= config.online.trust_region * 1.001 for row in rows)
     counters = read_tensors(latest(trainer))[1]["training"]["counters"]
@@ -102,9 +106,11 @@ def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:
     assert math.isfinite(trainer.finetune()["sharpe"])
 
 
-def test_every_episode_has_a_row(tiny: Make) -> None:
-    rows = [row for row in rows_of(train_through(tiny(**SMALL))) if "return" in row]
-    assert [row["episode"] for row in rows] == list(range(1, 13))
+@pytest.mark.parametrize(("algorithm", "episodes"), [("ppo", 12), ("sac", 16)])  # with those of the warm-up
+def test_every_episode_has_a_row(algorithm: str, episodes: int, tiny: Make) -> None:
+    trained = train_through(tiny(**SMALL | {"online__algorithm": algorithm}))
+    rows = [row for row in rows_of(trained) if "return" in row]
+    assert [row["episode"] for row in rows] == list(range(1, 1 + episodes))
     assert all(math.isfinite(row["return"]) and math.isfinite(row["sharpe"]) for row in rows)
 
 

@@ -44,6 +44,7 @@ from finflow.tensor_file import read_tensors, write_tensors
 __all__ = ["BCell", "CoverageProposals", "states_of"]
 
 PREFIX = "bcell/"  # of an agent's tensors in a checkpoint of a training
+LEARNER = "learner/"  # of those of the offline phase's learner
 FORMER_SETTINGS = frozenset({"online_method"})  # of agents that were saved when these belonged to them
 
 
@@ -201,7 +202,9 @@ class BCell(ActingAgent):
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
-        """Read an agent from its own file or from a training's checkpoint of the online phase.
+        """Read an agent from its own file or from any checkpoint of a training.
+
+        From one of the offline phase the networks are taken as the online phase would take them.
 
         Raises
         ------
@@ -209,9 +212,9 @@ class BCell(ActingAgent):
             If the file is missing, damaged, or holds no B-Cell agent.
         """
         tensors, facts = read_tensors(Path(path))
-        own = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+        own = from_learner({name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}, facts)
         if "log_alpha" not in own or "bcell" not in facts:
-            raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of the online phase")
+            raise CheckpointError(f"{path} holds no B-Cell agent; give a checkpoint of a training")
         try:
             shape = _shape_of(facts, largest=max(tensor.numel() for tensor in own.values()))
             config = stored_settings(facts["bcell"])
@@ -242,6 +245,24 @@ class BCell(ActingAgent):
             yield "blend", self.blend
         if self.log_cql_alpha is not None:
             yield "log_cql_alpha", self.log_cql_alpha
+
+
+def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors of a checkpoint of the offline phase by an agent's names; others as they are.
+
+    The coefficients that are tuned online, and the average, are those that the online phase begins with.
+    """
+    own = {name.removeprefix(LEARNER): tensor for name, tensor in tensors.items() if name.startswith(LEARNER)}
+    if "log_alpha" in tensors or not own or "bcell" not in facts:
+        return dict(tensors)
+    found = {
+        name.replace("value/", "behaviour_value/", 1) if name.startswith("value/") else name: tensor
+        for name, tensor in own.items()
+    }
+    found |= {f"average/{name.removeprefix('policy/')}": t for name, t in own.items() if name.startswith("policy/")}
+    for name, key in (("log_alpha", "alpha_init"), ("log_cql_alpha", "cql_alpha")):
+        found[name] = torch.tensor(math.log(max(float(facts["bcell"].get(key, 1.0)), 1e-30)))
+    return found
 
 
 def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict[str, Tensor]:

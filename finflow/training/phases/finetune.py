@@ -20,6 +20,7 @@ from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
+from finflow.training.on_policy.market_rollouts import ended_episodes
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
 from finflow.training.phases.schedules import between
@@ -115,12 +116,14 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
     action = market.scatter_assets(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
     with torch.no_grad():
         calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
-    _, reward, terminated, _, info = env.step(action)
+    _, reward, terminated, truncated, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
     kept = run.guard.learnable(reward)
     world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)
     chosen = slice(None) if kept is None else kept
     units.remember(reward[chosen], state.bar[chosen], None if drawn is None else drawn[chosen])
+    over = ended_episodes(info, terminated | truncated, run.config.env.initial_capital)
+    world.episodes = run.log_episodes(over, world.episodes)
     run.state.counters.vector_step += 1
 
 

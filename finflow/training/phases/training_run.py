@@ -168,7 +168,8 @@ class TrainingRun:
         counters.update += steps
         counters.phase_update += steps
         if metrics and crossed(counters.phase_update, steps, LOG_EVERY):
-            row = {name: float(value) for name, value in metrics.items()}
+            entropies = self.guard.probe.entropies(self.config.guard.stability.entropy_limit)
+            row = {name: float(value) for name, value in metrics.items()} | entropies
             self.log.record(counters.phase, counters.update, {**row, **(facts or {})})
         self.progress.advance(steps)
         if self.config.train.profile:

@@ -80,11 +80,17 @@ class OnlineWorld:
     ----------
     env : PortfolioVectorEnv
     replay : Transitions
+
+    Attributes
+    ----------
+    episodes : int
+        Episodes that ended so far.
     """
 
     def __init__(self, env: PortfolioVectorEnv, replay: Transitions) -> None:
         self.env = env
         self.replay = replay
+        self.episodes = 0
 
     @property
     def n_universes(self) -> int:
@@ -98,7 +104,8 @@ class OnlineWorld:
         tensors = {f"env.{name}": torch.from_numpy(array) for name, array in arrays.items()}
         kept = self.replay.occupied
         tensors |= {f"replay.{name}": column[:kept].clone() for name, column in self.replay.columns.items()}
-        return tensors, {"generator": generator, "written": self.replay.written, "first": self.replay.first}
+        counts = {"written": self.replay.written, "first": self.replay.first, "episodes": self.episodes}
+        return tensors, {"generator": generator, **counts}
 
     def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
         """Restore all of it."""
@@ -130,6 +137,7 @@ class OnlineWorld:
             raise ValueError("an environment holds what is no portfolio")
         self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
         self.replay.written, self.replay.first = written, first
+        self.episodes = int(state.get("episodes", 0))  # older checkpoints do not count them
         stored = torch.arange(first, written)
         for name, column in self.replay.columns.items():
             rows = tensors[f"replay.{name}"].to(column.device)

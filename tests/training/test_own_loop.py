@@ -1,0 +1,109 @@
+"""The loop of the documentation runs as written, and BCell.load opens every checkpoint that a run writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finflow import BCell, ReplayBuffer, make_env
+from finflow.config import Config, dump_config
+from finflow.errors import ConfigError
+from finflow.tensor_file import read_tensors
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.test_on_policy_phase import SMALL
+from tests.training.whole_trainings import Make
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "api.md"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> tuple[FinFlowTrainer, Config]:
+    """A run with checkpoints of both phases."""
+    config = make_tiny(tmp_path_factory.mktemp("loop"))(train__checkpoint_updates=5, train__max_checkpoints=50)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer, config
+
+
+def test_the_loop_of_the_documentation_runs_as_written(
+    run: tuple[FinFlowTrainer, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, config = run
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (loop,) = [block for block in blocks if "ReplayBuffer" in block]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "demo.yaml").write_text(dump_config(config), "utf-8")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "RUN").symlink_to(trainer.run_folder)
+    names: dict[str, object] = {}
+    exec(compile(loop, str(PAGE), "exec"), names)
+    again = BCell.load(tmp_path / "mine.safetensors")
+    agent = names["agent"]
+    assert isinstance(agent, BCell)
+    before = BCell.load(trainer.run_folder / "models" / "checkpoint_pretrained.safetensors").policy.state_dict()
+    for name, tensor in agent.policy.state_dict().items():
+        assert torch.equal(tensor, again.policy.state_dict()[name])
+    assert any(not torch.equal(before[name], tensor) for name, tensor in agent.policy.state_dict().items())
+
+
+def test_every_checkpoint_of_a_run_is_opened(run: tuple[FinFlowTrainer, Config]) -> None:
+    models = sorted((run[0].run_folder / "models").glob("*.safetensors"))
+    phases = set()
+    for path in models:
+        tensors, facts = read_tensors(path)
+        agent, phase = BCell.load(path), facts["training"]["counters"]["phase"]
+        phases.add(phase)
+        owner = "learner" if phase == "offline" else "bcell"
+        for name, tensor in agent.policy.state_dict().items():
+            assert torch.equal(tensor, tensors[f"{owner}/policy/{name}"])
+        value = "value" if phase == "offline" else "behaviour_value"
+        for name, tensor in agent.behaviour_value.state_dict().items():
+            assert torch.equal(tensor, tensors[f"{owner}/{value}/{name}"])
+    assert phases == {"offline", "online"}
+
+
+@pytest.mark.parametrize("algorithm", ["rollouts", "ppo"])
+def test_checkpoints_of_other_algorithms_are_opened_too(algorithm: str, tiny: Make) -> None:
+    keys = {**SMALL, "online__algorithm": algorithm, "bcell__rollouts__blocks": 1, "bcell__cql_mode": "lagrange"}
+    trainer = FinFlowTrainer(tiny(**keys, bcell__averaging__kind="ema"))
+    trainer.train_iql()
+    trainer._hand_over(trainer._begin())
+    trainer._begin().checkpoint()
+    for path in (trainer.run_folder / "models").glob("*.safetensors"):
+        assert BCell.load(path).average is not None
+
+
+def test_a_buffer_holds_the_last_transitions_in_scaled_units(run: tuple[FinFlowTrainer, Config]) -> None:
+    env = make_env(run[1], num_envs=3)
+    buffer = ReplayBuffer(capacity=7, reward_scale=0.5)
+    observation, _ = env.reset(seed=0)
+    for step in range(4):
+        action = np.full((3, env.process.n_weights), 1.0 / env.process.n_weights)
+        buffer.push(observation, action, np.full(3, float(step)), observation, np.zeros(3), np.zeros(3))
+    assert len(buffer) == 7
+    batch = buffer.sample(200)
+    assert set(batch.rewards.tolist()) == {2.0, 4.0, 6.0}  # step 0 is gone, and but one of step 1 is left
+    assert batch.both.assets.shape[0] == 400
+    assert batch.next_states.portfolio.shape[0] == 200
+
+
+def test_wrong_shapes_are_one_line() -> None:
+    observation = {"assets": np.ones((2, 4)), "market": np.zeros(3), "portfolio": np.zeros(6)}
+    buffer = ReplayBuffer(10)
+    with pytest.raises(ConfigError, match="empty"):
+        buffer.sample(4)
+    with pytest.raises(ConfigError, match="an action has 3 weights"):
+        buffer.push(observation, [0.5, 0.5], 0.0, observation, False, False)
+    buffer.push(observation, [0.5, 0.5, 0.0], 0.0, observation, False, False)
+    wider = {**observation, "market": np.zeros(4)}
+    with pytest.raises(ConfigError, match="now/market has the shape"):
+        buffer.push(wider, [0.5, 0.5, 0.0], 0.0, wider, False, False)
+    with pytest.raises(ConfigError, match="at least 1 transition"):
+        ReplayBuffer(0)
