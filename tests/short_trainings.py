@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +32,55 @@ SHORT: dict[str, object] = {
     "evaluation.bootstrap_samples": 100,
     "evaluation.lookback": 60,
 }
+
+
+#: Everything in it: rewards in a replay, snapshots, validations, and two epochs of both learners.
+TINY: dict[str, object] = {
+    "market.source": "csv",
+    "market.train_end": "2011-06-30",
+    "market.validation_end": "2011-10-31",
+    "env.episode_length": 20,
+    "train.offline_episodes": 12,
+    "online.algorithm": "sac",
+    "features.filters": "none",
+    "train.offline_training_epochs": 2,
+    "train.online_episodes": 12,
+    "train.offline_batch_size": 32,
+    "train.online_batch_size": 16,
+    "train.n_envs": 4,
+    "train.warmup_episodes": 4,
+    "train.critic_only_updates": 5,
+    "train.checkpoint_interval": 3,
+    "train.checkpoint_updates": 7,
+    "train.validation_updates": 11,
+    "offline.evaluation_updates": 3,
+    "bcell.hidden_dim": 16,
+    "bcell.n_quantiles": 8,
+    "bcell.cql_samples": 2,
+    "bcell.memory_capacity": 150,
+    "evaluation.bootstrap_samples": 100,
+    "evaluation.lookback": 60,
+    "evaluation.sweeps": False,
+}
+
+
+def market_prices(
+    seed: int = 3, bars: int = 700, changed_after: str | None = None, assets: Sequence[str] = "ABCD"
+) -> pd.DataFrame:
+    """Prices of assets that move together, from June 2009 on; ``changed_after`` draws other returns after a date."""
+    rng = np.random.default_rng(seed)
+    dates = pd.bdate_range("2009-06-01", periods=bars, name="Date")
+    returns = rng.normal(0.0004, 0.01, size=(bars, len(assets))) + rng.normal(0.0, 0.006, size=(bars, 1))
+    if changed_after is not None:
+        later = dates > pd.Timestamp(changed_after)
+        returns[later] = rng.normal(-0.01, 0.03, size=(int(later.sum()), len(assets)))
+    return pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), dates, list(assets))
+
+
+def write_market(path: Path, **changes: Any) -> Path:
+    """Write ``market_prices(**changes)`` as CSV."""
+    market_prices(**changes).to_csv(path)
+    return path
 
 
 def write_prices(

@@ -14,54 +14,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from finflow.cli import main
 from finflow.cli.exit_status import run_safely
+from finflow.config import dump_config, load_config
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.checkpoints.run_resolver import resolve_run
 from finflow.training.judging import evaluations, held_out
 from finflow.training.phases.stopping import request_stop
+from tests.commands import refusal
+from tests.short_trainings import TINY, market_prices, write_market
 
 ROOT = Path(__file__).parents[1]
 
-TINY = """
-market: {source: csv, path: prices.csv, train_end: 2011-06-30, validation_end: 2011-10-31}
-env: {episode_length: 20}
-train:
-  offline_episodes: 12
-  offline_training_epochs: 2
-  online_episodes: 8
-  offline_batch_size: 32
-  online_batch_size: 16
-  n_envs: 4
-  warmup_episodes: 4
-  critic_only_updates: 5
-  checkpoint_updates: 7
-  validation_updates: 11
-bcell: {hidden_dim: 16, n_quantiles: 8, cql_samples: 2, memory_capacity: 150}
-offline: {evaluation_updates: 0}
-evaluation: {bootstrap_samples: 100, lookback: 60, sweeps: false}
-output: {logs_dir: logs, offline_dir: offline}
-"""
 TRAIN = ("--mode", "train", "--config", "tiny.yaml")
-
-
-def prices() -> pd.DataFrame:
-    """Four assets over 700 days."""
-    rng = np.random.default_rng(3)
-    dates = pd.bdate_range("2009-06-01", periods=700, name="Date")
-    returns = rng.normal(0.0004, 0.01, size=(700, 4)) + rng.normal(0.0, 0.006, size=(700, 1))
-    return pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), index=dates, columns=list("ABCD"))
 
 
 def furnish(folder: Path) -> None:
     """What the user has: prices and a configuration."""
-    prices().to_csv(folder / "prices.csv")
-    (folder / "tiny.yaml").write_text(TINY)
+    write_market(folder / "prices.csv")
+    keys = {**TINY, "market.path": "prices.csv", "output.logs_dir": "logs", "output.offline_dir": "offline"}
+    (folder / "tiny.yaml").write_text(dump_config(load_config(None, keys, environ={})))
 
 
 @pytest.fixture
@@ -103,20 +79,10 @@ def content(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
-    """The one line that a command is answered with."""
-    capsys.readouterr()
-    assert main(arguments) == status
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, said
-    assert "Traceback" not in said
-    return said
-
-
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The line that a mistake is answered with, after which everything is as it was."""
     before = content(Path())
-    said = complaint(capsys, *arguments)
+    said = refusal(capsys, *arguments)
     assert said.startswith("error: ")
     assert content(Path()) == before
     return said
@@ -130,7 +96,7 @@ def no_network(tickers: list[str], **_: Any) -> None:
 
 
 def all_but_nope(tickers: list[str], **_: Any) -> pd.DataFrame:
-    close = pd.DataFrame({name: prices()["A"] for name in tickers if name != "NOPE"})
+    close = pd.DataFrame({name: market_prices()["A"] for name in tickers if name != "NOPE"})
     return pd.concat({"Close": close}, axis=1)
 
 
@@ -200,7 +166,7 @@ def test_bad_prices(case: str, desk: Path, capsys: pytest.CaptureFixture[str]) -
 def one_file_an_asset(desk: Path) -> None:
     (desk / "assets").mkdir()
     for name in "ABCD":
-        prices()[[name]].set_axis(["Close"], axis=1).to_csv(desk / "assets" / f"{name}.csv")
+        market_prices()[[name]].set_axis(["Close"], axis=1).to_csv(desk / "assets" / f"{name}.csv")
 
 
 BAD_FILES: dict[str, tuple[str, str, str, list[str]]] = {
@@ -227,7 +193,7 @@ def test_damaged_prices_without_a_network_are_refused_and_with_no_cache_asked_fo
 
     def answer(tickers: list[str], **_: Any) -> pd.DataFrame:
         asked.append(tickers)
-        return pd.concat({"Close": prices()[["A", "B"]]}, axis=1)
+        return pd.concat({"Close": market_prices()[["A", "B"]]}, axis=1)
 
     monkeypatch.setattr("finflow.market.sources.yahoo._wait", lambda seconds: None)
     # What is done with the prices is no part of this: one compared strategy, and no section that plays again.
@@ -460,7 +426,7 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint_to_go_on_from(
         flush(descriptor)
 
     monkeypatch.setattr(os, "fsync", fill)
-    said = complaint(capsys, *TRAIN)
+    said = refusal(capsys, *TRAIN)
     (folder,) = (desk / "logs").iterdir()
     assert "No space left on device; " in said
     assert said.endswith(f"go on with: python main.py --mode train --resume {folder.relative_to(desk)}\n")
@@ -495,7 +461,7 @@ def test_ctrl_c_writes_a_checkpoint_from_which_the_run_goes_on(desk: Path, capsy
     wait_for(process, lambda: "online (B-Cell)" in (desk / "out.txt").read_text())
     (folder,) = (desk / "logs").iterdir()
     before = (folder / "config.yaml").read_bytes()
-    said = complaint(capsys, "--mode", "train", "--resume", str(folder))
+    said = refusal(capsys, "--mode", "train", "--resume", str(folder))
     assert f"error: another process is training in {folder}; wait for it" in said
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -534,6 +500,6 @@ def test_ctrl_c_before_the_first_checkpoint_leaves_nothing(
 
     monkeypatch.setattr("finflow.training.data.offline_data.collect", press_twice)
     before = content(desk)
-    said = complaint(capsys, *TRAIN, status=130)
+    said = refusal(capsys, *TRAIN, status=130)
     assert said == "stopped before the first checkpoint: nothing to go on from\n"
     assert content(desk) == before

@@ -16,6 +16,7 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
 from finflow.experiments.jobs.training_jobs import SeedJob
+from tests.commands import refusal
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,14 +127,6 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
-    """The one line that a command is answered with."""
-    assert main(arguments) == status
-    written = capsys.readouterr().err
-    assert written.count("\n") == 1
-    return written.strip()
-
-
 def test_train_trains_and_shows_the_summary_and_the_report(
     application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,7 +195,7 @@ def test_a_resumed_run_refuses_what_would_change_its_results(
     else:
         (tmp_path / "mine.yaml").write_text("bcell: {gamma: 0.95}\n", encoding="utf-8")
         arguments += ["--config", "mine.yaml"]
-    said = complaint(capsys, *arguments)
+    said = refusal(capsys, *arguments)
     assert said.startswith(f"error: bcell.gamma is 0.95, but the run in {run} has 0.99; a resumed run keeps")
     assert application.calls == []
 
@@ -366,8 +359,8 @@ def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Trainings, capsys: py
         raise KeyboardInterrupt
 
     protocols.during = press
-    said = complaint(capsys, "--mode", "evaluate", "--protocol", "cpcv", status=130)
-    assert said == "stopped; the same command goes on from there"
+    said = refusal(capsys, "--mode", "evaluate", "--protocol", "cpcv", status=130)
+    assert said == "stopped; the same command goes on from there\n"
 
 
 def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Path) -> None:
@@ -392,8 +385,8 @@ def test_a_job_that_is_stopped_says_how_to_go_on(protocols: Trainings, capsys: p
         raise KeyboardInterrupt
 
     protocols.during = press
-    said = complaint(capsys, "--mode", "train", "--seeds", "3", status=130)
-    assert said == "stopped; to go on: python main.py --mode train --resume logs/new"
+    said = refusal(capsys, "--mode", "train", "--seeds", "3", status=130)
+    assert said == "stopped; to go on: python main.py --mode train --resume logs/new\n"
 
 
 def test_a_dry_run_of_a_job_makes_no_folder(protocols: Trainings) -> None:
@@ -428,13 +421,13 @@ def test_a_job_that_goes_on_stays_what_it_is(
     arguments: list[str], words: str, protocols: Trainings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = begun(tmp_path / "job", 3)
-    assert words in complaint(capsys, "--mode", "train", "--resume", str(job), *arguments)
+    assert words in refusal(capsys, "--mode", "train", "--resume", str(job), *arguments)
     assert protocols.jobs == []
 
 
 def test_agents_that_are_missing_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = begun(tmp_path / "job", 3)
-    said = complaint(capsys, "--mode", "evaluate", "--resume", str(job))
+    said = refusal(capsys, "--mode", "evaluate", "--resume", str(job))
     assert f"{job} has 0 of 3 agents; make the others with --mode train --resume {job}" in said
 
 
@@ -464,7 +457,7 @@ def test_a_universe_file_that_cannot_be_used(
     text: str, words: str, protocols: Trainings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "u.yaml").write_text(text)
-    assert words in complaint(capsys, "--mode", "train", "--universe", "u.yaml")
+    assert words in refusal(capsys, "--mode", "train", "--universe", "u.yaml")
 
 
 # --- mistakes
@@ -533,7 +526,7 @@ def test_a_universe_file_that_cannot_be_used(
 def test_a_mistake_is_one_line_and_exit_status_2(
     arguments: list[str], words: str, application: Application, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = complaint(capsys, *arguments)
+    said = refusal(capsys, *arguments)
     assert said.startswith("error: ")
     assert words in said
     assert application.calls == []
@@ -542,7 +535,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(
 def test_a_dry_run_of_one_training_that_goes_on_is_answered_by_what_was_given(
     application: Application, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = complaint(capsys, "--mode", "train", "--resume", str(run), "--dry-run")
+    said = refusal(capsys, "--mode", "train", "--resume", str(run), "--dry-run")
     assert "goes on as one: leave --dry-run out" in said
 
 
@@ -569,7 +562,7 @@ def test_ctrl_c_before_the_first_checkpoint_says_so(
         raise KeyboardInterrupt
 
     application.during_training = press
-    assert complaint(capsys, "--mode", "train", status=130).startswith("stopped before the first checkpoint")
+    assert refusal(capsys, "--mode", "train", status=130).startswith("stopped before the first checkpoint")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

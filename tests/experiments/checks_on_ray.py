@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finflow.cli import main
 from finflow.errors import ConfigError, MarketError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
@@ -33,6 +32,7 @@ from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
 from scripts.evidence.durability import small_config
+from tests.commands import refusal
 from tests.short_trainings import SHORT, config_in
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
@@ -217,8 +217,9 @@ def test_a_cluster_that_is_not_there_is_told_at_once(
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         port = taken.getsockname()[1]
         for command in (["--mode", "train", "--seeds", "2", "--dry-run"], ["--mode", "tune"]):
-            assert main([*command, "--cluster", f"127.0.0.1:{port}"]) == 2
-            assert f"no Ray cluster answers at 127.0.0.1:{port}" in capsys.readouterr().err
+            assert f"no Ray cluster answers at 127.0.0.1:{port}" in refusal(
+                capsys, *command, "--cluster", f"127.0.0.1:{port}"
+            )
     assert not (tmp_path / "logs").exists()
     with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
         run_tasks([], ComputeResources(cluster="nowhere"), stream=io.StringIO())

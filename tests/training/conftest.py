@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from tensorboard.summary.writer import event_file_writer
 
@@ -22,56 +20,13 @@ from finflow.training.audit import configuration_audit as auditing
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
-
-BARS = 700
-
-TINY = {
-    "market.source": "csv",
-    "market.train_end": "2011-06-30",
-    "market.validation_end": "2011-10-31",
-    "env.episode_length": 20,
-    "train.offline_episodes": 12,
-    "online.algorithm": "sac",
-    "features.filters": "none",
-    "train.offline_training_epochs": 2,
-    "train.online_episodes": 12,
-    "train.offline_batch_size": 32,
-    "train.online_batch_size": 16,
-    "train.n_envs": 4,
-    "train.warmup_episodes": 4,
-    "train.critic_only_updates": 5,
-    "train.checkpoint_interval": 3,
-    "train.checkpoint_updates": 7,
-    "train.validation_updates": 11,
-    "offline.evaluation_updates": 3,
-    "bcell.hidden_dim": 16,
-    "bcell.n_quantiles": 8,
-    "bcell.cql_samples": 2,
-    "bcell.memory_capacity": 150,
-    "evaluation.bootstrap_samples": 100,
-    "evaluation.lookback": 60,
-    "evaluation.sweeps": False,
-}
-
-
-def write_prices(path: Path, seed: int = 3, bars: int = BARS, changed_after: str | None = None) -> Path:
-    """Write prices of four assets as CSV; ``changed_after`` draws other returns after a date."""
-    rng = np.random.default_rng(seed)
-    dates = pd.bdate_range("2009-06-01", periods=bars)
-    returns = rng.normal(0.0004, 0.01, size=(bars, 4)) + rng.normal(0.0, 0.006, size=(bars, 1))
-    if changed_after is not None:
-        later = dates > pd.Timestamp(changed_after)
-        returns[later] = rng.normal(-0.01, 0.03, size=(int(later.sum()), 4))
-    prices = pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), index=dates, columns=list("ABCD"))
-    prices.index.name = "Date"
-    prices.to_csv(path)
-    return path
+from tests.short_trainings import TINY, write_market
 
 
 @pytest.fixture
 def make_prices() -> Callable[..., Path]:
-    """``write_prices``."""
-    return write_prices
+    """``write_market``."""
+    return write_market
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +43,7 @@ def tiny(tmp_path: Path) -> Callable[..., Config]:
 
 def tiny_in(folder: Path) -> Callable[..., Config]:
     """Tiny configurations whose files lie in a folder."""
-    prices = write_prices(folder / "prices.csv")
+    prices = write_market(folder / "prices.csv")
 
     def make(**changes: object) -> Config:
         folders = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}

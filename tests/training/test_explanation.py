@@ -29,6 +29,7 @@ from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.explainer import Explainer, parse_feature_change
 from finflow.training.trainer import FinFlowTrainer
+from tests.commands import refusal
 
 CPU = torch.device("cpu")
 
@@ -182,10 +183,8 @@ def test_the_command_line_explains_a_date(
         (["--date", "2011-12-27", "--what-if", "moon"], "write FEATURE=VALUE"),
         (["--date", "2011-12-27", "--what-if", "moon=1"], "there is no feature moon"),
     ):
-        assert main([*call, *arguments]) == 2
-        said = capsys.readouterr().err
+        said = refusal(capsys, *call, *arguments)
         assert words in said
-        assert said.count("\n") == 1
 
 
 def test_the_text_and_the_json_say_the_same(training_data: TrainingData) -> None:

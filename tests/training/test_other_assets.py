@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -18,29 +17,18 @@ from finflow.tensor_file import read_tensors
 from finflow.training.checkpoints.checkpoint_reader import carry_over, configuration_of, read_checkpoint
 from finflow.training.judging.evaluations import evaluate_checkpoint
 from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import write_market
 from tests.training.whole_trainings import Make, checkpoint_of, train_through
 
 pytestmark = pytest.mark.usefixtures("quick_reports")
-
-
-def write_market(path: Path, n_assets: int, seed: int, name: str) -> Path:
-    """Daily prices of assets that the other market does not have."""
-    rng = np.random.default_rng(seed)
-    dates = pd.bdate_range("2009-06-01", periods=700)
-    returns = rng.normal(0.0004, 0.01, size=(700, n_assets)) + rng.normal(0.0, 0.006, size=(700, 1))
-    columns = [f"{name}{number}" for number in range(n_assets)]
-    prices = pd.DataFrame(100.0 * np.exp(np.cumsum(returns, axis=0)), index=dates, columns=columns)
-    prices.index.name = "Date"
-    prices.to_csv(path)
-    return path
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> tuple[FinFlowTrainer, Path]:
     """An agent that learned on twenty assets, and the prices of thirty others."""
     folder = tmp_path_factory.mktemp("assets")
-    twenty = write_market(folder / "twenty.csv", 20, seed=1, name="A")
-    thirty = write_market(folder / "thirty.csv", 30, seed=2, name="B")
+    twenty = write_market(folder / "twenty.csv", seed=1, assets=[f"A{n}" for n in range(20)])
+    thirty = write_market(folder / "thirty.csv", seed=2, assets=[f"B{n}" for n in range(30)])
     return train_through(make_tiny(folder)(market__path=str(twenty))), thirty
 
 
