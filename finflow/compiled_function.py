@@ -7,8 +7,6 @@ from typing import Any, TypeVar, cast
 
 from numba import njit
 
-__all__ = ["compiled_function"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

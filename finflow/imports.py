@@ -7,8 +7,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["import_path"]
-
 
 def import_path(path: str) -> Any:
     """Import the object at `package.module:Name`; the module may lie in the working folder.

@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 from finflow.config import TaxConfig
 
-__all__ = ["Gains", "Losses", "Lots", "tax_of_year"]
-
 
 class Gains(NamedTuple):
     """Gains in money, losses below zero: of lots held briefly, and of the others."""

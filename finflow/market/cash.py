@@ -13,8 +13,6 @@ from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.sources.price_sheet import read_sheet
 
-__all__ = ["CashRates", "cash_returns", "read_rates"]
-
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
 

@@ -10,8 +10,6 @@ from finflow.errors import ConfigError
 from finflow.ledger.costs import MarketState
 from finflow.market.panel import MarketPanel
 
-__all__ = ["liquidity_of"]
-
 FloatArray = NDArray[np.float64]
 
 

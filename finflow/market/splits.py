@@ -9,8 +9,6 @@ from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
 
-__all__ = ["Split", "split_panel", "visible"]
-
 
 @dataclass(frozen=True)
 class Split:

@@ -14,8 +14,6 @@ from finflow.evaluation.statistics import metrics
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import SOURCES, Rows
 
-__all__ = ["REGIONS", "card_lines", "data_card", "regions"]
-
 Weights = NDArray[np.float64]
 
 QUANTILES = {"5%": 0.05, "median": 0.5, "95%": 0.95}

@@ -24,8 +24,6 @@ from finflow.errors import ConfigError
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import Recorder, Rows
 
-__all__ = ["SUM_TOLERANCE", "Decisions", "price_decisions", "read_decisions"]
-
 SUM_TOLERANCE = 1e-3  # twenty weights written with four digits may miss one by that much
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}")
 _CASH = "cash"

@@ -27,8 +27,6 @@ from finflow.errors import FinflowError, OutputError
 from finflow.files import reason
 from finflow.offline.dataset import OfflineDataset
 
-__all__ = ["export_minari", "import_minari", "minari_folder"]
-
 FORMAT, ALGORITHM, META, HASH = "hdf5", "finflow behaviour data", "finflow_meta", "finflow_sha256"
 _NAME = re.compile(r"([-_\w]+/)*[-_\w]*\w-v\d+")
 _INFOS = ("bar", "family", "episode", "next_action", "universe")

@@ -22,8 +22,6 @@ from finflow.market.features.market_features import market_drawdown, mean_correl
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
-__all__ = ["FAMILIES", "SETTINGS", "Setting", "family_tables"]
-
 FloatArray = NDArray[np.float64]
 
 FAMILIES = LENSES

@@ -20,14 +20,6 @@ from numpy.typing import NDArray
 from finflow.ledger.constraints import project_to_simplex
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
-__all__ = [
-    "ConstantRebalanced",
-    "ExponentiatedGradient",
-    "MeanReversion",
-    "OnlineSelection",
-    "PassiveAggressiveMeanReversion",
-]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from finflow.market.bar_frequency import BARS_PER_YEAR
 
-__all__ = ["Information", "Strategy", "equal_weights", "with_cash"]
-
 FloatArray = NDArray[np.float64]
 
 

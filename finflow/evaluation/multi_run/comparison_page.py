@@ -21,8 +21,6 @@ from finflow.evaluation.statistics.run_statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "Compared", "Made", "Seeds", "make"]
-
 FloatArray = NDArray[np.float64]
 
 _COLUMNS = {column.key: column for column in columns(0.05)}

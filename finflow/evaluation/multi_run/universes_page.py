@@ -22,8 +22,6 @@ from finflow.evaluation.statistics.run_statistics import (
     interquartile_estimate,
 )
 
-__all__ = ["Universe", "make"]
-
 
 @dataclass(frozen=True)
 class Universe:

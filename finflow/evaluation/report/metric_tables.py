@@ -10,8 +10,6 @@ from finflow.evaluation.report.report_numbers import THIN
 from finflow.evaluation.report.results import ReportData, Results
 from finflow.evaluation.report.section import ROW, Cell, Range, Section, make_table
 
-__all__ = ["Column", "columns", "comparison_section", "experts_section", "intervals_section", "names_of", "percent"]
-
 _INTERVAL = ("strategies", ROW, "intervals", "sharpe")
 
 

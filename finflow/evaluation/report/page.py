@@ -32,8 +32,6 @@ from finflow.evaluation.report.section import (
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.market.bar_frequency import BARS_PER_YEAR, bar_name
 
-__all__ = ["build_page", "figure_section", "verdicts_of_several"]
-
 MOST_EVENTS = 50  # of the guard, on the page
 MEANING = {
     "yes": "All three tests agree. This is one window of the past; it promises nothing about the future.",

@@ -23,8 +23,6 @@ from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
 
-__all__ = ["Best", "Choice", "Daily", "choice_section", "judge_best", "judge_choice"]
-
 KEY = "choice"
 
 Array = NDArray[np.float64]

@@ -22,8 +22,6 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import split_panel, visible
 
-__all__ = ["PROTOCOLS", "Fold", "Protocol", "folds_of", "history_of", "last_fold", "load_before_test", "purge_of"]
-
 Protocol = Literal["walk-forward", "cpcv"]
 PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
 HISTORY = DAILY_WINDOWS.longest - 1

@@ -29,8 +29,6 @@ from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.held_out import AGENT, Outcome, play_window, provenance, report_on, with_compared
 
-__all__ = ["ProtocolJob", "make_protocol_job"]
-
 PATHS = "paths.csv"
 NOBODYS_PATH = (
     "There is no verdict on a combinatorial path: its folds also learned from days after those they are judged on, and "

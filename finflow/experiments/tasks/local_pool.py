@@ -33,8 +33,6 @@ from finflow.experiments.tasks.task_progress import Send, run_reporting
 from finflow.experiments.tasks.task_queue import ComputeResources, Result, Task, TaskQueue
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 
-__all__ = ["run_in_processes"]
-
 POLL = 0.25  # seconds between two looks at the workers' progress
 LEAVE = 5.0  # seconds that an idle worker has to end in
 DEVICES = "CUDA_VISIBLE_DEVICES"

@@ -27,8 +27,6 @@ from finflow.experiments.tasks.task_queue import ComputeResources, Result, TaskQ
 from finflow.provenance import code_hash
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["connected", "machines", "run_on_ray", "slots"]
-
 POLL = 0.5  # seconds between two looks at the tasks' progress
 REACH = 5.0  # seconds in which an address has to answer
 

@@ -27,18 +27,6 @@ from finflow.errors import FinflowError, OutputError
 from finflow.files import words
 from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
 
-__all__ = [
-    "NullStream",
-    "Reporter",
-    "Send",
-    "TaskDisplay",
-    "run_reporting",
-    "start_time_of",
-    "task_folder",
-    "task_progress",
-    "this_host",
-]
-
 R = TypeVar("R")
 Send = Callable[[str, Any], None]
 """Takes reports of the task under way: ``progress`` and a mapping, or ``say`` and a line."""

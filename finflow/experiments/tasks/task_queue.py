@@ -11,8 +11,6 @@ from finflow.cores import available_cores
 from finflow.errors import ConfigError, TrainingError
 from finflow.experiments.tasks.task_progress import TaskDisplay
 
-__all__ = ["ComputeResources", "OnDone", "Result", "Task", "TaskQueue"]
-
 Result = dict[str, Any]
 
 

@@ -12,8 +12,6 @@ from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 
-__all__ = ["aggregated", "measured"]
-
 
 def measured(
     names: Sequence[str], backtest: Backtest, alpha: float, baseline: Backtest | None = None, tries: int = 1

@@ -16,8 +16,6 @@ from optuna.visualization import matplotlib as plots
 
 from finflow.evaluation.report.drawing import DOTS_PER_INCH, WIDTH, Rendered, pyplot_restored
 
-__all__ = ["draw_figures", "importance_evaluator", "study_of"]
-
 KEYS = 4  # of the space in one figure of slices
 
 

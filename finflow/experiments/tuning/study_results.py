@@ -17,18 +17,6 @@ from finflow.config import Config, TuneConfig, changed_config, dump_config
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.files import write_atomically
 
-__all__ = [
-    "ATTRIBUTES",
-    "BEST",
-    "best_trial",
-    "count_tried",
-    "decode_returns",
-    "describe_outcome",
-    "encode_returns",
-    "front",
-    "write_best",
-]
-
 BEST = "best.yaml"
 PARETO = "pareto"
 

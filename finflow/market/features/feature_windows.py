@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from finflow.market.bar_frequency import MONTHLY
 
-__all__ = ["DAILY_WINDOWS", "MONTHLY_WINDOWS", "FeatureWindows", "windows_of"]
-
 
 @dataclass(frozen=True)
 class FeatureWindows:

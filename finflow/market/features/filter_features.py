@@ -22,8 +22,6 @@ from finflow.config import LENSES, FeaturesConfig
 from finflow.market.features.asset_features import AssetFeature
 from finflow.market.features.rolling_windows import FLOOR, PanelView, Series
 
-__all__ = ["FILTER_FEATURES", "HALF_LIVES", "filter_features", "relative_average"]
-
 FloatArray = NDArray[np.float64]
 
 HALF_LIVES = (0.7, 1.5, 3.0, 6.0, 12.0, 25.0)

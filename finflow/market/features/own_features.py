@@ -13,8 +13,6 @@ from finflow.errors import MarketError
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 
-__all__ = ["OwnFeature", "own_feature"]
-
 FloatArray = NDArray[np.float64]
 
 

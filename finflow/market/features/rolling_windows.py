@@ -20,20 +20,6 @@ from finflow.errors import MarketError
 from finflow.market.features.feature_windows import windows_of
 from finflow.market.panel import MarketPanel
 
-__all__ = [
-    "FLOOR",
-    "Pair",
-    "PanelView",
-    "Series",
-    "ema",
-    "maximum",
-    "mean",
-    "minimum",
-    "percentile_rank",
-    "std",
-    "total",
-]
-
 FloatArray = NDArray[np.float64]
 
 FLOOR = 1e-4

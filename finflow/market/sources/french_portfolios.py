@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 
-__all__ = ["INDEX", "INDUSTRIES", "SIZE_AND_MOMENTUM", "SIZE_AND_VALUE", "FrenchPortfolios", "french_portfolios"]
-
 INDEX = "Market"
 INDUSTRIES = (
     *("NoDur", "Durbl", "Manuf", "Enrgy", "Chems", "BusEq"),

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError
 from finflow.files import read_text_input
 
-__all__ = ["prices_from_relatives"]
-
 _LOWEST, _HIGHEST = 0.5, 2.0
 """Bounds of the median relative; prices and returns lie elsewhere."""
 

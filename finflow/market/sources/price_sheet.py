@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError
 from finflow.files import read_input
 
-__all__ = ["KINDS", "Sheet", "plain_name", "read_sheet"]
-
 KINDS = ("csv", "parquet")
 
 _DATES = ("date", "datetime", "timestamp")

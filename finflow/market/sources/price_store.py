@@ -16,8 +16,6 @@ import pandas as pd
 from finflow.errors import OutputError
 from finflow.files import write_atomically
 
-__all__ = ["PriceStore", "StoredPrices"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from finflow.errors import MarketError
 from finflow.market.sources.price_files import PriceTables
 from finflow.market.sources.price_store import PriceStore
 
-__all__ = ["Download", "download_prices", "tables_from_frame"]
-
 Download = Callable[..., "pd.DataFrame | None"]
 """A function with the signature of `yfinance.download`."""
 

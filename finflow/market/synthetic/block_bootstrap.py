@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from finflow.market.panel import MarketPanel
 
-__all__ = ["draw_days", "resampled_panel"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-__all__ = ["IndependentReturns", "MeanReversion", "PriceProcess", "Regimes", "Scenarios", "correlated"]
-
 FloatArray = NDArray[np.float64]
 
 _MEMORY = 300

@@ -35,8 +35,6 @@ from finflow.market.synthetic.price_processes import (
     correlated,
 )
 
-__all__ = ["LAST_DATE", "parameters_of", "process_of", "synthetic_tables"]
-
 FloatArray = NDArray[np.float64]
 
 LAST_DATE = "2022-12-30"

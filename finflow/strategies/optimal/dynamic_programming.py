@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 
 from finflow.market.synthetic.price_processes import PriceProcess
 
-__all__ = ["Axes", "TradingRule", "axes_for", "interpolation", "solve_with_costs", "trading_cost"]
-
 FloatArray = NDArray[np.float64]
 TradingCost = Callable[[FloatArray, FloatArray], FloatArray]
 """Log wealth factor (0 or less) of trades from weights (..., K) to weights (..., K), which broadcast."""

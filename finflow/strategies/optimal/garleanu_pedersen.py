@@ -36,8 +36,6 @@ from numpy.typing import NDArray
 
 from finflow.market.synthetic.price_processes import MeanReversion
 
-__all__ = ["PartialTrading", "SpreadRule", "SpreadSolution", "spread_rule"]
-
 FloatArray = NDArray[np.float64]
 
 

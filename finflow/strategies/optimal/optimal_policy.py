@@ -37,18 +37,6 @@ from finflow.strategies.optimal.dynamic_programming import axes_for, interpolati
 from finflow.strategies.optimal.garleanu_pedersen import spread_rule
 from finflow.strategies.strategy import Information
 
-__all__ = [
-    "CLOSED_FORM",
-    "ON_A_GRID",
-    "OptimalPolicy",
-    "Optimum",
-    "Rule",
-    "TargetRule",
-    "expected_growth",
-    "optimum",
-    "optimum_of",
-]
-
 FloatArray = NDArray[np.float64]
 
 _DUST = 1e-5

@@ -19,8 +19,6 @@ from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
 
-__all__ = ["loaded", "loaded_with_gap", "loaded_with_newcomers", "through_the_source"]
-
 _FIELDS = ("close", "open", "high", "low", "volume")
 _HIGHEST_RATE = 1.0
 _NEAR = 250

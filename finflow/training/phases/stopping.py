@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["request_stop", "stop_requested", "stopping_at_once"]
-
 _stop = threading.Event()
 _stopping_at_once: list[int] = []  # threads in which a stop need not wait
 
