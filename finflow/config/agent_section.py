@@ -63,6 +63,13 @@ class RolloutsConfig(Section):
     )
     critic_lr: PositiveShare = key(3e-4, "learning rate of the critics at its largest; a cosine to zero")
     critic_updates: PositiveInt = key(300, "updates of the critics on exact returns, once the policy is decided on")
+    pretraining_epochs: Int = key(
+        5,
+        "epochs of offline learning without a block, from which that block's policy begins and which is a reference; "
+        "at most train.offline_training_epochs; 0 begins from random weights",
+        ge=0,
+        le=10_000,
+    )
     looks: PositiveInt = key(6, "stages of the training that the blocks' policies are judged at")
 
 

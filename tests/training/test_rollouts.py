@@ -15,6 +15,7 @@ from finflow.agent.learners.bcell import BCell, with_members
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
+from finflow.agent.networks.policy_ensemble import load_like
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
 from finflow.evaluation.analysis import out_of_fold_section
@@ -24,7 +25,8 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases import finetune_rollouts as phase
-from finflow.training.phases.fold_evidence import CONFIDENCES, play_blends, weigh_evidence
+from finflow.training.phases.fold_evidence import CONFIDENCES, FoldPolicy, play_blends, weigh_evidence
+from finflow.training.phases.fold_pretraining import fold_epochs, outside
 from finflow.training.phases.rollout_state import Block, make_blocks
 from finflow.training.trainer import FinFlowTrainer
 
@@ -247,7 +249,9 @@ def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -
     process = trainer.training_data.process
     tensors, volatility = MarketTensors.of(process, CPU), phase.volatility_of(trainer._begin())
     bars = range(process.first_bar, process.first_bar + 40)
-    whole, shorter = play_blends([trainer.agent.policy] * 2, [bars, bars[:39]], process, tensors, volatility)
+    policy = trainer.agent.policy
+    folds = [FoldPolicy(policy, bars, None), FoldPolicy(policy, bars[:39], None)]
+    whole, shorter = play_blends(folds, process, tensors, volatility)
     assert torch.equal(shorter, whole[:, :39])
     growth = whole.numpy()
     assert growth.shape == (2 * len(CONFIDENCES), 40)
@@ -257,6 +261,43 @@ def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -
         taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
         assert growth[0, step] == pytest.approx(np.log1p(taken.simple_return[0]), abs=1e-7)  # decisions are float32
         state = taken.state
+
+
+def test_the_pretrained_policy_is_played_as_it_decides_alone(trained: tuple[FinFlowTrainer, Make]) -> None:
+    """Without confidence it is the pretrained policy; with all of it the learned one, by its own trade rate."""
+    trainer, _ = trained
+    process, state = trainer.training_data.process, trainer._begin().state.rollouts
+    assert state is not None
+    tensors, volatility = MarketTensors.of(process, CPU), phase.volatility_of(trainer._begin())
+    learned, pretrained = state.folds[0].policy, load_like(state.folds[0].policy, state.pretrained[0])
+    bars = range(process.first_bar, process.first_bar + 30)
+    (played,) = play_blends([FoldPolicy(learned, bars, pretrained)], process, tensors, volatility)
+    rows = played.view(len(REFERENCES), len(CONFIDENCES), -1)
+    with torch.no_grad():
+        reading = pretrained(tensors.states(torch.tensor([bars.start]), torch.zeros(1, process.portfolio_size)))
+    for place, policy in ((0, pretrained), (-1, learned)):
+        account = process.start(np.array([bars.start]), reading.aim.double().numpy())
+        for step in range(30):
+            with torch.no_grad():
+                decision = policy(states_of(process.observe(account), CPU))
+            taken = process.step(account, decision.distribution.centre().double().numpy())
+            grown = np.log1p(taken.simple_return[0])
+            assert rows[-1, place, step].item() == pytest.approx(grown, abs=1e-6)  # decisions are float32
+            account = taken.state
+
+
+def test_blocks_policies_are_pretrained_without_their_blocks(trained: tuple[FinFlowTrainer, Make]) -> None:
+    trainer, make = trained
+    dataset, state = trainer.collect_offline_data(), trainer._begin().state.rollouts
+    assert state is not None
+    assert len(state.pretrained) == len(state.blocks) == 3
+    for block in state.blocks:
+        kept = outside(dataset, block).bar
+        assert 0 < len(kept) < len(dataset)
+        assert not np.isin(kept, np.arange(block.held_out.start - 1, block.held_out.stop + 1)).any()
+    assert fold_epochs(make(**SMALL, bcell__rollouts__pretraining_epochs=0)) == 0
+    assert fold_epochs(make(**SMALL)) == 1  # not more than the agent's own
+    assert fold_epochs(make(**SMALL, offline__method="none")) == 0
 
 
 def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
@@ -301,7 +342,7 @@ def test_the_report_shows_what_holds_out_of_sample(
     content = json.loads((outcome.run_folder / "reports" / "metrics.json").read_text())
     assert fits_schema(content) == []
     found = content["out_of_fold"]
-    assert found["reference"] in ("equal-weight", "inverse-volatility")
+    assert found["reference"] in REFERENCES
     assert 0.0 <= found["confidence"] <= found["confidence_unshrunk"] <= 1.0
     assert set(found["critics"]) == {"training", "validation"}
     page = read_page(outcome.report.read_text())

@@ -107,7 +107,7 @@ class BCell(ActingAgent):
         """Policy that is validated and deployed: the average, where there is one, with the policies of the blocks, in
         the blend that was decided on."""
         policy = self.policy if self.average is None else self.average.policy
-        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend))
+        return deployed_policy(policy, self.members or (), Blend.from_tensor(self.blend), self.prior)
 
     def seed_from(self, learner: OfflineLearner) -> None:
         """Copy policy, critics and targets from the offline phase, bit for bit; the optimisers start afresh."""
@@ -228,12 +228,15 @@ class BCell(ActingAgent):
                 if name not in own or own[name].shape != tensor.shape:
                     raise CheckpointError(f"{path} does not fit this finflow: {name} is missing or has another shape")
                 tensor.copy_(own[name])
-        agent.prior.load_state_dict(agent.policy.state_dict())
+        if agent.members is None:
+            agent.prior.load_state_dict(agent.policy.state_dict())
         return agent
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Learned tensors, by the names of training checkpoints."""
-        parts = ["policy", "critic", "target_critic", "behaviour_value"] + ["members"] * (self.members is not None)
+        parts = ["policy", "critic", "target_critic", "behaviour_value"]
+        if self.members is not None:
+            parts += ["members", "prior"]
         for part in parts:
             for name, tensor in getattr(self, part).state_dict().items():
                 yield f"{part}/{name}", tensor
@@ -268,7 +271,7 @@ def from_learner(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> dic
 def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict[str, Tensor]:
     """Tensors of an agent whose file is older than its members, the policies of the blocks: its policy in their place.
 
-    The mean of equal policies is the policy.
+    The mean of equal policies is the policy. The pretrained policy, no reference at the time, has its place too.
 
     Parameters
     ----------
@@ -282,12 +285,13 @@ def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict
         return dict(tensors)
     part = "average/" if any(name.startswith(f"{prefix}average/") for name in tensors) else "policy/"
     own = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix + part)}
+    places = ["prior/", *(f"members/{number}." for number in range(count))]
     added = {
-        f"{prefix}members/{number}.{name.removeprefix(prefix + part)}": tensor.clone()
-        for number in range(count)
+        prefix + place + name.removeprefix(prefix + part): tensor.clone()
+        for place in places
         for name, tensor in own.items()
     }
-    return {**tensors, **added}
+    return {**added, **tensors}
 
 
 def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:

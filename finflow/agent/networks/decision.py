@@ -85,7 +85,9 @@ class MarketReading(NamedTuple):
         return MarketReading(*(part[start:stop] for part in self))
 
 
-REFERENCES = ("equal-weight", "inverse-volatility")
+PRETRAINED = "pretrained"
+REFERENCES = ("equal-weight", "inverse-volatility", PRETRAINED)
+PATIENT = REFERENCES[:2]  # portfolios that are approached slowly, whatever is learned
 UNDECIDED = -1.0  # in place of a confidence
 PATIENT_RATE = 0.05  # share of the way to the reference that is traded in a decision: a half-life of 13.5 decisions
 
@@ -99,7 +101,7 @@ class Blend(NamedTuple):
         In 0..1: the aim is ``(1 - confidence) * reference + confidence * aim``, the trade rate likewise between
         ``PATIENT_RATE`` and the policy's. At 0 the agent holds the reference.
     reference : str
-        One of ``REFERENCES``, over the listed assets, without cash.
+        One of ``REFERENCES``: a portfolio of the listed assets, without cash, or the decision of the pretrained policy.
     volatility : tuple of int and float
         Column of the assets' features that is their log volatility, and the deviation that it was scaled by.
         ``confidence`` may be a tensor, (batch, 1), while several blends are compared.
@@ -133,7 +135,7 @@ class Blend(NamedTuple):
         return cls(confidence, REFERENCES[int(reference)], (int(column), deviation))
 
     def portfolio(self, states: States) -> Tensor:
-        """Reference portfolio of each group of states, (groups, K)."""
+        """Patient reference portfolio of each group of states, (groups, K)."""
         column, deviation = self.volatility
         score = -deviation * states.assets[:, :, column]
         if self.reference == "equal-weight":

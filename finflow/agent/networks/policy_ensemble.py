@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import Blend, Decision, MarketReading
+from finflow.agent.networks.decision import PRETRAINED, Blend, Decision, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended, move_toward
 from finflow.agent.precision import full_precision
 
@@ -81,22 +81,29 @@ def joined_readings(readings: Sequence[MarketReading], horizon: int) -> MarketRe
 
 
 class PolicyEnsemble(ExpertPolicy):
-    """Policy whose decision is the mean of its members' decisions.
+    """Policy whose decision is the weighted mean of its members' decisions.
 
-    Its gate, experts and aim are the members' means, weighed by the share of the way that each member trades: they
-    lead to the same decision at the mean trade rate.
+    Its gate, experts and aim are the members' means, weighed by the share of the way that each member trades as well:
+    they lead to the same decision at the mean trade rate.
 
     Parameters
     ----------
     members : sequence of ExpertPolicy
         At least one, of one shape.
+    blend : Blend, optional
+        That the members, or their weights, make.
+    weights : sequence of float, optional
+        Of the members, summing to one; equal when left out.
     """
 
-    def __init__(self, members: Sequence[ExpertPolicy]) -> None:
+    def __init__(
+        self, members: Sequence[ExpertPolicy], blend: Blend | None = None, weights: Sequence[float] | None = None
+    ) -> None:
         nn.Module.__init__(self)
         self.members = nn.ModuleList(members)
+        self.weights = tuple(weights or [1.0 / len(members)] * len(members))
         first = members[0]
-        self.names, self.trade_range, self.blend = first.names, first.trade_range, first.blend
+        self.names, self.trade_range, self.blend = first.names, first.trade_range, blend
         self.expert_cloning, self.dropout_rate = first.expert_cloning, first.dropout_rate
 
     def policies(self) -> list[ExpertPolicy]:
@@ -111,7 +118,7 @@ class PolicyEnsemble(ExpertPolicy):
         return MarketReading(*(torch.stack(parts, dim=1) for parts in zip(*readings, strict=True)))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
-        """Mean of the members' decisions."""
+        """Weighted mean of the members' decisions."""
         count, batch = len(self.members), len(states.portfolio)
         first = self.policies()[0]
         own = MarketReading(*(part.transpose(0, 1).flatten(0, 1) for part in reading))
@@ -119,7 +126,9 @@ class PolicyEnsemble(ExpertPolicy):
         heads = TradeHeads.of(self.policies())
         every = move_toward(first, weights, reward_state, own, heads.read, least_pull)
         experts, gate, aim, rate, centre, log_scale = (part.view(count, batch, *part.shape[1:]) for part in every)
-        share = rate / rate.sum(dim=0).clamp(min=torch.finfo(rate.dtype).tiny)  # (members, batch, 1)
+        weight = torch.tensor(self.weights, dtype=rate.dtype, device=rate.device).view(-1, 1, 1)
+        traded = (weight * rate).sum(dim=0)
+        share = weight * rate / traded.clamp(min=torch.finfo(rate.dtype).tiny)  # (members, batch, 1)
         shared_gate = share * gate
         mean_gate = shared_gate.sum(dim=0)
         named = (shared_gate.unsqueeze(-1) * experts).sum(dim=0)
@@ -128,13 +137,15 @@ class PolicyEnsemble(ExpertPolicy):
             mean_experts,
             mean_gate,
             (share * aim).sum(dim=0),
-            rate.mean(dim=0),
-            centre.mean(dim=0),
-            log_scale.mean(dim=0),
+            traded,
+            (weight * centre).sum(dim=0),
+            (weight * log_scale).sum(dim=0),
         )
 
 
-def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: Blend | None) -> ExpertPolicy:
+def deployed_policy(
+    policy: ExpertPolicy, members: Iterable[nn.Module], blend: Blend | None, pretrained: ExpertPolicy
+) -> ExpertPolicy:
     """Policy that an agent decides by: itself until a blend is decided on, then with the members, all in that blend.
 
     Parameters
@@ -143,12 +154,22 @@ def deployed_policy(policy: ExpertPolicy, members: Iterable[nn.Module], blend: B
     members : iterable of ExpertPolicy
         Policies of the blocks of the training years.
     blend : Blend or None
-        Without any confidence every policy decides alike: one is enough.
+        Without any confidence one policy is enough.
+    pretrained : ExpertPolicy
+        Decides with them where it is the reference.
     """
-    others = [one for one in members if isinstance(one, ExpertPolicy)]
-    if blend is None or blend.confidence == 0.0 or not others:
+    own = [policy, *(one for one in members if isinstance(one, ExpertPolicy))]
+    if blend is None:
+        return policy
+    confidence = float(blend.confidence)
+    if blend.reference == PRETRAINED:
+        if confidence == 0.0:
+            return PolicyEnsemble([pretrained], blend)
+        weights = [1.0 - confidence, *([confidence / len(own)] * len(own))]
+        return PolicyEnsemble([pretrained, *own], blend, weights)
+    if confidence == 0.0 or len(own) == 1:
         return blended(policy, blend)
-    return PolicyEnsemble([blended(one, blend) for one in (policy, *others)])
+    return PolicyEnsemble([blended(one, blend) for one in own], blend)
 
 
 def load_members(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> nn.ModuleList:
@@ -162,3 +183,18 @@ def load_members(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> nn.Modu
     members = nn.ModuleList(copy.deepcopy(policy) for _ in {name.partition(".")[0] for name in tensors})
     members.load_state_dict(dict(tensors))
     return members
+
+
+def load_like(policy: ExpertPolicy, tensors: Mapping[str, Tensor]) -> ExpertPolicy:
+    """Policy shaped like another one, from its tensors in a file; the other one where it has none.
+
+    Raises
+    ------
+    RuntimeError
+        If the tensors do not fit.
+    """
+    if not tensors:
+        return policy
+    loaded = copy.deepcopy(policy)
+    loaded.load_state_dict(dict(tensors))
+    return loaded

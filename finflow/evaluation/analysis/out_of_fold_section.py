@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REFERENCES = ("equal-weight", "inverse-volatility")
+REFERENCES = ("equal-weight", "inverse-volatility", "pretrained")
 WINDOWS = ("training", "validation")
 
 
@@ -46,7 +46,9 @@ class CriticAgreement(TypedDict):
 class OutOfFold(TypedDict):
     """Evidence from blocks of the training years, each played by a policy that was trained without it."""
 
-    reference: Annotated[str, about("What the agent is blended with: the better patient portfolio on those bars.")]
+    reference: Annotated[
+        str, about("What the agent is blended with: the best of patient portfolios and pretraining on those bars.")
+    ]
     confidence: Annotated[Share, about("Share of the learned policy in the agent's aim; the rest is the reference.")]
     confidence_unshrunk: Annotated[Share, about("The same before shrinkage by the t statistic.")]
     t_statistic: Annotated[Number, about("Of the gain over the reference, net, less the allowance for the choice.")]
@@ -108,11 +110,16 @@ def _agreement(row: pd.Series, window: str) -> CriticAgreement:
     )
 
 
+def _named(reference: str) -> str:
+    """Name of a reference in a sentence."""
+    return "the pretrained policy" if reference == "pretrained" else reference.replace("-", " ")
+
+
 def _words(row: pd.Series, reference: str) -> tuple[str, ...]:
-    held = reference.replace("-", " ")
+    held = _named(reference)
     how = (
         "The training years were cut into blocks; a policy for each learned without it and was then played in it, net "
-        "of costs. The stage of training and the blend with a patient reference that gained most there, less one "
+        "of costs. The stage of training and the blend with a reference that gained most there, less one "
         "standard error over the blocks, were chosen, and the blend was shrunk by 1 - 3 / t²."
     )
     found = "Part of the learned policy is used, as far as that evidence goes."
@@ -131,7 +138,7 @@ def _evidence(reference: str) -> Table:
         ("left on the table", Cell((ROW, "forgone"), "%", 4)),
     )
     caption = "Gain and what is left on the table in percent of log growth a bar."
-    heading = f"over {reference.replace('-', ' ')}"
+    heading = f"over {_named(reference)}"
     return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 
 

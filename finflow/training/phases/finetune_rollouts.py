@@ -8,10 +8,9 @@ actions are worth. Validation judges the finished agent once.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,8 +28,8 @@ from finflow.agent.learners.pathwise import (
     advantage_scale,
     rollout_loss,
 )
-from finflow.agent.networks.decision import MarketReading
-from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings
+from finflow.agent.networks.decision import PRETRAINED, MarketReading
+from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings, load_like
 from finflow.config import Config
 from finflow.cores import run_both
 from finflow.env.portfolio_state import PortfolioState
@@ -46,7 +45,8 @@ from finflow.training.phases.critic_evaluation import (
     set_level,
     teach_critics,
 )
-from finflow.training.phases.fold_evidence import Evidence, play_blends, weigh_evidence
+from finflow.training.phases.fold_evidence import Evidence, FoldPolicy, play_blends, weigh_evidence
+from finflow.training.phases.fold_pretraining import pretrain_folds
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, RolloutState
@@ -191,6 +191,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     market = RolloutMarket(process, tensors, units)
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
+        state.begin_from(pretrain_folds(run, dataset, state.blocks, units))
         for place, (policy, portfolios) in enumerate(state.members(bcell.policy)):  # each on the bars that it may see
             measured = measure_returns(
                 market, policy, _bars(portfolios.starts, MEASURED, config, TO_MEASURE), config, TO_MEASURE
@@ -257,17 +258,24 @@ def _look(bcell: BCell, state: RolloutState) -> None:
     state.looks.append([{name: t.detach().clone() for name, t in one.state_dict().items()} for one in learned])
 
 
+def _folds_at(state: RolloutState, look: Sequence[Mapping[str, Tensor]]) -> list[FoldPolicy]:
+    """Policies of the blocks as they were at a look, and as they were pretrained."""
+    pretrained: list[Mapping[str, Tensor] | None] = [*state.pretrained] or [None] * len(state.folds)
+    return [
+        FoldPolicy(
+            load_like(fold.policy, own), block.held_out, None if before is None else load_like(fold.policy, before)
+        )
+        for fold, block, own, before in zip(state.folds, state.blocks, look[1:], pretrained, strict=True)
+    ]
+
+
 def _decide_blend(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: RolloutState) -> None:
     """Play the blocks' policies in their blocks, and give the agent the stage and the blend that this justifies."""
     policy = bcell.policy if bcell.average is None else bcell.average.policy
     if bcell.blend is None or not state.folds or not state.looks:
         return
-    policies = [copy.deepcopy(fold.policy) for _ in state.looks for fold in state.folds]
-    kept = [weights for look in state.looks for weights in look[1:]]
-    for one, weights in zip(policies, kept, strict=True):
-        one.load_state_dict(weights)
-    bars = [block.held_out for block in state.blocks] * len(state.looks)
-    played = play_blends(policies, bars, market.process, market.tensors, volatility_of(run))
+    folds = [one for look in state.looks for one in _folds_at(state, look)]
+    played = play_blends(folds, market.process, market.tensors, volatility_of(run))
     looks = [torch.cat(played[at : at + len(state.folds)], dim=1) for at in range(0, len(played), len(state.folds))]
     evidence = weigh_evidence(looks, state.blocks, volatility_of(run), run.config.train.seed)
     chosen, *of_folds = state.looks[evidence.look]
@@ -309,8 +317,13 @@ def _judge(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: Rollout
 
 def describe(evidence: Evidence) -> str:
     """One line on what was found out of sample, and what the agent therefore holds."""
-    reference, choice = evidence.blend.reference.replace("-", " "), evidence.choice
+    reference, choice = named_reference(evidence.blend.reference), evidence.choice
     found = f"out of fold t = {choice.t_statistic:.1f} over {reference}"
     if evidence.blend.confidence == 0.0:
         return f"{found}: nothing was found that holds out of sample; this agent holds {reference}"
     return f"{found}: {evidence.blend.confidence:.0%} of the learned policy, the rest {reference}"
+
+
+def named_reference(reference: str) -> str:
+    """Name of a reference in a sentence."""
+    return "the pretrained policy" if reference == PRETRAINED else reference.replace("-", " ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.networks.decision import REFERENCES, Blend, MarketReading
+from finflow.agent.networks.decision import PATIENT, REFERENCES, Blend, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy, blended
 from finflow.agent.networks.policy_ensemble import SideBySide
 from finflow.env.decision_process import DecisionProcess
@@ -62,13 +62,26 @@ class Evidence(NamedTuple):
         }
 
 
+class FoldPolicy(NamedTuple):
+    """Policy of a block as it was at some stage, to be played there.
+
+    Attributes
+    ----------
+    policy : ExpertPolicy
+    bars : range
+        Bars of decisions of the block.
+    pretrained : ExpertPolicy or None
+        As it was pretrained without the block: the third reference, where it was.
+    """
+
+    policy: ExpertPolicy
+    bars: range
+    pretrained: ExpertPolicy | None
+
+
 @torch.no_grad()
 def play_blends(
-    policies: Sequence[ExpertPolicy],
-    bars: Sequence[range],
-    process: DecisionProcess,
-    tensors: MarketTensors,
-    volatility: tuple[int, float],
+    folds: Sequence[FoldPolicy], process: DecisionProcess, tensors: MarketTensors, volatility: tuple[int, float]
 ) -> list[Tensor]:
     """Log growth of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
@@ -76,75 +89,137 @@ def play_blends(
 
     Parameters
     ----------
-    policies : sequence of ExpertPolicy
-    bars : sequence of range
-        Bars of decisions that each policy is played at.
+    folds : sequence of FoldPolicy
+        All with a pretrained policy, or none.
     process : DecisionProcess
     tensors : MarketTensors
         Features of the process.
     volatility : tuple of int and float
         As a `Blend` has it.
     """
-    device, rows = tensors.market.device, len(REFERENCES) * len(CONFIDENCES)
-    confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(REFERENCES)).unsqueeze(-1)
-    own = [_aims(one, confidence, own, tensors, volatility) for one, own in zip(policies, bars, strict=True)]
-    start = np.repeat([one.start for one in bars], rows)
-    state = process.start(start, torch.cat([one.references[0] for one in own]).double().cpu().numpy())
-    growth: list[list[NDArray[np.float64]]] = [[] for _ in policies]
-    active = list(range(len(policies)))
-    side_by_side: SideBySide | None = None
-    for place in range(max(len(one) for one in bars)):
-        still = [number for number in active if place < len(bars[number])]
-        if side_by_side is None or len(still) < len(active):
-            kept = np.repeat([number in still for number in active], rows)
-            active, state = still, rows_of(state, kept)
-            blend = Blend(confidence.repeat(len(active), 1), REFERENCES[0], volatility)
-            side_by_side = SideBySide([blended(policies[number], blend) for number in active])
-        portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
+    accounts = [_Accounts.of(fold, tensors, volatility) for fold in folds]
+    count = len(accounts[0].aims[0])
+    start = np.repeat([fold.bars.start for fold in folds], count)
+    state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
+    growth: list[list[NDArray[np.float64]]] = [[] for _ in folds]
+    active, together = list(range(len(folds))), _Together(folds, volatility, tensors.market.device)
+    for place in range(max(len(fold.bars) for fold in folds)):
+        still = [number for number in active if place < len(folds[number].bars)]
+        if len(still) < len(active):
+            state = rows_of(state, np.repeat([number in still for number in active], count))
+            active, together = still, _Together([folds[n] for n in still], volatility, tensors.market.device)
+        portfolio = torch.as_tensor(
+            process.observed_portfolio(state), dtype=torch.float32, device=tensors.market.device
+        )
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
-        now = MarketReading(*(torch.cat(parts) for parts in zip(*(own[n].at(place) for n in active), strict=True)))
-        step = process.step(state, side_by_side.trade_toward(states, now).distribution.centre().double().cpu().numpy())
-        for number, own_growth in zip(active, np.log1p(step.simple_return).reshape(len(active), rows), strict=True):
-            growth[number].append(own_growth)
+        targets = together.decide(states, [accounts[number] for number in active], place)
+        step = process.step(state, targets.double().cpu().numpy())
+        grown = np.log1p(step.simple_return).reshape(len(active), count, 1)
+        for number, own in zip(active, grown, strict=True):
+            growth[number].append(own)
         state = step.state
-    return [torch.from_numpy(np.stack(one, axis=1)) for one in growth]
+    return [torch.from_numpy(np.concatenate(one, axis=1)) for one in growth]
 
 
-class _Aims(NamedTuple):
-    """Reading of a policy of its block, and the aims of its blends.
+class _Accounts(NamedTuple):
+    """Reading of a block by the accounts of one policy's blends: a row for each reference and confidence.
 
     Attributes
     ----------
     reading : MarketReading, (decisions, ...)
-    references : Tensor, (decisions, references * confidences, K)
-    aims : Tensor, (decisions, references * confidences, K)
+        Of the policy.
+    aims : Tensor, (decisions, rows, K)
+        Between each patient reference and the policy's aim; its own aim where the pretrained policy is the reference.
+    pretrained : MarketReading or None, (decisions, ...)
+    beginning : Tensor, (rows, K)
+        The references' portfolios at the first decision.
     """
 
     reading: MarketReading
-    references: Tensor
     aims: Tensor
+    pretrained: MarketReading | None
+    beginning: Tensor
 
-    def at(self, place: int) -> MarketReading:
-        """Reading of every blend at one decision, (references * confidences, ...)."""
-        aims = self.aims[place]
-        parts = (part[place].expand(len(aims), *part.shape[1:]) for part in self.reading)
-        return MarketReading(*parts)._replace(aim=aims)
+    @classmethod
+    def of(cls, fold: FoldPolicy, tensors: MarketTensors, volatility: tuple[int, float]) -> _Accounts:
+        """Read the block with the policy, the patient references and the pretrained policy."""
+        device, of_each = tensors.market.device, len(CONFIDENCES)
+        reading = _read(fold.policy, fold.bars, tensors)
+        references = []
+        for states in _states(fold.bars, tensors):
+            patient = [Blend(1.0, name, volatility).portfolio(states) for name in PATIENT]
+            references.append(torch.stack(patient, dim=1))
+        reference = torch.cat(references).repeat_interleave(of_each, dim=1)
+        confidence = torch.tensor(CONFIDENCES, device=device).repeat(len(PATIENT)).unsqueeze(-1)
+        aims = reference.lerp(reading.aim.unsqueeze(1), confidence)
+        if fold.pretrained is None:
+            return cls(reading, aims, None, reference[0])
+        pretrained = _read(fold.pretrained, fold.bars, tensors)
+        own = reading.aim.unsqueeze(1).expand(-1, of_each, -1)
+        beginning = torch.cat([reference[0], pretrained.aim[:1].expand(of_each, -1)])
+        return cls(reading, torch.cat([aims, own], dim=1), pretrained, beginning)
 
 
-def _aims(
-    policy: ExpertPolicy, confidence: Tensor, bars: range, tensors: MarketTensors, volatility: tuple[int, float]
-) -> _Aims:
-    """Aims of a policy's blends at decision bars."""
-    device = tensors.market.device
-    readings, references = [], []
+class _Together:
+    """Decisions of many policies' blends in one batch.
+
+    Parameters
+    ----------
+    folds : sequence of FoldPolicy
+    volatility : tuple of int and float
+    device : torch.device
+    """
+
+    def __init__(self, folds: Sequence[FoldPolicy], volatility: tuple[int, float], device: torch.device) -> None:
+        self.pretrained = None
+        own = torch.tensor(CONFIDENCES, device=device)
+        confidence = own.repeat(len(PATIENT))
+        pretrained = [fold.pretrained for fold in folds if fold.pretrained is not None]
+        if pretrained:
+            self.pretrained = SideBySide(pretrained)
+            confidence = torch.cat(
+                [confidence, torch.ones_like(own)]
+            )  # policies alone, mixed with the pretrained below
+        self.shares = own.repeat(len(folds)).unsqueeze(-1)
+        blend = Blend(confidence.repeat(len(folds)).unsqueeze(-1), PATIENT[0], volatility)
+        self.policies = SideBySide([blended(fold.policy, blend) for fold in folds])
+
+    def decide(self, states: States, accounts: Sequence[_Accounts], place: int) -> Tensor:
+        """Targets at one decision of all accounts, the policies' one after the other, (policies * rows, K)."""
+        rows = len(accounts[0].aims[place])
+        read = [_repeated(one.reading, place, rows)._replace(aim=one.aims[place]) for one in accounts]
+        centre = self.policies.trade_toward(states, _joined(read)).distribution.centre()
+        if self.pretrained is None:
+            return centre
+        mixed = centre.view(len(accounts), rows, -1)[:, -len(CONFIDENCES) :].flatten(0, 1)
+        portfolio = states.portfolio.view(len(accounts), rows, -1)[:, -len(CONFIDENCES) :].flatten(0, 1)
+        read = [_repeated(one.pretrained, place, len(CONFIDENCES)) for one in accounts if one.pretrained is not None]
+        decision = self.pretrained.trade_toward(states._replace(portfolio=portfolio), _joined(read))
+        mixed = decision.distribution.centre().lerp(mixed, self.shares)
+        kept = centre.view(len(accounts), rows, -1)[:, : -len(CONFIDENCES)]
+        return torch.cat([kept, mixed.view(len(accounts), len(CONFIDENCES), -1)], dim=1).flatten(0, 1)
+
+
+def _states(bars: range, tensors: MarketTensors) -> Iterator[States]:
+    """States at decision bars, without portfolios, some at a time."""
     for start in range(bars.start, bars.stop, ROWS):
-        rows = torch.arange(start, min(start + ROWS, bars.stop), device=device)
-        states = tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=device))
-        readings.append(policy.read_market(states))
-        references.append(torch.stack([Blend(1.0, name, volatility).portfolio(states) for name in REFERENCES], dim=1))
-    reading = MarketReading(*(torch.cat(parts) for parts in zip(*readings, strict=True)))
-    reference = torch.cat(references).repeat_interleave(len(confidence) // len(REFERENCES), dim=1)
-    return _Aims(reading, reference, reference.lerp(reading.aim.unsqueeze(1), confidence))
+        rows = torch.arange(start, min(start + ROWS, bars.stop), device=tensors.market.device)
+        yield tensors.states(rows, torch.zeros(len(rows), tensors.assets.shape[1] + 4, device=rows.device))
+
+
+def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketReading:
+    """Reading of a policy at decision bars, (decisions, ...)."""
+    return _joined([policy.read_market(states) for states in _states(bars, tensors)])
+
+
+def _joined(readings: Sequence[MarketReading]) -> MarketReading:
+    """Readings one after the other."""
+    return MarketReading(*(torch.cat(parts) for parts in zip(*readings, strict=True)))
+
+
+def _repeated(reading: MarketReading, place: int, rows: int) -> MarketReading:
+    """Reading of one decision for each of some accounts."""
+    return MarketReading(*(part[place].expand(rows, *part.shape[1:]) for part in reading))
 
 
 def weigh_evidence(
@@ -161,7 +236,7 @@ def weigh_evidence(
     seed : int
         Of the bootstrap.
     """
-    played = np.stack([one.numpy().reshape(len(REFERENCES), len(CONFIDENCES), -1) for one in growth])
+    played = np.stack([one.numpy().reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in growth])
     number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
     own = int(np.argmax(least_gain(played[0, :, 0], number)))
     reference = played[0, own, 0]

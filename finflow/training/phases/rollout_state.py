@@ -168,6 +168,8 @@ class RolloutState:
     blocks : tuple of Block
     advantage_scales : Tensor, (1 + blocks,)
         ``sigma_A`` of the agent's policy and of each block's, on the bars that it learns from; zero until measured.
+    pretrained : list of dict of Tensor
+        Policies of the folds before their first update, where they were pretrained.
     looks : list of list of dict of Tensor
         The agent's policy, then those of the folds, at each look so far; none once a blend was decided on.
     evidence : dict or None
@@ -197,6 +199,7 @@ class RolloutState:
             optimiser = make_optimiser(policy, keys.learning_rate, config.bcell.actor_weight_decay)
             self.folds.append(Member(policy, optimiser, portfolios(block.learned, 1 + number)))
         self.advantage_scales = torch.zeros(1 + len(self.blocks), device=device)
+        self.pretrained: list[dict[str, Tensor]] = []
         self.looks: list[list[dict[str, Tensor]]] = []
         self.evidence: dict[str, float] | None = None
         self.judged = False
@@ -204,6 +207,12 @@ class RolloutState:
     def members(self, policy: ExpertPolicy) -> list[tuple[ExpertPolicy, Portfolios]]:
         """Every policy with its portfolios: ``policy``, the agent's own, then those of the folds."""
         return [(policy, self.portfolios), *((fold.policy, fold.portfolios) for fold in self.folds)]
+
+    def begin_from(self, policies: Sequence[ExpertPolicy]) -> None:
+        """Let the folds' policies begin from pretrained ones, and keep those; as they are where there are none."""
+        self.pretrained = [{name: t.detach().clone() for name, t in one.state_dict().items()} for one in policies]
+        for fold, weights in zip(self.folds, self.pretrained, strict=False):
+            fold.policy.load_state_dict(weights)
 
     def reseed(self, seed: int, purpose: int) -> None:
         """Other random numbers from here on."""
@@ -223,10 +232,13 @@ class RolloutState:
         for number, look in enumerate(self.looks):
             for member, policy in enumerate(look):
                 tensors |= {f"look{number}/{member}/{name}": tensor.clone() for name, tensor in policy.items()}
+        for number, policy in enumerate(self.pretrained):
+            tensors |= {f"pretrained{number}/{name}": tensor.clone() for name, tensor in policy.items()}
         return tensors, {
             "portfolios": facts,
             "folds": folds,
             "looks": len(self.looks),
+            "pretrained": len(self.pretrained),
             "judged": self.judged,
             "evidence": self.evidence,
         }
@@ -245,6 +257,8 @@ class RolloutState:
         check_like(tensors["advantage_scales"], self.advantage_scales)
         self.advantage_scales.copy_(tensors["advantage_scales"])
         self.judged, self.evidence = state["judged"], state["evidence"]
+        numbers = range(state.get("pretrained", 0))
+        self.pretrained = [without_prefix(tensors, f"pretrained{number}/") for number in numbers]
         members = range(1 + len(self.folds))
         self.looks = [
             [without_prefix(tensors, f"look{number}/{member}/") for member in members]
