@@ -1,5 +1,5 @@
 """Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `guard`, `precision` or `tune`.
+`online`, `on-policy`, `guard`, `precision` or `tune`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
@@ -217,10 +217,12 @@ def benchmark_features(rounds: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["env", "features", "offline", "online", "guard", "precision", "tune"])
+    parser.add_argument(
+        "what", choices=["env", "features", "offline", "online", "on-policy", "guard", "precision", "tune"]
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline and online")
-    parser.add_argument("--sb3-python", help="an interpreter that has sb3-contrib, for online")
+    parser.add_argument("--sb3-python", help="an interpreter that has sb3-contrib, for online and on-policy")
     given = parser.parse_args(arguments)
     if given.what == "offline":
         from benchmark_offline import benchmark_offline
@@ -230,6 +232,10 @@ def main(arguments: Sequence[str]) -> None:
         from benchmark_online import benchmark_online
 
         benchmark_online(given.rounds, given.peer_python, given.sb3_python)
+    elif given.what == "on-policy":
+        from benchmark_on_policy import benchmark_on_policy
+
+        benchmark_on_policy(given.rounds, given.sb3_python)
     elif given.what == "guard":
         from benchmark_guard import benchmark_guard
 

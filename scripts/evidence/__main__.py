@@ -2,7 +2,7 @@
 
 `python -m scripts.evidence PAGE` makes one page alone:
 
-==================  ================================================================================================
+=================== ================================================================================================
 ``ablation``        trainings without single parts of the agent
 ``crises``          gate weights by the crisis score
 ``durability``      kills, faults of the disk, damaged and manipulated files
@@ -11,6 +11,7 @@
 ``hand-over``       the transition from the offline to the online phase
 ``nulls``           error rate and power of the verdict; ``--retrain 0`` leaves out the demo's trainings
 ``offline``         the offline methods
+``on-policy-tasks`` on-policy learning on CartPole-v1 and Pendulum-v1; ``--sb3-python PATH`` adds a peer
 ``optimality``      whole trainings against a known optimum; ``--sb3-python PATH`` adds SAC and TQC of other libraries
 ``pendulum``        the online update on Pendulum-v1
 ``planted``         offline learning on synthetic markets
@@ -18,7 +19,7 @@
 ``runs``            whole trainings on the embedded market
 ``thresholds``      false alarms of the modes and presets of a rollback
 ``tune``            the search
-==================  ================================================================================================
+=================== ================================================================================================
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ from scripts.evidence.null_markets import (
     summarise_study,
 )
 from scripts.evidence.offline_methods import METHODS, FamilyRule, family_results, offline_table
+from scripts.evidence.on_policy_tasks import EPISODES, on_policy_table, on_policy_variants, peers_of
 from scripts.evidence.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
 from scripts.evidence.other_markets import (
     earlier_readings,
@@ -111,6 +113,7 @@ def main(arguments: Sequence[str]) -> None:
         "hand-over": _hand_over,
         "nulls": _nulls,
         "offline": _offline,
+        "on-policy-tasks": _on_policy_tasks,
         "optimality": _optimality,
         "pendulum": _pendulum,
         "planted": _planted,
@@ -125,7 +128,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=_count, default=5, help="seeds of the guard's trainings and others that say so")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
     parser.add_argument(
-        "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality: peers beside ours. {HINT}"
+        "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality, on-policy-tasks: peers too. {HINT}"
     )
     given = parser.parse_args(arguments)
     for name, make in pages.items():
@@ -200,6 +203,13 @@ def _offline(given: argparse.Namespace) -> None:
     results = run_missing(OFFLINE, KEPT, RUNS)
     found = offline_table(results, family_results(Config()))
     _write("offline", found, results, rate=f"{100 * FamilyRule.rate:.0f}", epochs=EPOCHS)
+
+
+def _on_policy_tasks(given: argparse.Namespace) -> None:
+    """On-policy learning on solved tasks; of Stable-Baselines3 too, where it is installed."""
+    results = run_missing(on_policy_variants(given.seeds), KEPT, RUNS)
+    peers = [] if given.sb3_python is None else peers_of(given.sb3_python, given.seeds, KEPT)
+    _write("on-policy-tasks", on_policy_table(results, peers), results, episodes=EPISODES, final=5 * EPISODES)
 
 
 def _optimality(given: argparse.Namespace) -> None:

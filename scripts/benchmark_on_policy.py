@@ -1,0 +1,63 @@
+"""Decisions a second of PPO, beside Stable-Baselines3: `python scripts/benchmark.py on-policy`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import torch
+from in_turn import Contender, Peer, contender, measure, print_ratio
+
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.cores import share_cores
+from finflow.training.make_env import make_env
+from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
+from finflow.training.on_policy.reward_normalizer import RewardNormalizerConfig
+from finflow.training.on_policy.task_player import Environment
+from finflow.training.on_policy.vector_tasks import VectorTask
+from scripts.evidence.on_policy_tasks import make_task
+
+ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS = 8, 2048, 64, 10
+TASKS = ("CartPole-v1", "Pendulum-v1", "market")
+GOAL = 1.5
+
+
+def our_rollouts(name: str) -> Contender:
+    """Rollouts and updates of the advanced trainer; rewards as they are."""
+    env: Environment = make_env(num_envs=ENVIRONMENTS) if name == "market" else make_task(name, ENVIRONMENTS)
+    spaces = VectorTask(env).spaces
+    trainer = AdvancedPPOTrainer(
+        spaces.observations,
+        spaces.actions,
+        settings=OnPolicySettings.of("ppo", entropy_coefficient=0.0, epochs=EPOCHS, minibatch=MINIBATCH),
+        reward_config=RewardNormalizerConfig.preset("off"),
+    )
+
+    def update(_: int) -> None:
+        trainer.collect_rollout(env, ROLLOUT)
+        trainer.train_step()
+
+    return contender(update)
+
+
+def benchmark_on_policy(rounds: int, sb3_python: str | None) -> None:
+    """Print decisions a second, and ours over the peer's; the peer runs with this interpreter by default."""
+    torch.set_num_threads(1)
+    share_cores()
+    print(
+        f"{ENVIRONMENTS} environments, rollouts of {ROLLOUT}, minibatches of {MINIBATCH}, {EPOCHS} epochs, one thread"
+    )
+    for name in TASKS:
+        peer = Peer(
+            sb3_python or sys.executable,
+            "--sb3-python",
+            "sb3_on_policy_speed.py",
+            (name, ENVIRONMENTS, ROLLOUT, MINIBATCH, EPOCHS),
+        )
+        ours, theirs = f"finflow, {name}", f"Stable-Baselines3 {peer.version}"
+        rates, _ = measure({ours: our_rollouts(name), theirs: peer.contender}, rounds)
+        peer.close()
+        for contestant, found in rates.items():
+            each = [ROLLOUT * rate for rate in found]
+            print(f"{contestant:28}{statistics.median(each):10,.0f} decisions/s ({min(each):,.0f} to {max(each):,.0f})")
+        print_ratio(rates, ours, theirs, GOAL)
