@@ -6,6 +6,7 @@
 ``ablation``        trainings without single parts of the agent
 ``crises``          gate weights by the crisis score
 ``durability``      kills, faults of the disk, damaged and manipulated files
+``exercises``       what single settings of PPO and TRPO do on CartPole-v1
 ``generalisation``  regularisers by walk-forward; with ``--markets`` also on other markets, whose test windows it reads
 ``guard``           faults injected into trainings
 ``hand-over``       the transition from the offline to the online phase
@@ -68,6 +69,14 @@ from scripts.evidence.null_markets import (
     summarise_study,
 )
 from scripts.evidence.offline_methods import METHODS, FamilyRule, family_results, offline_table
+from scripts.evidence.on_policy_exercises import (
+    DECISIONS,
+    EXERCISES,
+    PPO,
+    exercise_table,
+    exercise_variants,
+    objective_drawing,
+)
 from scripts.evidence.on_policy_tasks import EPISODES, on_policy_table, on_policy_variants, peers_of
 from scripts.evidence.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
 from scripts.evidence.other_markets import (
@@ -100,6 +109,13 @@ OFFLINE = tuple(
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
 PLANTED_SEEDS = 3
 NULL_SAMPLES = 20
+EXERCISE_SEEDS = 3
+HEADINGS = {
+    "lambda": "Lambda of the advantages",
+    "clip": "Clipping or a penalty",
+    "environments": "Number of environments",
+    "trust-region": "PPO and TRPO",
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -113,6 +129,7 @@ def main(arguments: Sequence[str]) -> None:
         "hand-over": _hand_over,
         "nulls": _nulls,
         "offline": _offline,
+        "exercises": _exercises,
         "on-policy-tasks": _on_policy_tasks,
         "optimality": _optimality,
         "pendulum": _pendulum,
@@ -203,6 +220,15 @@ def _offline(given: argparse.Namespace) -> None:
     results = run_missing(OFFLINE, KEPT, RUNS)
     found = offline_table(results, family_results(Config()))
     _write("offline", found, results, rate=f"{100 * FamilyRule.rate:.0f}", epochs=EPOCHS)
+
+
+def _exercises(given: argparse.Namespace) -> None:
+    """Effects of single settings of PPO and TRPO, and a drawing of the clipped objective."""
+    results = run_missing(exercise_variants(EXERCISE_SEEDS), KEPT, RUNS)
+    tables = "\n".join(f"## {HEADINGS[name]}\n\n{exercise_table(name, results)}" for name in EXERCISES)
+    facts = {"decisions": f"{DECISIONS:,}", "seeds": EXERCISE_SEEDS, "settings": PPO.describe()}
+    _write("exercises", tables, results, episodes=EPISODES, final=5 * EPISODES, **facts)
+    write_atomically(PAGES.parent / "reference" / "clipped-objective.svg", objective_drawing())
 
 
 def _on_policy_tasks(given: argparse.Namespace) -> None:

@@ -120,15 +120,18 @@ def measure_task(task: OnPolicyTask, config: Config) -> dict[str, Any]:
     -------
     dict
         ``curve``, rows of decisions, mean and least return of held-out episodes; ``final``, mean of more of them;
-        ``rollbacks``; ``settings`` in one line; ``seconds`` of processor time of learning alone.
+        ``kl`` and ``clip_fraction``, means over updates; ``rollbacks``; ``settings`` in one line; ``seconds`` of
+        processor time of learning alone.
     """
     curve: list[list[float]] = []
+    moves: list[tuple[float, float]] = []
     judged = 0.0
     iterations = task.decisions // task.rollout
     every = max(iterations // LOOKS, 1)
 
     def watch(trainer: AdvancedPPOTrainer, row: dict[str, Any]) -> None:
         nonlocal judged
+        moves.append((row.get("kl", 0.0), row.get("clip_fraction", 0.0)))
         if row["iteration"] % every == 0:
             began = time.process_time()
             found = held_out_returns(trainer, task.name, EPISODES, HELD_OUT_SEED)
@@ -150,6 +153,8 @@ def measure_task(task: OnPolicyTask, config: Config) -> dict[str, Any]:
     return {
         "curve": curve,
         "final": round(float(final.mean()), 1),
+        "kl": round(fmean(kl for kl, _ in moves), 6),
+        "clip_fraction": round(fmean(share for _, share in moves), 4),
         "rollbacks": trainer.checkpoints.manager.rollback_count,
         "settings": task.describe(),
         "seconds": {"learning": round(seconds, 1)},

@@ -31,7 +31,11 @@ def main() -> None:
     steps = rollout // environments
     model = PPO(policy, task, n_steps=steps, batch_size=minibatch, n_epochs=epochs, device="cpu", seed=0)
     model.learn(rollout)
-    answer(lambda _: model.learn(rollout, reset_num_timesteps=False), stable_baselines3.__version__)
+
+    def update(_: int) -> None:
+        model.learn(rollout, reset_num_timesteps=False)
+
+    answer(update, stable_baselines3.__version__)
 
 
 if __name__ == "__main__":

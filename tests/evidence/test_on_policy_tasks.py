@@ -1,0 +1,84 @@
+"""Evidence on on-policy learning: its small trainings, tables and drawing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
+from finflow.config import load_config
+from finflow.errors import EvidenceError
+from scripts.evidence import on_policy_tasks
+from scripts.evidence.on_policy_exercises import (
+    EXERCISES,
+    exercise_table,
+    exercise_variants,
+    objective_drawing,
+)
+from scripts.evidence.on_policy_tasks import (
+    TASKS,
+    make_task,
+    measure_task,
+    on_policy_table,
+    on_policy_variants,
+    peers_of,
+)
+
+
+def measured(task: on_policy_tasks.OnPolicyTask, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A training of a few rollouts, judged on few episodes."""
+    monkeypatch.setattr(on_policy_tasks, "EPISODES", 2)
+    monkeypatch.setattr(on_policy_tasks, "LOOKS", 2)
+    return measure_task(replace(task, decisions=2 * task.rollout), load_config(None, {}, environ={}))
+
+
+def test_a_training_is_measured_twice_and_its_table_names_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASKS[0]
+    result = measured(task, monkeypatch) | {"variant": f"on-policy-{task.key}", "seed": 0}
+    assert [decisions for decisions, _, _ in result["curve"]] == [task.rollout, 2 * task.rollout]
+    assert result["kl"] > 0.0
+    peer = {"variant": "pendulum-ppo", "final": -200.0, "seconds": {"learning": 3.0}, "version": "2.9.2"}
+    table = on_policy_table([result], [peer, peer | {"final": -100.0}])
+    assert "cartpole-ppo" in table
+    assert "-150.0 ± 50.0" in table
+    assert "rollouts of 128" in table
+
+
+def test_every_setting_is_one_that_there_is() -> None:
+    for task in [*TASKS, *(task for variants in EXERCISES.values() for task in variants.values())]:
+        assert isinstance(task.on_policy(), OnPolicySettings)
+        assert task.rollout % task.environments == 0
+    assert len({variant.name for variant in on_policy_variants(2)}) == len(TASKS)
+
+
+def test_exercises_that_share_a_setting_are_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = exercise_variants(1)
+    assert len({variant.name for variant in variants}) == len(variants)
+    rows = sum(len(one) for one in EXERCISES.values())
+    assert len(variants) < rows
+    result = measured(EXERCISES["lambda"]["lambda 0.9"], monkeypatch)
+    results = [result | {"variant": variant.name, "seed": 0} for variant in variants]
+    for name, labels in EXERCISES.items():
+        table = exercise_table(name, results)
+        assert all(label in table for label in labels)
+
+
+def test_the_drawing_is_the_same_each_time() -> None:
+    drawing = objective_drawing()
+    assert drawing == objective_drawing()
+    assert b"clipped objective" in drawing
+
+
+def test_a_peer_without_a_result_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(EvidenceError, match=r"sb3_on_policy\.py ended without a result"):
+        peers_of(Path("/bin/false"), 1, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_environments_of_a_task_begin_again_in_the_same_step() -> None:
+    env = make_task("CartPole-v1", 2)
+    assert env.num_envs == 2
+    env.close()
