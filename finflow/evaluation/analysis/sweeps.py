@@ -100,8 +100,8 @@ def _break_even(
         found |= {f"{key}_bps": None if beyond else bps, f"{key}_beyond_bps": DEAREST_BPS if beyond else None}
         judged = f"By {said}, {context.judged}"
         if beyond:
-            dearest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
-            words.append((f"{judged} is ahead of equal weight at up to ", dearest, " a trade."))
+            highest = Cell(("break_even", f"{key}_beyond_bps"), "bp", 0)
+            words.append((f"{judged} is ahead of equal weight at up to ", highest, " a trade."))
         elif bps == 0.0:
             words.append(f"{judged} is not ahead of equal weight even where trading is free.")
         elif bps is not None:
