@@ -13,6 +13,7 @@
 ``nulls``           error rate and power of the verdict; ``--retrain 0`` leaves out the demo's trainings
 ``offline``         the offline methods
 ``on-policy-tasks`` on-policy learning on CartPole-v1 and Pendulum-v1; ``--sb3-python PATH`` adds a peer
+``on-policy-markets`` PPO, TRPO and SAC on planted markets and the embedded one; the variance of gradients
 ``optimality``      whole trainings against a known optimum; ``--sb3-python PATH`` adds SAC and TQC of other libraries
 ``pendulum``        the online update on Pendulum-v1
 ``planted``         offline learning on synthetic markets
@@ -77,6 +78,13 @@ from scripts.evidence.on_policy_exercises import (
     exercise_variants,
     objective_drawing,
 )
+from scripts.evidence.on_policy_markets import (
+    SMALL,
+    gradient_table,
+    gradient_variants,
+    market_trainings_table,
+    market_trainings_variants,
+)
 from scripts.evidence.on_policy_tasks import EPISODES, on_policy_table, on_policy_variants, peers_of
 from scripts.evidence.optimality import GOAL, TIMES, optimality_table, optimality_variants, peers_on
 from scripts.evidence.other_markets import (
@@ -131,6 +139,7 @@ def main(arguments: Sequence[str]) -> None:
         "offline": _offline,
         "exercises": _exercises,
         "on-policy-tasks": _on_policy_tasks,
+        "on-policy-markets": _on_policy_markets,
         "optimality": _optimality,
         "pendulum": _pendulum,
         "planted": _planted,
@@ -236,6 +245,14 @@ def _on_policy_tasks(given: argparse.Namespace) -> None:
     results = run_missing(on_policy_variants(given.seeds), KEPT, RUNS)
     peers = [] if given.sb3_python is None else peers_of(given.sb3_python, given.seeds, KEPT)
     _write("on-policy-tasks", on_policy_table(results, peers), results, episodes=EPISODES, final=5 * EPISODES)
+
+
+def _on_policy_markets(given: argparse.Namespace) -> None:
+    """On-policy learning and soft actor-critic on markets, and the gradients of both kinds of advantages."""
+    results = run_missing(market_trainings_variants(), KEPT, RUNS)
+    gradients = run_missing(gradient_variants(), KEPT, RUNS)
+    page = market_trainings_table(results) + _text("gradients") + gradient_table(gradients)
+    _write("on-policy-markets", page, [*results, *gradients], size=_listed(SMALL))
 
 
 def _optimality(given: argparse.Namespace) -> None:

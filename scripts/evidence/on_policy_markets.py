@@ -1,0 +1,242 @@
+"""Evidence about on-policy learning on markets: PPO, TRPO and SAC from scratch, seeded, and held to a reference.
+
+Small trainings of one size for all. Validation is read, the test window never. The second measurement compares the
+gradient of group-relative advantages with that of generalised advantage estimation: same policy, as many decisions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finflow.agent.on_policy.clipped_objective import surrogate_loss
+from finflow.config import Config, changed_config
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.judging.generalisation_measure import mean_kl
+from finflow.training.on_policy.market_rollouts import MarketPlayer
+from finflow.training.on_policy.on_policy_state import OnPolicyState
+from finflow.training.phases.training_run import Validation
+from finflow.training.phases.training_state import seeded
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.optimality import judge_of
+from scripts.evidence.rollouts import LOG_RETURN, OWN
+from scripts.evidence.tables import markdown_table
+from scripts.evidence.variants import Variant
+
+PREFIX = "on-policy-"
+SEEDS = (0, 1, 2)
+ALGORITHMS = ("ppo", "trpo", "sac")
+STARTS: Mapping[str, Mapping[str, object]] = {
+    "scratch": {"offline.method": "none"},
+    "seeded": {},
+    "reference": {"online.reference": "pretrained"},
+}
+PLANTED = ("mean-reverting", "regime")
+EMBEDDED = "embedded"
+TRAINED = ("regime", EMBEDDED)
+VARIANCE = "gradients-"
+ROLLOUTS = 40  # whose gradients are compared
+#: One size for all: 8192 decisions online.
+SMALL: dict[str, object] = {
+    "bcell.hidden_dim": 32,
+    "env.episode_length": 126,
+    "train.offline_episodes": 24,
+    "train.offline_training_epochs": 3,
+    "train.online_episodes": 65,
+    "train.warmup_episodes": 8,
+    "train.critic_only_updates": 50,
+    "train.online_batch_size": 64,
+    "train.offline_batch_size": 128,
+    "train.validation_updates": 100_000,
+    "train.checkpoint_updates": 100_000,
+    "train.checkpoint_interval": 100_000,
+    "train.generalisation": False,
+    "offline.evaluation_updates": 0,
+    "features.filters": "none",
+    "online.rollout": 1024,
+    "online.epochs": 5,
+}
+
+
+def market_keys(market: str, seed: int) -> dict[str, object]:
+    """Keys of a market; synthetic ones are another sample for each seed."""
+    if market == EMBEDDED:
+        return {}
+    return {
+        **LOG_RETURN,
+        **OWN.get(market, {}),
+        "market.source": "synthetic",
+        "market.synthetic.kind": market,
+        "market.synthetic.seed": 200 + seed,
+        "market.synthetic.bars": 6000,
+    }
+
+
+def market_trainings_variants(seeds: Sequence[int] = SEEDS, markets: Sequence[str] = TRAINED) -> list[Variant]:
+    """Each algorithm from each start on each market, seed by seed."""
+    return [
+        Variant(
+            f"{PREFIX}{market}-{algorithm}-{start}",
+            (seed,),
+            {**SMALL, **market_keys(market, seed), **keys, "online.algorithm": algorithm},
+            measure=learn_and_judge,
+        )
+        for seed in seeds
+        for market in markets
+        for algorithm in ALGORITHMS
+        for start, keys in STARTS.items()
+    ]
+
+
+def gradient_variants(markets: Sequence[str] = PLANTED) -> list[Variant]:
+    """Gradients with and without the equal-weight reference in the reward, on each planted market."""
+    return [
+        Variant(
+            f"{PREFIX}{VARIANCE}{market}-{reference}",
+            (0,),
+            {**SMALL, **market_keys(market, 0), "online.algorithm": "ppo", "train.reward_reference": reference},
+            measure=compare_gradients,
+        )
+        for market in markets
+        for reference in ("equal-weight", "none")
+    ]
+
+
+def learn_and_judge(config: Config) -> dict[str, Any]:
+    """Train once: score or Sharpe ratio before and after, seconds, and the KL from the policy that it began with."""
+    found: list[Validation] = []
+    trainer = FinFlowTrainer(config, on_validation=found.append)
+    began = time.process_time()
+    trainer.train_iql()
+    offline = time.process_time() - began
+    trainer.finetune()
+    online = time.process_time() - began - offline
+    run = trainer._begin()
+    if run.probe is None:
+        raise ValueError("a training has states to measure its policy on")
+    planted = config.market.source == "synthetic"
+    judge = judge_of(trainer.training_data) if planted else _sharpe
+    plays = [one.backtest for one in found if one.phase == "online"]
+    with torch.no_grad():
+        divergence = mean_kl(trainer.agent.policy, trainer.agent.prior, run.probe)
+    reference = run.state.reference
+    return {
+        "seconds": {"offline": round(offline, 1), "online": round(online, 1)},
+        "start": float(judge(plays[0])),
+        "end": float(judge(plays[-1])),
+        "kl": divergence * config.env.episode_length,
+        "beta": None if reference is None else reference.beta,
+        "ended_early": reference is not None and reference.stopped,
+        "rollbacks": run.state.watch.manager.rollback_count,
+    }
+
+
+def _sharpe(run: Any) -> float:
+    from finflow.evaluation.statistics.metrics import summarise
+
+    return float(summarise(run, 0.05)["sharpe"])
+
+
+def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any]:
+    """Variance of the policy gradient of a rollout, by generalised and by group-relative advantages.
+
+    The policy is IQL's, and so is the value function, after critic-only rollouts of its own. The variance is the trace
+    of the covariance over rollouts of 256 decisions.
+    """
+    began = time.process_time()
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    run = trainer._begin()
+    trainer._hand_over(run)
+    bcell, state = run.state.bcell, run.state.on_policy
+    if bcell is None or state is None:
+        raise ValueError("the online phase has begun")
+    state.begin(bcell)
+    scale = trainer.collect_offline_data().reward_scale
+    process = trainer.training_data.learning.process
+    units = RewardUnits.of(process, scale, config.train.reward_reference, trainer.device)
+    found: dict[str, list[Tensor]] = {"gae": [], "group": []}
+    for name in found:
+        changes = {"online.advantages": name, "online.rollout": 256, "online.minibatch": 64}
+        own = changed_config(config, changes)
+        player = MarketPlayer(
+            state.played.env, state.agent, units, own, seeded(config.train.seed, 77), lambda rewards: None
+        )
+        if name == "gae":
+            for _ in range(10):
+                state.learner.update_critic(player.collect()[0])
+        for _ in range(rollouts):
+            found[name].append(gradient_of(state, player))
+    gradients = {name: torch.stack(rows) for name, rows in found.items()}
+    variance = {name: float(rows.var(dim=0).sum()) for name, rows in gradients.items()}
+    means = {name: rows.mean(dim=0) for name, rows in gradients.items()}
+    return {
+        "seconds": {"all": round(time.process_time() - began, 1)},
+        "variance": variance,
+        "ratio": variance["group"] / variance["gae"],
+        "mean": {name: float(mean.square().sum()) for name, mean in means.items()},
+        "cosine": float(torch.cosine_similarity(means["gae"], means["group"], dim=0)),
+    }
+
+
+def gradient_of(state: OnPolicyState, player: MarketPlayer) -> Tensor:
+    """Policy gradient of one rollout, flattened; advantages are not normalised."""
+    rollout, _ = player.collect()
+    log_prob = state.agent.distribution(rollout.observations).log_prob(rollout.actions)
+    loss = surrogate_loss((log_prob - rollout.log_prob).exp(), rollout.advantages)
+    parts = torch.autograd.grad(loss, list(state.agent.actor_parameters()), allow_unused=True)
+    return torch.cat([part.flatten() for part in parts if part is not None])
+
+
+def market_trainings_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table of the trainings: mean and range over seeds."""
+    rows: list[list[object]] = []
+    for variant in dict.fromkeys(result["variant"] for result in results):
+        own = [result for result in results if result["variant"] == variant]
+        market, algorithm, start = variant.removeprefix(PREFIX).rsplit("-", 2)
+        betas = [one["beta"] for one in own if one["beta"] is not None]
+        rows.append(
+            [
+                market,
+                algorithm,
+                start,
+                len(own),
+                _shown([one["start"] for one in own]),
+                _shown([one["end"] for one in own]),
+                f"{np.mean([one['seconds']['online'] for one in own]):.0f}",
+                f"{np.mean([one['kl'] for one in own]):.2f}",
+                f"{np.mean(betas):.3f}" if betas else "",
+                sum(one["ended_early"] for one in own),
+            ]
+        )
+    heads = ("market", "algorithm", "start", "seeds", "before", "after", "seconds", "KL", "beta", "ended early")
+    return markdown_table(heads, rows)
+
+
+def gradient_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table of the gradients' variances."""
+    rows = [
+        [
+            *result["variant"].removeprefix(PREFIX + VARIANCE).rsplit("-none", 1)[:1],
+            f"{result['variance']['gae']:.3g}",
+            f"{result['variance']['group']:.3g}",
+            f"{result['ratio']:.3f}",
+            f"{result['cosine']:.2f}",
+        ]
+        for result in results
+    ]
+    for row, result in zip(rows, results, strict=True):
+        name = result["variant"].removeprefix(PREFIX + VARIANCE)
+        kind = next(market for market in PLANTED if name.startswith(market))
+        row[:1] = [kind, name.removeprefix(f"{kind}-")]
+    heads = ("market", "taken off rewards", "variance, GAE", "variance, group", "group / GAE", "cosine of the means")
+    return markdown_table(heads, rows)
+
+
+def _shown(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
