@@ -253,13 +253,13 @@ def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -
     folds = [FoldPolicy(policy, bars, None), FoldPolicy(policy, bars[:39], None)]
     whole, shorter = play_blends(folds, process, tensors, volatility)
     assert torch.equal(shorter, whole[:, :39])
-    growth = whole.numpy()
-    assert growth.shape == (2 * len(CONFIDENCES), 40)
+    rewards = whole.numpy()
+    assert rewards.shape == (2 * len(CONFIDENCES), 40)
     state = process.start(np.array([bars.start]), np.array([[0.25, 0.25, 0.25, 0.25, 0.0]]))
     equal = np.array([[0.25, 0.25, 0.25, 0.25, 0.0]])
     for step in range(40):
         taken = process.step(state, state.weights + 0.05 * (equal - state.weights))
-        assert growth[0, step] == pytest.approx(np.log1p(taken.simple_return[0]), abs=1e-7)  # decisions are float32
+        assert rewards[0, step] == pytest.approx(taken.reward[0], abs=1e-6)  # decisions are float32
         state = taken.state
 
 
@@ -281,8 +281,7 @@ def test_the_pretrained_policy_is_played_as_it_decides_alone(trained: tuple[FinF
             with torch.no_grad():
                 decision = policy(states_of(process.observe(account), CPU))
             taken = process.step(account, decision.distribution.centre().double().numpy())
-            grown = np.log1p(taken.simple_return[0])
-            assert rows[-1, place, step].item() == pytest.approx(grown, abs=1e-6)  # decisions are float32
+            assert rows[-1, place, step].item() == pytest.approx(taken.reward[0], abs=1e-5)  # decisions are float32
             account = taken.state
 
 

@@ -53,7 +53,7 @@ class OutOfFold(TypedDict):
     confidence_unshrunk: Annotated[Share, about("The same before shrinkage by the t statistic.")]
     t_statistic: Annotated[Number, about("Of the gain over the reference, net, less the allowance for the choice.")]
     selection: Annotated[Number, about("That allowance: t of the best of as many candidates without any gain.")]
-    gain: Annotated[Number, about("Mean net log growth a bar over the reference, before shrinkage.")]
+    gain: Annotated[Number, about("Mean reward of a decision over the reference's, net, before shrinkage.")]
     forgone: Annotated[Number, about("Of that gain, the part that shrinkage leaves on the table.")]
     critics: Annotated[dict[str, CriticAgreement], about("By window: training, validation.")]
 
@@ -137,7 +137,7 @@ def _evidence(reference: str) -> Table:
         ("before shrinkage", Cell((ROW, "confidence_unshrunk"), "%", 0)),
         ("left on the table", Cell((ROW, "forgone"), "%", 4)),
     )
-    caption = "Gain and what is left on the table in percent of log growth a bar."
+    caption = "Gain and what is left on the table in percent of log return a day, the unit of the reward."
     heading = f"over {_named(reference)}"
     return make_table("Evidence of the blocks", "gain", [((), heading)], columns, caption)
 

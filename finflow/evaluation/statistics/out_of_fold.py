@@ -35,7 +35,7 @@ class Choice(NamedTuple):
     ----------
     candidate : int
     gain : float
-        Mean log growth a bar over the reference's, costs paid.
+        Mean over bars of what is gained over the reference, costs paid.
     t_statistic : float
         Of the gain, its error robust to autocorrelation, less what the best of as many candidates without any gain
         would show on average.
@@ -79,7 +79,7 @@ def choose(gains: FloatArray, blocks: NDArray[np.int64], seed: int) -> Choice:
     Parameters
     ----------
     gains : array, (candidates, bars)
-        Log growth less the reference's on the same bars, in their order.
+        Rewards (or log growth) less the reference's on the same bars, in their order.
     blocks : int array, (bars,)
     seed : int
         Of the bootstrap.

@@ -38,8 +38,8 @@ class Evidence(NamedTuple):
     unshrunk : float
         Confidence of the chosen blend before shrinkage.
     forgone : float
-        Mean log growth a bar, out of fold, by which the chosen blend as it was played exceeds the reference, times the
-        share of it that shrinkage takes away: what is left on the table if the gain is real.
+        Mean reward of a decision, out of fold, by which the chosen blend as it was played exceeds the reference, times
+        the share of it that shrinkage takes away: what is left on the table if the gain is real.
     """
 
     look: int
@@ -83,7 +83,7 @@ class FoldPolicy(NamedTuple):
 def play_blends(
     folds: Sequence[FoldPolicy], process: DecisionProcess, tensors: MarketTensors, volatility: tuple[int, float]
 ) -> list[Tensor]:
-    """Log growth of every policy's blends with each reference, (references * confidences, decisions) of each policy.
+    """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
     All accounts begin with the reference's portfolio; those of all policies are stepped together.
 
@@ -101,7 +101,7 @@ def play_blends(
     count = len(accounts[0].aims[0])
     start = np.repeat([fold.bars.start for fold in folds], count)
     state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
-    growth: list[list[NDArray[np.float64]]] = [[] for _ in folds]
+    rewards: list[list[NDArray[np.float64]]] = [[] for _ in folds]
     active, together = list(range(len(folds))), _Together(folds, volatility, tensors.market.device)
     for place in range(max(len(fold.bars) for fold in folds)):
         still = [number for number in active if place < len(folds[number].bars)]
@@ -114,11 +114,10 @@ def play_blends(
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
         targets = together.decide(states, [accounts[number] for number in active], place)
         step = process.step(state, targets.double().cpu().numpy())
-        grown = np.log1p(step.simple_return).reshape(len(active), count, 1)
-        for number, own in zip(active, grown, strict=True):
-            growth[number].append(own)
+        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
+            rewards[number].append(own)
         state = step.state
-    return [torch.from_numpy(np.concatenate(one, axis=1)) for one in growth]
+    return [torch.from_numpy(np.concatenate(one, axis=1)) for one in rewards]
 
 
 class _Accounts(NamedTuple):
@@ -223,20 +222,20 @@ def _repeated(reading: MarketReading, place: int, rows: int) -> MarketReading:
 
 
 def weigh_evidence(
-    growth: list[Tensor], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
+    rewards: list[Tensor], blocks: tuple[Block, ...], volatility: tuple[int, float], seed: int
 ) -> Evidence:
     """Choose reference, look and blend.
 
     Parameters
     ----------
-    growth : list of Tensor, (references * confidences, bars)
+    rewards : list of Tensor, (references * confidences, bars)
         Of each look, over all blocks.
     blocks : tuple of Block
     volatility : tuple of int and float
     seed : int
         Of the bootstrap.
     """
-    played = np.stack([one.numpy().reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in growth])
+    played = np.stack([one.numpy().reshape(len(one) // len(CONFIDENCES), len(CONFIDENCES), -1) for one in rewards])
     number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
     own = int(np.argmax(least_gain(played[0, :, 0], number)))
     reference = played[0, own, 0]
