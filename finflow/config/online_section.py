@@ -49,6 +49,11 @@ class OnlineConfig(Section):
         "on the same bar, without a critic",
     )
     group_size: Int = key(8, "portfolios that start on one bar, with online.advantages = group", ge=2)
+    group_lambda: Share = key(
+        1.0,
+        "lambda of group-relative advantages: later differences from the group are weighted by its powers; 1 is "
+        "unbiased, less has less variance and neglects what a decision earns later",
+    )
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
     value_clip: PositiveNumber | None = key(None, "epsilon of the clipped value loss, in scaled rewards; null is off")

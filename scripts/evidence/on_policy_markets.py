@@ -41,6 +41,15 @@ EMBEDDED = "embedded"
 TRAINED = ("regime", EMBEDDED)
 VARIANCE = "gradients-"
 ROLLOUTS = 40  # whose gradients are compared
+#: Advantages that are compared; the first are what PPO has by default.
+ESTIMATORS: Mapping[str, Mapping[str, object]] = {
+    "gae": {},
+    "gae 0.8": {"online.gae_lambda": 0.8},
+    "gae 0.5": {"online.gae_lambda": 0.5},
+    "group 1": {"online.advantages": "group"},
+    "group 0.8": {"online.advantages": "group", "online.group_lambda": 0.8},
+    "group 0.5": {"online.advantages": "group", "online.group_lambda": 0.5},
+}
 #: One size for all: 8192 decisions online.
 SMALL: dict[str, object] = {
     "bcell.hidden_dim": 32,
@@ -160,9 +169,9 @@ def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any
     scale = trainer.collect_offline_data().reward_scale
     process = trainer.training_data.learning.process
     units = RewardUnits.of(process, scale, config.train.reward_reference, trainer.device)
-    found: dict[str, list[Tensor]] = {"gae": [], "group": []}
-    for name in found:
-        changes = {"online.advantages": name, "online.rollout": 256, "online.minibatch": 64}
+    found: dict[str, list[Tensor]] = {name: [] for name in ESTIMATORS}
+    for name, keys in ESTIMATORS.items():
+        changes = {"online.rollout": 256, "online.minibatch": 64, **keys}
         own = changed_config(config, changes)
         player = MarketPlayer(
             state.played.env, state.agent, units, own, seeded(config.train.seed, 77), lambda rewards: None
@@ -178,9 +187,8 @@ def compare_gradients(config: Config, rollouts: int = ROLLOUTS) -> dict[str, Any
     return {
         "seconds": {"all": round(time.process_time() - began, 1)},
         "variance": variance,
-        "ratio": variance["group"] / variance["gae"],
         "mean": {name: float(mean.square().sum()) for name, mean in means.items()},
-        "cosine": float(torch.cosine_similarity(means["gae"], means["group"], dim=0)),
+        "cosine": {name: float(torch.cosine_similarity(means["gae"], mean, dim=0)) for name, mean in means.items()},
     }
 
 
@@ -220,22 +228,15 @@ def market_trainings_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 def gradient_table(results: Sequence[Mapping[str, Any]]) -> str:
     """A Markdown table of the gradients' variances."""
-    rows = [
-        [
-            *result["variant"].removeprefix(PREFIX + VARIANCE).rsplit("-none", 1)[:1],
-            f"{result['variance']['gae']:.3g}",
-            f"{result['variance']['group']:.3g}",
-            f"{result['ratio']:.3f}",
-            f"{result['cosine']:.2f}",
-        ]
-        for result in results
-    ]
-    for row, result in zip(rows, results, strict=True):
-        name = result["variant"].removeprefix(PREFIX + VARIANCE)
+    rows: list[list[object]] = []
+    for result in results:
+        name, variance = result["variant"].removeprefix(PREFIX + VARIANCE), result["variance"]
         kind = next(market for market in PLANTED if name.startswith(market))
-        row[:1] = [kind, name.removeprefix(f"{kind}-")]
-    heads = ("market", "taken off rewards", "variance, GAE", "variance, group", "group / GAE", "cosine of the means")
-    return markdown_table(heads, rows)
+        ratios = [
+            f"{variance[one] / variance['gae']:.3f} ({result['cosine'][one]:.2f})" for one in list(ESTIMATORS)[1:]
+        ]
+        rows.append([kind, name.removeprefix(f"{kind}-"), f"{variance['gae']:.3g}", *ratios])
+    return markdown_table(("market", "taken off rewards", "variance, gae", *list(ESTIMATORS)[1:]), rows)
 
 
 def _shown(values: Sequence[float]) -> str:

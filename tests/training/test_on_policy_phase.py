@@ -21,8 +21,10 @@ from finflow.config import Config, dump_config, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
-from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
+from finflow.training.on_policy.market_rollouts import MarketPlayer
+from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout, unread_keys
 from finflow.training.phases import finetune_on_policy as phase
+from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import QUICK, events_of
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
@@ -97,6 +99,33 @@ def test_the_phase_begins_with_the_policy_and_the_value_of_the_offline_phase(
     trainer.finetune()
     assert seen
     assert all(seen)
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.5, 0.0])
+def test_group_relative_advantages_weight_later_differences(lam: float, tiny: Make) -> None:
+    keys = {"online__advantages": "group", "online__group_size": 2, "online__group_lambda": lam}
+    trainer = FinFlowTrainer(tiny(**SMALL | keys))
+    trainer.train_iql()
+    run = trainer._begin()
+    trainer._hand_over(run)
+    state, dataset = run.state.on_policy, trainer.collect_offline_data()
+    assert state is not None
+    units = reward_units(run, dataset)
+    player = MarketPlayer(state.played.env, state.agent, units, trainer.config, run.state.exploration, lambda _: None)
+    rollout, played = player.collect()
+    rewards = played.rewards.view(len(played.rewards), -1, 2)
+    ahead = torch.zeros_like(rewards[0])
+    expected = torch.empty_like(rewards)
+    for step in reversed(range(len(rewards))):
+        ahead = rewards[step] - rewards[step].flip(-1) + trainer.config.bcell.gamma * lam * ahead
+        expected[step] = ahead
+    torch.testing.assert_close(rollout.advantages, expected.flatten(), rtol=1e-4, atol=1e-5)
+
+
+def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
+    before = unread_keys(tiny(**SMALL))
+    assert unread_keys(tiny(**SMALL, bcell__cql_alpha=10.0)) == ["bcell.cql_alpha", *before]
+    assert unread_keys(Config()) == []
 
 
 def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:

@@ -248,13 +248,18 @@ class MarketPlayer:
         )
 
     def _group_relative(self, played: Played) -> Rollout:
-        """Returns to the end of the window less the mean of the group's others; an ended portfolio earns no more."""
+        """Returns to the end of the window less the mean of the group's others; an ended portfolio earns no more.
+
+        Later rewards are weighted by powers of gamma and ``online.group_lambda``. Differences from the others are
+        linear in the returns, so that differences of weighted returns are weighted differences.
+        """
+        decay = self.config.bcell.gamma * self.config.online.group_lambda
         alive = torch.ones_like(played.ended)
         alive[1:] = (1.0 - played.ended[:-1]).cumprod(dim=0)
         returns = torch.empty_like(played.rewards)
         following = torch.zeros_like(played.rewards[0])
         for step in range(len(returns) - 1, -1, -1):
-            following = alive[step] * played.rewards[step] + self.config.bcell.gamma * following
+            following = alive[step] * played.rewards[step] + decay * following
             returns[step] = following
         grouped = returns.view(len(returns), -1, self.config.online.group_size)
         advantages = leave_one_out_advantages(grouped).view_as(returns)

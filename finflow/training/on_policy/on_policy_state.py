@@ -27,6 +27,27 @@ ONLINE = "online"
 WORLD_SEED = 5  # added to the training's seed for the environments, as for soft actor-critic
 
 
+#: Keys of ``sac`` by which a user may expect to change what is learned online.
+UNREAD = {
+    "bcell": (
+        *("alpha_init", "target_entropy", "entropy_backup", "cql_alpha", "cql_mode", "calibration", "gate_balance"),
+        *("least_pull", "dropped_quantiles", "memory_capacity", "anchor"),
+    ),
+    "train": ("n_envs", "updates_per_vector_step", "online_batch_size", "warmup_episodes", "critic_only_updates"),
+}
+
+
+def unread_keys(config: Config) -> list[str]:
+    """Keys that were set to other values than their defaults, though on-policy learning does not read them."""
+    default = Config()
+    return [
+        f"{section}.{name}"
+        for section, names in UNREAD.items()
+        for name in names
+        if getattr(getattr(config, section), name) != getattr(getattr(default, section), name)
+    ]
+
+
 def on_policy_settings(config: Config) -> OnPolicySettings:
     """Settings of the configured algorithm; keys that are left out have the algorithm's usual values."""
     online = config.online

@@ -29,6 +29,7 @@ from finflow.training.on_policy.on_policy_state import (
     on_policy_settings,
     rollouts_of,
     steps_per_rollout,
+    unread_keys,
 )
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
@@ -72,6 +73,8 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:
         on_policy.begin(bcell)
+        if unread := unread_keys(config):
+            run.progress.note(f"{config.online.algorithm} does not read {', '.join(unread)} online; sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     watched = Watched(bcell.policy, on_policy.value, on_policy.optimiser)
     run.guard.begin(LearnerProbe(watched, bcell.policy, run.probe), dataset.reward_scale)
