@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from scripts.evidence.on_policy_markets import (
+    ESTIMATORS,
     compare_gradients,
     gradient_table,
     gradient_variants,
@@ -41,6 +42,7 @@ def test_the_variants_are_three_algorithms_from_three_starts() -> None:
 def test_gradients_of_both_advantages_are_compared(tmp_path: Path) -> None:
     prices = {"market.path": str(write_prices(tmp_path / "prices.csv"))}
     found = compare_gradients(config_in(tmp_path, {**SHORT, **DATES, **TINY, **prices, "online.algorithm": "ppo"}), 6)
-    assert found["ratio"] > 0.0
+    assert list(found["variance"]) == list(found["cosine"]) == list(ESTIMATORS)
+    assert all(variance > 0.0 for variance in found["variance"].values())
     variant = gradient_variants(("regime",))[0]
     assert "| regime | equal-weight |" in gradient_table([{"variant": variant.name, **found}])
