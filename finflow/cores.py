@@ -165,7 +165,8 @@ class _TorchModes(NamedTuple):
         return cls(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
 
     def apply(self, part: Callable[[], R]) -> R:
-        """Run a function in these modes."""
+        """Run a function in these modes, and without denormal results, whatever ran in this thread before."""
+        torch.set_flush_denormal(True)
         cast = torch.autocast("cpu", torch.bfloat16, enabled=self.cast, cache_enabled=False)
         with torch.set_grad_enabled(self.gradients), cast:
             return part()
@@ -175,7 +176,7 @@ def _executor() -> ThreadPoolExecutor:
     """Executor of one thread for the second core."""
     global _second
     if _second is None:
-        _second = ThreadPoolExecutor(1, THREAD_NAME, torch.set_flush_denormal, (True,))
+        _second = ThreadPoolExecutor(1, THREAD_NAME)
     return _second
 
 

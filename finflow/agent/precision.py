@@ -13,7 +13,8 @@ Chen et al. (2016), Training Deep Nets with Sublinear Memory Cost.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -35,15 +36,23 @@ def autocast_update(
     @functools.wraps(update)
     def run(learner: Learner, batch: Batch, /, *rest: P.args, **named: P.kwargs) -> R:
         enabled = bool(learner.config.mixed_precision)
-        # the switch belongs to a thread; the other threads of an operation would not have it
-        torch.set_flush_denormal(torch.get_num_threads() == 1)
-        try:  # casts are not cached: parameters change within an update
-            with torch.autocast(batch.rewards.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False):
-                return update(learner, batch, *rest, **named)
-        finally:
-            torch.set_flush_denormal(False)
+        # casts are not cached: parameters change within an update
+        cast = torch.autocast(batch.rewards.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+        with no_denormals(), cast:
+            return update(learner, batch, *rest, **named)
 
     return run
+
+
+@contextmanager
+def no_denormals() -> Iterator[None]:
+    """Context in which denormal results are zero, in operations of one thread."""
+    # the switch belongs to a thread; the other threads of an operation would not have it
+    torch.set_flush_denormal(torch.get_num_threads() == 1)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def full_precision(like: Tensor) -> torch.autocast:

@@ -295,7 +295,9 @@ def with_members(tensors: Mapping[str, Tensor], prefix: str, count: int) -> dict
 
 
 def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
-    """Settings of an agent from a file, without those that are no longer an agent's."""
+    """Settings of an agent from a file, without those that are no longer an agent's; a TypeError for what is none."""
+    if not isinstance(facts, Mapping):
+        raise TypeError("its settings are no mapping")
     return BCellConfig(**{name: value for name, value in facts.items() if name not in FORMER_SETTINGS})
 
 

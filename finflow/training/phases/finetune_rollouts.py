@@ -30,6 +30,7 @@ from finflow.agent.learners.pathwise import (
 )
 from finflow.agent.networks.decision import PRETRAINED, MarketReading
 from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings, load_like
+from finflow.agent.precision import no_denormals
 from finflow.config import Config
 from finflow.cores import run_both
 from finflow.env.portfolio_state import PortfolioState
@@ -93,6 +94,7 @@ def unread_keys(config: Config) -> list[str]:
     return found + ["worlds.bootstraps"] * (config.worlds.bootstraps > 0)
 
 
+@no_denormals()
 def learn_side_by_side(
     market: RolloutMarket, members: Sequence[Member], scales: Tensor, config: Config
 ) -> list[dict[str, Tensor]]:
