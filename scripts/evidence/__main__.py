@@ -82,6 +82,7 @@ from scripts.evidence.on_policy_markets import (
     SMALL,
     gradient_table,
     gradient_variants,
+    group_variants,
     market_trainings_table,
     market_trainings_variants,
 )
@@ -249,7 +250,7 @@ def _on_policy_tasks(given: argparse.Namespace) -> None:
 
 def _on_policy_markets(given: argparse.Namespace) -> None:
     """On-policy learning and soft actor-critic on markets, and the gradients of both kinds of advantages."""
-    results = run_missing(market_trainings_variants(), KEPT, RUNS)
+    results = run_missing([*market_trainings_variants(), *group_variants()], KEPT, RUNS)
     gradients = run_missing(gradient_variants(), KEPT, RUNS)
     page = market_trainings_table(results) + _text("gradients") + gradient_table(gradients)
     _write("on-policy-markets", page, [*results, *gradients], size=_listed(SMALL))

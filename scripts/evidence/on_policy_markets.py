@@ -102,6 +102,26 @@ def market_trainings_variants(seeds: Sequence[int] = SEEDS, markets: Sequence[st
     ]
 
 
+def group_variants(seeds: Sequence[int] = SEEDS) -> list[Variant]:
+    """PPO seeded from IQL with group-relative advantages of two lambdas, on the regime market."""
+    return [
+        Variant(
+            f"{PREFIX}regime-ppo-group_{lam:g}",
+            (seed,),
+            {
+                **SMALL,
+                **market_keys("regime", seed),
+                "online.algorithm": "ppo",
+                "online.advantages": "group",
+                "online.group_lambda": lam,
+            },
+            measure=learn_and_judge,
+        )
+        for lam in (1.0, 0.5)
+        for seed in seeds
+    ]
+
+
 def gradient_variants(markets: Sequence[str] = PLANTED) -> list[Variant]:
     """Gradients with and without the equal-weight reference in the reward, on each planted market."""
     return [
