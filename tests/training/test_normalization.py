@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from finflow.training.data.replay import make_batch
-from finflow.training.data.rewards import RewardNormalizer, RewardUnits
+from finflow.training.data.rewards import RewardUnits, RollingNormalizer
 from finflow.training.phases.pretrain import fill_window
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest
@@ -27,7 +27,7 @@ def exact(window: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("size", [1, 7, 50, 51, 160])
 def test_mean_and_deviation_are_those_of_the_last_rewards(size: int) -> None:
     rewards = np.random.default_rng(0).normal(0.3, 2.0, size)
-    normalizer = RewardNormalizer(window_size=50, warmup=0)
+    normalizer = RollingNormalizer(window_size=50, warmup=0)
     for reward in rewards:
         normalizer.update(reward)
     found = normalizer.get_statistics()
@@ -39,7 +39,7 @@ def test_mean_and_deviation_are_those_of_the_last_rewards(size: int) -> None:
 def test_a_million_evictions_at_an_offset_of_1e8_leave_no_drift() -> None:
     """To the last bit: rewards of deviation 1 around 1e8, among which outliers of 1e12 came and went."""
     rng = np.random.default_rng(1)
-    normalizer = RewardNormalizer(window_size=1000)
+    normalizer = RollingNormalizer(window_size=1000)
     for _ in range(20):
         rewards = 1e8 + rng.normal(size=50_050)
         rewards[rng.integers(0, 49_000, 5)] = 1e12
@@ -50,7 +50,7 @@ def test_a_million_evictions_at_an_offset_of_1e8_leave_no_drift() -> None:
 
 
 def test_a_reward_is_normalised_by_the_formula_and_clipped() -> None:
-    normalizer = RewardNormalizer(window_size=10, warmup=0)
+    normalizer = RollingNormalizer(window_size=10, warmup=0)
     normalizer.update([1.0, 2.0, 3.0])
     std = np.std([1.0, 2.0, 3.0])
     assert normalizer.normalize(2.5) == pytest.approx(0.5 / (std + 1e-8), rel=1e-12)
@@ -62,7 +62,7 @@ def test_a_reward_is_normalised_by_the_formula_and_clipped() -> None:
 
 @pytest.mark.parametrize("shift", [True, False])
 def test_a_normalised_reward_can_be_had_back(shift: bool) -> None:
-    normalizer = RewardNormalizer(window_size=50, warmup=10, shift=shift)
+    normalizer = RollingNormalizer(window_size=50, warmup=10, shift=shift)
     assert normalizer.denormalize(1.5) == 1.5
     normalizer.update(np.random.default_rng(0).normal(3.0, 2.0, size=60))
     assert normalizer.denormalize(normalizer.normalize(4.25)) == pytest.approx(4.25, rel=1e-12)
@@ -70,7 +70,7 @@ def test_a_normalised_reward_can_be_had_back(shift: bool) -> None:
 
 
 def test_single_rewards_arrays_and_tensors_agree() -> None:
-    normalizer, rewards = RewardNormalizer(warmup=0), np.linspace(-2, 5, 30)
+    normalizer, rewards = RollingNormalizer(warmup=0), np.linspace(-2, 5, 30)
     normalizer.update(rewards)
     single = [normalizer.normalize(float(reward)) for reward in rewards]
     np.testing.assert_allclose(normalizer.normalize(rewards), single, rtol=1e-12)
@@ -80,7 +80,7 @@ def test_single_rewards_arrays_and_tensors_agree() -> None:
 
 
 def test_nothing_is_normalised_during_the_warm_up() -> None:
-    normalizer = RewardNormalizer(window_size=10, warmup=3)
+    normalizer = RollingNormalizer(window_size=10, warmup=3)
     for reward in (5.0, 6.0):
         normalizer.update(reward)
         assert normalizer.normalize(7.0) == 7.0
@@ -89,14 +89,14 @@ def test_nothing_is_normalised_during_the_warm_up() -> None:
 
 
 def test_equal_rewards_are_no_division_by_zero() -> None:
-    normalizer = RewardNormalizer(window_size=10, warmup=0)
+    normalizer = RollingNormalizer(window_size=10, warmup=0)
     normalizer.update([0.1] * 10)
     assert normalizer.get_statistics()["std"] == 0.0
     assert normalizer.normalize(0.1) == pytest.approx(0.0, abs=1e-8)
 
 
 def test_what_is_no_reward_never_enters_the_window() -> None:
-    normalizer = RewardNormalizer(window_size=10, warmup=0)
+    normalizer = RollingNormalizer(window_size=10, warmup=0)
     normalizer.update([1.0, float("nan"), float("inf"), -float("inf"), 1e200, 3.0, 5e-324, 1e30])
     found = normalizer.get_statistics()
     assert found["count"] == 4
@@ -104,7 +104,7 @@ def test_what_is_no_reward_never_enters_the_window() -> None:
 
 
 def test_reset_forgets_everything() -> None:
-    normalizer = RewardNormalizer(window_size=10, warmup=2)
+    normalizer = RollingNormalizer(window_size=10, warmup=2)
     normalizer.update([1.0, 2.0, 3.0])
     normalizer.reset()
     assert normalizer.get_statistics() == {"mean": 0.0, "std": 0.0, "count": 0, "buffer_size": 0}
@@ -113,7 +113,7 @@ def test_reset_forgets_everything() -> None:
 
 def test_it_goes_on_exactly_where_it_stopped() -> None:
     rng = np.random.default_rng(2)
-    first, other = RewardNormalizer(window_size=20), RewardNormalizer(window_size=20)
+    first, other = RollingNormalizer(window_size=20), RollingNormalizer(window_size=20)
     first.update(rng.normal(1e6, 1.0, 55))
     tensors, state = first.capture()
     other.restore(tensors, json.loads(json.dumps(state)))
@@ -134,7 +134,7 @@ def test_it_goes_on_exactly_where_it_stopped() -> None:
 @pytest.mark.parametrize("given", [{"window_size": 1}, {"clip": 0.0}, {"warmup": -1}])
 def test_what_is_no_window_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError):
-        RewardNormalizer(**given)  # type: ignore[arg-type]
+        RollingNormalizer(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("calibration", ["fitted", "returns"])
@@ -184,7 +184,7 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
 def test_the_window_is_filled_once(tiny: Make) -> None:
     trainer = FinFlowTrainer(tiny())
     data = trainer.collect_offline_data()
-    normalizer = RewardNormalizer(window_size=30)
+    normalizer = RollingNormalizer(window_size=30)
     without = RewardUnits.of(trainer.training_data.process, data.reward_scale, "none", torch.device("cpu"))
     fill_window(without._replace(normalizer=normalizer), data)
     before = normalizer.get_statistics()

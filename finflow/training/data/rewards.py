@@ -41,7 +41,7 @@ _UNIT = 1074  # the smallest double is 2**-1074: every finite one is a whole num
 Rewards = TypeVar("Rewards", float, NDArray[Any], Tensor)
 
 
-class RewardNormalizer:
+class RollingNormalizer:
     """``(r - mean) / (std + 1e-8)`` over the last rewards, clipped.
 
     Parameters
@@ -160,7 +160,7 @@ class RewardUnits(NamedTuple):
         The deviation of the behaviour's rewards, stored with the dataset.
     reference : Tensor, (bars,)
         Taken from the reward of a decision at each bar; zeros where there is no reference.
-    normalizer : RewardNormalizer or None
+    normalizer : RollingNormalizer or None
         With ``train.reward_normalization``.
     growth : Tensor or None, (bars, assets)
         Where episodes have some of the assets alone, and the reference is of these: what each asset grows over the bar
@@ -173,7 +173,7 @@ class RewardUnits(NamedTuple):
 
     scale: float
     reference: Tensor
-    normalizer: RewardNormalizer | None = None
+    normalizer: RollingNormalizer | None = None
     growth: Tensor | None = None
     members: Tensor | None = None
     whole_spread: bool = False

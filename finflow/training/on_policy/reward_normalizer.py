@@ -90,7 +90,7 @@ class RewardNormalizer:
 
     def __init__(self, config: RewardNormalizerConfig | None = None) -> None:
         self.config = config or RewardNormalizerConfig()
-        self._window = reward_units.RewardNormalizer(self.config.window_size, warmup=0)
+        self._window = reward_units.RollingNormalizer(self.config.window_size, warmup=0)
 
     @classmethod
     def preset(cls, name: str) -> Self:

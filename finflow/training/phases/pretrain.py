@@ -18,7 +18,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.rewards import RewardNormalizer, RewardUnits
+from finflow.training.data.rewards import RewardUnits, RollingNormalizer
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded
@@ -168,7 +168,7 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
     """
     if units.normalizer is None:
         return units
-    beginning = units._replace(normalizer=RewardNormalizer.of(keys))
+    beginning = units._replace(normalizer=RollingNormalizer.of(keys))
     fill_window(beginning, dataset)
     return beginning
 

@@ -22,7 +22,7 @@ from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, check_like, restore
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
-from finflow.training.data.rewards import RewardNormalizer
+from finflow.training.data.rewards import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.on_policy.on_policy_state import OnPolicyState
@@ -183,7 +183,7 @@ class TrainingState:
         Draws the actions of the online portfolios.
     entropy_schedule, target_entropy_schedule : EntropySchedule
         Step with the online updates.
-    reward_normalizer : RewardNormalizer or None
+    reward_normalizer : RollingNormalizer or None
         With ``train.reward_normalization``.
     watch : GuardState
         State of the guard: windows of its signals, snapshots, rollbacks so far.
@@ -209,7 +209,7 @@ class TrainingState:
     entropy_schedule: EntropySchedule
     target_entropy_schedule: EntropySchedule
     watch: GuardState
-    reward_normalizer: RewardNormalizer | None = field(default=None)
+    reward_normalizer: RollingNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
     behaviour_returns: Tensor | None = field(default=None)
     bcell: BCell | None = field(default=None)
@@ -241,7 +241,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         EntropySchedule.of(train.entropy_schedule),
         EntropySchedule.of(train.target_entropy_schedule),
         GuardState(config.guard, config.bcell.gamma),
-        RewardNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
+        RollingNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
         returns,
     )
