@@ -26,7 +26,7 @@ from finflow.config.loading import (
 )
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
 from finflow.config.online_section import OnlineConfig
-from finflow.config.schema import Config, OutputConfig, describe_schema, holds_whole_numbers
+from finflow.config.schema import Config, OutputConfig, changed_keys, describe_schema, holds_whole_numbers
 from finflow.config.training_section import (
     EntropyScheduleConfig,
     GuardConfig,
@@ -71,6 +71,7 @@ __all__ = [
     "TuneConfig",
     "WorldsConfig",
     "changed_config",
+    "changed_keys",
     "config_hash",
     "describe_schema",
     "dump_config",

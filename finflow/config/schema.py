@@ -11,7 +11,8 @@ update.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
@@ -81,6 +82,12 @@ class Config(Section):
                 f"{self.worlds.assets} must be null"
             )
         return self
+
+
+def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:
+    """Those of some keys, such as ``bcell.cql_alpha``, whose values are not the defaults."""
+    default = Config()
+    return [name for name in keys if attrgetter(name)(config) != attrgetter(name)(default)]
 
 
 def _walk(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo, bool]]:

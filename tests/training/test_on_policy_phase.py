@@ -17,12 +17,12 @@ import torch
 from pydantic import ValidationError
 
 from finflow.agent.on_policy.policy_interface import Rollout
-from finflow.config import Config, dump_config, load_config
+from finflow.config import Config, changed_keys, dump_config, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
 from finflow.training.on_policy.market_rollouts import MarketPlayer
-from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout, unread_keys
+from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
 from finflow.training.trainer import FinFlowTrainer
@@ -123,9 +123,9 @@ def test_group_relative_advantages_weight_later_differences(lam: float, tiny: Ma
 
 
 def test_keys_that_are_not_read_online_are_named(tiny: Make) -> None:
-    before = unread_keys(tiny(**SMALL))
-    assert unread_keys(tiny(**SMALL, bcell__cql_alpha=10.0)) == ["bcell.cql_alpha", *before]
-    assert unread_keys(Config()) == []
+    before = changed_keys(tiny(**SMALL), UNREAD)
+    assert changed_keys(tiny(**SMALL, bcell__cql_alpha=10.0), UNREAD) == ["bcell.cql_alpha", *before]
+    assert changed_keys(Config(), UNREAD) == []
 
 
 def test_it_starts_from_scratch_without_an_offline_phase(tiny: Make) -> None:

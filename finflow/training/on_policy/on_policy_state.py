@@ -25,27 +25,13 @@ from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 
 ONLINE = "online"
 WORLD_SEED = 5  # added to the training's seed for the environments, as for soft actor-critic
-
-
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
-UNREAD = {
-    "bcell": (
-        *("alpha_init", "target_entropy", "entropy_backup", "cql_alpha", "cql_mode", "calibration", "gate_balance"),
-        *("least_pull", "dropped_quantiles", "memory_capacity", "anchor"),
-    ),
-    "train": ("n_envs", "updates_per_vector_step", "online_batch_size", "warmup_episodes", "critic_only_updates"),
-}
-
-
-def unread_keys(config: Config) -> list[str]:
-    """Keys that were set to other values than their defaults, though on-policy learning does not read them."""
-    default = Config()
-    return [
-        f"{section}.{name}"
-        for section, names in UNREAD.items()
-        for name in names
-        if getattr(getattr(config, section), name) != getattr(getattr(default, section), name)
-    ]
+UNREAD = (
+    *("bcell.alpha_init", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha", "bcell.cql_mode"),
+    *("bcell.calibration", "bcell.gate_balance", "bcell.least_pull", "bcell.dropped_quantiles"),
+    *("bcell.memory_capacity", "bcell.anchor", "train.n_envs", "train.updates_per_vector_step"),
+    *("train.online_batch_size", "train.warmup_episodes", "train.critic_only_updates"),
+)
 
 
 def on_policy_settings(config: Config) -> OnPolicySettings:

@@ -19,17 +19,17 @@ from finflow.agent.networks.critic import ValueNetwork
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.on_policy_update import Figures
 from finflow.agent.on_policy.policy_interface import Rollout
-from finflow.config import Config
+from finflow.config import Config, changed_keys
 from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
 from finflow.training.on_policy.market_rollouts import MarketPlayer, Played, Reference
 from finflow.training.on_policy.on_policy_state import (
+    UNREAD,
     OnPolicyState,
     on_policy_settings,
     rollouts_of,
     steps_per_rollout,
-    unread_keys,
 )
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
@@ -73,7 +73,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     run.progress.start_phase(f"{ONLINE} ({config.online.algorithm})", rollouts * steps, done=counters.phase_update)
     if counters.vector_step == 0:
         on_policy.begin(bcell)
-        if unread := unread_keys(config):
+        if unread := changed_keys(config, UNREAD):
             run.progress.note(f"{config.online.algorithm} does not read {', '.join(unread)} online; sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     watched = Watched(bcell.policy, on_policy.value, on_policy.optimiser)

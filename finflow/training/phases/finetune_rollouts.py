@@ -31,7 +31,7 @@ from finflow.agent.learners.pathwise import (
 from finflow.agent.networks.decision import PRETRAINED, MarketReading
 from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings, load_like
 from finflow.agent.precision import no_denormals
-from finflow.config import Config
+from finflow.config import Config, changed_keys
 from finflow.cores import run_both
 from finflow.env.portfolio_state import PortfolioState
 from finflow.offline.dataset import OfflineDataset
@@ -63,8 +63,9 @@ TO_MEASURE, TO_TEACH, TO_CALIBRATE, TO_JUDGE = range(4)  # purposes for which ba
 VOLATILITIES = ("volatility_252", "volatility_36")  # of days and of months: what inverse volatility reads
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
-    *("alpha_init", "alpha_mode", "target_entropy", "entropy_backup", "cql_alpha", "cql_mode", "calibration"),
-    *("gate_balance", "least_pull", "dropped_quantiles", "online_schedule", "anchor"),
+    *("bcell.alpha_init", "bcell.alpha_mode", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha"),
+    *("bcell.cql_mode", "bcell.calibration", "bcell.gate_balance", "bcell.least_pull", "bcell.dropped_quantiles"),
+    *("bcell.online_schedule", "bcell.anchor", "worlds.bootstraps"),
 )
 
 
@@ -85,13 +86,6 @@ def volatility_of(run: TrainingRun) -> tuple[int, float]:
     features = run.training_data.features
     column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
     return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
-
-
-def unread_keys(config: Config) -> list[str]:
-    """Keys that were set to other values than their defaults, though rollouts do not read them."""
-    default = Config()
-    found = [f"bcell.{name}" for name in UNREAD if getattr(config.bcell, name) != getattr(default.bcell, name)]
-    return found + ["worlds.bootstraps"] * (config.worlds.bootstraps > 0)
 
 
 @no_denormals()
@@ -207,7 +201,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     last = total + config.bcell.rollouts.critic_updates
     run.progress.start_phase(f"{ONLINE} (B-Cell)", last, done=counters.phase_update)
     if begins:
-        if unread := unread_keys(config):
+        if unread := changed_keys(config, UNREAD):
             run.progress.note(f"rollouts do not read {', '.join(unread)}; online.algorithm = sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     exact: ExactReturns | None = None
