@@ -16,10 +16,11 @@ from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.agent.networks.policy_ensemble import load_like
-from finflow.config import Config
+from finflow.config import Config, changed_keys
 from finflow.errors import ConfigError, TrainingError
 from finflow.evaluation.analysis import out_of_fold_section
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.checkpoints.migration import with_prior
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
@@ -222,7 +223,12 @@ def test_the_policies_of_the_blocks_decide_with_the_agent_s_own(trained: tuple[F
     restored = with_members(older, "bcell/", len(agent.members))
     assert {name for name in saved.tensors if name.startswith("bcell/")} <= restored.keys()
     first = alone[0].distribution.centre().numpy()
-    kept = saved._replace(tensors=restored)
+    training = {**saved.facts["training"], "bcell": dict(saved.facts["training"]["bcell"])}
+    del training["bcell"]["members"]
+    migrated, facts = with_prior(older, {**saved.facts, "training": training})
+    assert migrated.keys() >= restored.keys()
+    assert facts["training"]["bcell"].keys() == saved.facts["training"]["bcell"].keys()
+    kept = saved._replace(tensors=migrated, facts=facts)
     assert np.allclose(policy_of(kept, CPU)(states).distribution.centre().detach().numpy(), first, atol=1e-6)
 
 
@@ -354,9 +360,9 @@ def test_the_report_shows_what_holds_out_of_sample(
 
 
 def test_keys_that_rollouts_do_not_read_are_named(tiny: Make) -> None:
-    assert phase.unread_keys(tiny(**SMALL)) == []
+    assert changed_keys(tiny(**SMALL), phase.UNREAD) == []
     changed = tiny(**SMALL, bcell__cql_alpha=10.0, bcell__anchor__weight=0.5, worlds__bootstraps=1)
-    assert phase.unread_keys(changed) == ["bcell.cql_alpha", "bcell.anchor", "worlds.bootstraps"]
+    assert changed_keys(changed, phase.UNREAD) == ["bcell.cql_alpha", "bcell.anchor", "worlds.bootstraps"]
 
 
 def test_the_report_and_the_agent_number_the_references_alike() -> None:

@@ -102,17 +102,17 @@ def play_blends(
     start = np.repeat([fold.bars.start for fold in folds], count)
     state = process.start(start, torch.cat([one.beginning for one in accounts]).double().cpu().numpy())
     rewards: list[list[NDArray[np.float64]]] = [[] for _ in folds]
-    active, together = list(range(len(folds))), _Together(folds, volatility, tensors.market.device)
+    active, batched = list(range(len(folds))), _BatchedBlends(folds, volatility, tensors.market.device)
     for place in range(max(len(fold.bars) for fold in folds)):
         still = [number for number in active if place < len(folds[number].bars)]
         if len(still) < len(active):
             state = rows_of(state, np.repeat([number in still for number in active], count))
-            active, together = still, _Together([folds[n] for n in still], volatility, tensors.market.device)
+            active, batched = still, _BatchedBlends([folds[n] for n in still], volatility, tensors.market.device)
         portfolio = torch.as_tensor(
             process.observed_portfolio(state), dtype=torch.float32, device=tensors.market.device
         )
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
-        targets = together.decide(states, [accounts[number] for number in active], place)
+        targets = batched.decide(states, [accounts[number] for number in active], place)
         step = process.step(state, targets.double().cpu().numpy())
         for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
             rewards[number].append(own)
@@ -159,7 +159,7 @@ class _Accounts(NamedTuple):
         return cls(reading, torch.cat([aims, own], dim=1), pretrained, beginning)
 
 
-class _Together:
+class _BatchedBlends:
     """Decisions of many policies' blends in one batch.
 
     Parameters
