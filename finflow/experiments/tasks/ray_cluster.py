@@ -137,13 +137,18 @@ def _check_reachable(address: str) -> None:
 
 
 def _stop(ray: Any, tasks: list[Any], grace: float) -> None:
-    """Ask the tasks to stop, and end those that have not stopped in time; a second Ctrl-C ends all at once."""
+    """Ask the tasks to stop, and end those that have not stopped in time; a second Ctrl-C ends all at once.
+
+    A task that has stopped is left alone: ending it while Ray takes in its result ends this process
+    (ray-project/ray#54798: "Tried to complete task that was not pending").
+    """
+    running = tasks
     try:
         _cancel(ray, tasks, force=False)
         with suppress(Exception):
-            ray.wait(tasks, num_returns=len(tasks), timeout=grace)
+            _, running = ray.wait(tasks, num_returns=len(tasks), timeout=grace)
     finally:
-        _cancel(ray, tasks, force=True)
+        _cancel(ray, running, force=True)
 
 
 def _cancel(ray: Any, tasks: list[Any], force: bool) -> None:
