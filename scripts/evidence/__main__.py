@@ -79,7 +79,7 @@ from scripts.evidence.on_policy_exercises import (
     objective_drawing,
 )
 from scripts.evidence.on_policy_markets import (
-    SMALL,
+    SIZE,
     gradient_table,
     gradient_variants,
     group_variants,
@@ -253,7 +253,7 @@ def _on_policy_markets(given: argparse.Namespace) -> None:
     results = run_missing([*market_trainings_variants(), *group_variants()], KEPT, RUNS)
     gradients = run_missing(gradient_variants(), KEPT, RUNS)
     page = market_trainings_table(results) + _text("gradients") + gradient_table(gradients)
-    _write("on-policy-markets", page, [*results, *gradients], size=_listed(SMALL))
+    _write("on-policy-markets", page, [*results, *gradients], size=_listed(SIZE))
 
 
 def _optimality(given: argparse.Namespace) -> None:

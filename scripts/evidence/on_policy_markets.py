@@ -38,7 +38,7 @@ STARTS: Mapping[str, Mapping[str, object]] = {
 }
 PLANTED = ("mean-reverting", "regime")
 EMBEDDED = "embedded"
-TRAINED = ("regime", EMBEDDED)
+TRAINED = ("regime", "mean-reverting", EMBEDDED)
 VARIANCE = "gradients-"
 ROLLOUTS = 40  # whose gradients are compared
 #: Advantages that are compared; the first are what PPO has by default.
@@ -50,7 +50,7 @@ ESTIMATORS: Mapping[str, Mapping[str, object]] = {
     "group 0.8": {"online.advantages": "group", "online.group_lambda": 0.8},
     "group 0.5": {"online.advantages": "group", "online.group_lambda": 0.5},
 }
-#: One size for all: 8192 decisions online.
+#: One size for all gradients.
 SMALL: dict[str, object] = {
     "bcell.hidden_dim": 32,
     "env.episode_length": 126,
@@ -70,6 +70,8 @@ SMALL: dict[str, object] = {
     "online.rollout": 1024,
     "online.epochs": 5,
 }
+#: One size for all trainings: 32,760 decisions online, with the default rollouts and epochs.
+SIZE: dict[str, object] = {**SMALL, "train.online_episodes": 260, "online.rollout": 2048, "online.epochs": 10}
 
 
 def market_keys(market: str, seed: int) -> dict[str, object]:
@@ -92,7 +94,7 @@ def market_trainings_variants(seeds: Sequence[int] = SEEDS, markets: Sequence[st
         Variant(
             f"{PREFIX}{market}-{algorithm}-{start}",
             (seed,),
-            {**SMALL, **market_keys(market, seed), **keys, "online.algorithm": algorithm},
+            {**SIZE, **market_keys(market, seed), **keys, "online.algorithm": algorithm},
             measure=learn_and_judge,
         )
         for seed in seeds
@@ -109,7 +111,7 @@ def group_variants(seeds: Sequence[int] = SEEDS) -> list[Variant]:
             f"{PREFIX}regime-ppo-group_{lam:g}",
             (seed,),
             {
-                **SMALL,
+                **SIZE,
                 **market_keys("regime", seed),
                 "online.algorithm": "ppo",
                 "online.advantages": "group",

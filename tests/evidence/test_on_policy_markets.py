@@ -36,7 +36,7 @@ def test_a_small_training_is_judged_and_shown(tmp_path: Path) -> None:
 
 def test_the_variants_are_three_algorithms_from_three_starts() -> None:
     assert len(market_trainings_variants((0,), ("regime",))) == 9
-    assert len({variant.name for variant in market_trainings_variants()}) == 18
+    assert len({variant.name for variant in market_trainings_variants()}) == 27
 
 
 def test_gradients_of_both_advantages_are_compared(tmp_path: Path) -> None:
