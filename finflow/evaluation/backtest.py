@@ -15,7 +15,7 @@ from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.rolling_rules import Rolling
+from finflow.strategies.memo import Memo, Remembering
 from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
@@ -318,14 +318,15 @@ class ComparisonContext:
         return dict(zip(chosen, runs, strict=True))
 
 
-def sharing_fits(makers: Mapping[str, Make]) -> dict[str, Make]:
-    """The same strategies; what one of them fitted to some prices, another of its kind does not fit again."""
-    memo: dict[tuple[str, bytes], FloatArray] = {}
+def remembering(makers: Mapping[str, Make]) -> dict[str, Make]:
+    """The same strategies; what depends on prices alone, one made later takes from those made before by its maker."""
 
     def sharing(make: Make) -> Make:
+        memo: Memo = {}
+
         def fresh() -> Strategy:
             strategy = make()
-            if isinstance(strategy, Rolling):
+            if isinstance(strategy, Remembering):
                 strategy.memo = memo
             return strategy
 

@@ -18,17 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.ledger.constraints import project_to_simplex
+from finflow.strategies.memo import Memo, remembered
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
 FloatArray = NDArray[np.float64]
 
 
 class OnlineSelection(ABC):
-    """A rule that moves the portfolio chosen last by what the newest bar brought."""
+    """A rule that moves the portfolio chosen last by what the newest bar brought.
+
+    Attributes
+    ----------
+    memo : mutable mapping, optional
+        Moves made before; of a rule that says how many prices it reads.
+    """
 
     name = "online"
+    reads: int | None = None
+    """Newest prices that a move depends on; all where it is left out."""
 
     def __init__(self) -> None:
+        self.memo: Memo | None = None
         self._weights: FloatArray = np.zeros(0)
         self._step = -1
         self._last: FloatArray = np.zeros(0)
@@ -42,7 +52,7 @@ class OnlineSelection(ABC):
         else:
             first = len(prices) - 1
         for bar in range(first, len(prices)):
-            self._weights = self._advance(prices[: bar + 1])
+            self._weights = self._advance_once(prices[: bar + 1])
         self._step, self._bars, self._last = step, len(prices), prices[-1].copy()
         held = np.where(information.listed, self._weights, 0.0)
         if held.sum() <= 0.0:
@@ -53,6 +63,11 @@ class OnlineSelection(ABC):
         """True where this decision is the next one of the same run."""
         one_on = step == self._step + 1 and step > 0 and len(prices) == self._bars + 1
         return one_on and np.array_equal(prices[-2], self._last, equal_nan=True)
+
+    def _advance_once(self, prices: FloatArray) -> FloatArray:
+        """The next portfolio, from the memo where it is there."""
+        inputs = [self._weights, prices if self.reads is None else prices[-self.reads :]]
+        return remembered(self.memo, self.name, inputs, lambda: self._advance(prices))
 
     def _advance(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, over the assets that have a price at both of the last two bars."""
@@ -103,6 +118,7 @@ class ExponentiatedGradient(OnlineSelection):
     """
 
     name = "eg"
+    reads = 2
 
     def __init__(self, rate: float = 0.05) -> None:
         super().__init__()
@@ -141,6 +157,7 @@ class PassiveAggressiveMeanReversion(OnlineSelection):
     """
 
     name = "pamr"
+    reads = 2
 
     def __init__(self, threshold: float = 0.5) -> None:
         super().__init__()
@@ -176,6 +193,7 @@ class MeanReversion(OnlineSelection):
     def __init__(self, window: int = 5, threshold: float = 10.0) -> None:
         super().__init__()
         self.window = window
+        self.reads = max(window, 2)
         self.threshold = threshold
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:

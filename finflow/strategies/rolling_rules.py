@@ -7,10 +7,8 @@ they name equal weight. A fit that fails is an error: no other portfolio is put 
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import FinflowError
 from finflow.market.bar_frequency import bars_per_month
+from finflow.strategies.memo import Memo, remembered
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
 __all__ = [
@@ -55,8 +54,7 @@ class Rolling(ABC):
     Attributes
     ----------
     memo : mutable mapping, optional
-        Fits made before, by name and returns. Whoever runs a strategy many times over the same prices, with other
-        costs, may hand one to all of them; results are the same with and without.
+        Fits made before.
     """
 
     name = "rolling"
@@ -66,7 +64,7 @@ class Rolling(ABC):
     def __init__(self, rebalance_every: int = 21, lookback: int = 252) -> None:
         self.rebalance_every = rebalance_every
         self.lookback = lookback
-        self.memo: MutableMapping[tuple[str, bytes], FloatArray] | None = None
+        self.memo: Memo | None = None
 
     def decide(self, information: Information) -> FloatArray:
         if information.step % self.rebalance_every != 0:
@@ -101,12 +99,7 @@ class Rolling(ABC):
 
     def _fit_once(self, returns: FloatArray) -> FloatArray:
         """The fit of these returns, from the memo where it is there."""
-        if self.memo is None:
-            return self.fit(returns)
-        key = (self.name, hashlib.sha256(returns.tobytes() + str(returns.shape).encode()).digest())
-        if key not in self.memo:
-            self.memo[key] = self.fit(returns)
-        return self.memo[key]
+        return remembered(self.memo, self.name, [returns], lambda: self.fit(returns))
 
     @abstractmethod
     def fit(self, returns: FloatArray) -> FloatArray:

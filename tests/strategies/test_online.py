@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 
 from finflow.config import EvaluationConfig
 from finflow.strategies.classical import COMPARED, NAMED, named_strategy
+from finflow.strategies.memo import Memo, Remembering
 from finflow.strategies.online_selection import ExponentiatedGradient, MeanReversion, PassiveAggressiveMeanReversion
 from finflow.strategies.strategy import Information, Strategy
 
@@ -149,6 +150,20 @@ def test_the_same_information_has_the_same_answer_whatever_was_asked_before(name
         answer = other.decide(told(close[: BEFORE + step], step))
         np.testing.assert_allclose(answer[:-1], path[step], rtol=0, atol=1e-15)
         other.decide(told(prices(9)[: BEFORE + step + 1], step + 1))  # another market in between
+
+
+@pytest.mark.parametrize("name", ["eg", "pamr", "olmar"])
+def test_a_memo_saves_moves_and_changes_none(name: str) -> None:
+    first, second = prices(), prices()
+    second[-30:] *= prices(9)[-30:] / prices(9)[-31]  # they part in the last days
+    alone = [run(named_strategy(name, EvaluationConfig()), close) for close in (first, second)]
+    memo: Memo = {}
+    for close, expected in zip((first, first, second), (alone[0], alone[0], alone[1]), strict=True):
+        strategy = named_strategy(name, EvaluationConfig())
+        assert isinstance(strategy, Remembering)
+        strategy.memo = memo
+        np.testing.assert_array_equal(run(strategy, close), expected)
+    assert STEPS < len(memo) < 2 * STEPS  # days that are alike were computed once
 
 
 @EACH

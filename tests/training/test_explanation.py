@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from finflow.agent.batch import States
+from finflow.agent.networks.decision import MarketReading
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.cli.output import explanation_lines
 from finflow.config import Config
+from finflow.env.decision_process import with_costs
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.decision_explanation import (
     ChangedDecision,
@@ -22,7 +25,7 @@ from finflow.evaluation.analysis.decision_explanation import (
     largest_trades,
     section,
 )
-from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.backtest import remembering, run_backtests
 from finflow.evaluation.report.report_numbers import plain
 from finflow.evaluation.report.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
@@ -48,6 +51,29 @@ def explainer_of(training_data: TrainingData) -> Explainer:
     process, window = training_data.held_out_process(), training_data.split.test
     (run,) = run_backtests(process, window, [AgentStrategy(policy, CPU)])
     return Explainer(policy, process, training_data.features, window, run)
+
+
+def test_an_agent_reads_the_market_once_for_all_its_backtests(
+    training_data: TrainingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At other costs it holds other weights, and decides as one does that reads the market again."""
+    policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
+    dear = with_costs(process, process.env.model_copy(update={"commission_bps": 50.0}))
+    make = remembering({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"]
+    window = training_data.split.validation
+    read: list[States] = []
+    alone = run_backtests(dear, window, [AgentStrategy(policy, CPU)])[0]
+    read_market = policy.read_market
+
+    def count(states: States, only: int | None = None) -> MarketReading:
+        read.append(states)
+        return read_market(states, only=only)
+
+    monkeypatch.setattr(policy, "read_market", count)
+    cheap, again = (run_backtests(one, window, [make()])[0] for one in (process, dear))
+    np.testing.assert_array_equal(again.weights, alone.weights)
+    assert not np.array_equal(cheap.weights, again.weights)
+    assert len(read) == len(cheap.dates)
 
 
 def test_what_is_explained_is_what_was_decided(training_data: TrainingData) -> None:

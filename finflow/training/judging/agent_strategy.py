@@ -22,6 +22,7 @@ from finflow.evaluation.analysis.expert_traits import (
 )
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
+from finflow.strategies.memo import Memo, remembered
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.data.replay import MarketTensors
 
@@ -40,6 +41,11 @@ class AgentStrategy:
     name : str
     expert : int, optional
         Number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
+
+    Attributes
+    ----------
+    memo : mutable mapping, optional
+        Readings of the market made before by this policy, which must not learn meanwhile.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class AgentStrategy:
         self.device = device
         self.name = name
         self.expert = expert
+        self.memo: Memo | None = None
         names = ("gate", "experts", "trade_rate", "held", "reward_state")
         self._reasons: dict[str, list[FloatArray]] = {name: [] for name in names}
 
@@ -57,8 +64,12 @@ class AgentStrategy:
         if information.observation is None:
             raise ValueError("a learned agent needs the environment's observation")
         states = states_of(information.observation, self.device)
+        market = [np.asarray(information.observation[name]) for name in ("assets", "market")]
         with torch.no_grad():
-            decision = self.policy(states, only=self.expert)
+            reading = remembered(
+                self.memo, self.name, market, lambda: self.policy.read_market(states, only=self.expert)
+            )
+            decision = self.policy.trade_toward(states, reading)
             centre = decision.distribution.centre()[0]
         self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
         self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())

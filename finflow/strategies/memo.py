@@ -1,0 +1,53 @@
+"""Memory of computations that depend on prices alone, for strategies that run many times over the same prices.
+
+A report plays every strategy again at other costs and capitals. Fits, readings of the market and moves of online
+portfolio selection are the same each time: whoever plays a strategy again may hand it the memory of the runs before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Memo = MutableMapping[tuple[str, bytes], Any]
+"""Results by the name of the computation and a digest of its inputs."""
+
+Result = TypeVar("Result")
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A strategy that remembers in a mapping which it is handed; results are the same with and without."""
+
+    memo: Memo | None
+
+
+def remembered(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:
+    """Return what a computation gave for the same inputs before, or compute and remember it.
+
+    Parameters
+    ----------
+    memo : mapping or None
+        Without one it is computed.
+    name : str
+        Of the computation.
+    inputs : sequence of array
+        All that the result depends on, besides what whoever made the memo holds fixed.
+    compute : callable
+        Returns the result, which nobody may change afterwards.
+    """
+    if memo is None:
+        return compute()
+    digest = hashlib.sha256()
+    for one in inputs:
+        digest.update(f"{one.dtype}{one.shape}".encode())
+        digest.update(np.ascontiguousarray(one).data)
+    key = name, digest.digest()
+    if key not in memo:
+        memo[key] = compute()
+    found: Result = memo[key]
+    return found
