@@ -215,7 +215,7 @@ def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
 @contextmanager
 def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool) -> Iterator[ComputeResources | None]:
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
-    from finflow.experiments.jobs.training_jobs import estimate_all
+    from finflow.experiments.jobs.duration_estimate import estimate_all
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
     from finflow.training.phases.stopping import request_stop
 

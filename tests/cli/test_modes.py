@@ -290,7 +290,7 @@ class Trainings:
             "experiments.jobs.protocols.make_protocol_job": self.make_protocol_job,
             "experiments.jobs.training_jobs.make_seed_job": self.make_seed_job,
             "experiments.jobs.training_jobs.run_all": self.run,
-            "experiments.jobs.training_jobs.estimate_all": self.estimate,
+            "experiments.jobs.duration_estimate.estimate_all": self.estimate,
             "training.trainer.new_run_folder": self.new_folder,
         }.items():
             monkeypatch.setattr(f"finflow.{name}", fake)

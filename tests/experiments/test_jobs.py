@@ -21,8 +21,9 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, dump_config
 from finflow.errors import CheckpointError, OutputError
+from finflow.experiments.jobs.duration_estimate import estimate_all
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train, train_all
-from finflow.experiments.jobs.training_jobs import SeedJob, estimate_all, make_seed_job, run_all
+from finflow.experiments.jobs.training_jobs import SeedJob, make_seed_job, run_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import in_use
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder

@@ -18,10 +18,10 @@ from finflow.config import Config, dump_config
 from finflow.errors import FinflowError
 from finflow.evaluation.report.report_numbers import look_up
 from finflow.experiments.jobs import independent_trainings as trainings
+from finflow.experiments.jobs.duration_estimate import estimate_all
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.jobs.independent_trainings import best_checkpoint, train
 from finflow.experiments.jobs.protocols import ProtocolJob, make_protocol_job
-from finflow.experiments.jobs.training_jobs import estimate_all
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.training.checkpoints.checkpoint_reader import Checkpoint, read_checkpoint
 from finflow.training.data.offline_data import offline_data

@@ -13,8 +13,8 @@ from optuna.trial import TrialState
 
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
+from finflow.experiments.jobs.duration_estimate import describe_duration, estimate
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
-from finflow.experiments.jobs.training_jobs import describe_duration, estimate
 from finflow.experiments.tasks.ray_cluster import connected, machines
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks, tasks_at_once
 from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors

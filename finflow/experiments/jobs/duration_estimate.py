@@ -1,0 +1,240 @@
+"""Duration of trainings, estimated by a probe of a few updates of each phase."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from finflow.config import Config, EvaluationConfig
+from finflow.experiments.jobs.independent_trainings import Training, is_finished
+from finflow.experiments.jobs.training_jobs import TrainingJob
+from finflow.experiments.tasks.task_progress import NullStream
+from finflow.experiments.tasks.task_runner import ComputeResources, tasks_at_once
+from finflow.market.panel import MarketPanel
+from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.on_policy.on_policy_state import rollouts_of, steps_per_rollout
+from finflow.training.phases.finetune import vector_steps
+from finflow.training.phases.finetune_rollouts import rollout_updates
+from finflow.training.phases.fold_pretraining import fold_epochs
+from finflow.training.trainer import FinFlowTrainer
+
+PROBE_UPDATES = 20  # of each phase
+OFFLINE, ONLINE = range(2)
+NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Duration of trainings.
+
+    Attributes
+    ----------
+    trainings : int
+    finished : int
+        Trainings that are there already.
+    offline_updates, online_updates : int
+        Of each training.
+    seconds : float
+        For what is not there yet, trainings alone.
+    at_once : int
+        Trainings side by side.
+    """
+
+    trainings: int
+    finished: int
+    offline_updates: int
+    online_updates: int
+    seconds: float
+    at_once: int = 1
+
+    def lines(self) -> list[str]:
+        """Lines to print."""
+        if self.finished == self.trainings:
+            return [f"{self.trainings} trainings, all of them there already; only judging them is left"]
+        updates = f"about {self.offline_updates:,} offline and {self.online_updates:,} online updates each"
+        there = f", {self.finished} of them there already" if self.finished else ""
+        side = f", {self.at_once} at once" if self.at_once > 1 else ""
+        plural = "s" if self.trainings > 1 else ""
+        return [
+            f"{self.trainings} training{plural}{there}; {updates}",
+            f"about {describe_duration(self.seconds)} for those that are missing{side}, by a probe of {PROBE_UPDATES} "
+            "updates of each phase on this machine; judging them comes on top",
+        ]
+
+
+def estimate_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> Estimate:
+    """Estimate the duration of the missing trainings of all jobs."""
+    trainings = [training for job in jobs for training in job.trainings]
+    return estimate(trainings, {job.market: job.panel for job in jobs}, resources)
+
+
+def estimate(
+    trainings: Sequence[Training], panels: Mapping[str, MarketPanel], resources: ComputeResources | None = None
+) -> Estimate:
+    """Count the trainings, and time a few updates of the last one's in a folder that is removed again."""
+    count = len(trainings)
+    missing = [one for one in trainings if not is_finished(one, panels[one.market])]
+    if not missing:
+        return Estimate(count, count, 0, 0, 0.0)
+    last = trainings[-1]
+    with tempfile.TemporaryDirectory(prefix="finflow-probe-") as folder:
+        probe = _probe(last, panels[last.market], Path(folder))
+    updates = Updates.of(last.config, probe.rows)
+    seconds = probe.collecting + updates.offline * probe.watch.update(OFFLINE)
+    seconds += updates.of_folds * probe.watch.update(OFFLINE) + updates.online * probe.watch.update(ONLINE)
+    validations = 3 + sum(updates.validated) // last.config.train.validation_updates
+    seconds += validations * probe.watch.validation
+    at_once = min(tasks_at_once(resources or ComputeResources()), len(missing))
+    rounds = -(-len(missing) // at_once)
+    online = updates.online + updates.of_critics
+    return Estimate(count, count - len(missing), updates.offline, online, seconds * rounds, at_once)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Numbers of updates of a training.
+
+    Attributes
+    ----------
+    offline : int
+    of_folds : int
+        Of offline learning without each block of the training years, before rollouts.
+    online : int
+        Of the policy.
+    of_critics : int
+        Of critics that are taught after rollouts: small beside the others, and not timed.
+    validated : tuple of int
+        Updates of phases that validate on their way.
+    """
+
+    offline: int
+    of_folds: int
+    online: int
+    of_critics: int
+    validated: tuple[int, ...]
+
+    @classmethod
+    def of(cls, config: Config, rows: int) -> Updates:
+        """Those of a configuration, with data of so many transitions."""
+        train, keys = config.train, config.bcell.rollouts
+        learns = config.offline.method != "none"
+        an_epoch = max(rows // train.offline_batch_size, 1)
+        offline = train.offline_training_epochs * an_epoch * learns
+        if config.online.algorithm == "rollouts":
+            of_folds = fold_epochs(config) * an_epoch * max(keys.blocks - 1, 0)  # each lacks one block of them
+            return cls(offline, of_folds, rollout_updates(config), keys.critic_updates, (offline,))
+        if config.online.algorithm == "sac":
+            online = vector_steps(config, train.online_episodes) * train.updates_per_vector_step
+        else:
+            online = rollouts_of(config) * steps_per_rollout(config)
+        return cls(offline, 0, online, 0, (offline, online))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Times of a few updates; the seconds that collecting all data takes, and its number of transitions."""
+
+    watch: Stopwatch
+    collecting: float
+    rows: int
+
+
+def _probe(training: Training, panel: MarketPanel, folder: Path) -> Probe:
+    """Train for a few updates of each phase."""
+    config, train = training.config, training.config.train
+    length = config.env.episode_length
+    episodes = min(train.offline_episodes, -(-PROBE_UPDATES * train.offline_batch_size // length))
+    rollouts = config.bcell.rollouts.model_copy(update={"pretraining_epochs": 0})
+    changes = {
+        "train": train.model_copy(
+            update={
+                "offline_episodes": episodes,
+                "offline_training_epochs": 1,
+                "warmup_episodes": 1,
+                "critic_only_updates": 0,
+                "validation_updates": NEVER,
+                "checkpoint_updates": NEVER,
+            }
+        ),
+        "offline": config.offline.model_copy(update={"evaluation_updates": 0}),
+        "bcell": config.bcell.model_copy(update={"rollouts": rollouts}),
+        "output": config.output.model_copy(update={"logs_dir": folder, "offline_dir": folder}),
+        "evaluation": EvaluationConfig(),
+    }
+    small, watch = config.model_copy(update=changes), Stopwatch(PROBE_UPDATES)
+    trainer = FinFlowTrainer(small, training_data=training.training_data(panel, small), progress=watch)
+    began = time.monotonic()
+    rows = len(trainer.collect_offline_data())
+    collecting = (time.monotonic() - began) * train.offline_episodes / episodes
+    trainer.train_iql()
+    with suppress(EnoughUpdatesError):
+        trainer.finetune()
+    return Probe(watch, collecting, round(rows * train.offline_episodes / episodes))
+
+
+class EnoughUpdatesError(Exception):
+    """The online phase has been timed."""
+
+
+class Stopwatch(ProgressDisplay):
+    """Display that shows nothing, times updates and validations, and ends the online phase after a few updates.
+
+    Parameters
+    ----------
+    enough : int
+        Updates of the online phase.
+
+    Raises
+    ------
+    EnoughUpdatesError
+        After that many.
+    """
+
+    def __init__(self, enough: int) -> None:
+        super().__init__(stream=NullStream())
+        self.enough = enough
+        self._phases: list[list[float]] = []
+        self._validations: list[float] = []
+        self._updates = 0
+        self._latest = time.monotonic()
+
+    def start_phase(self, name: str, total: int, done: int = 0) -> None:
+        """Begin to time another phase."""
+        self._phases.append([])
+        self._updates = 0
+        self._latest = time.monotonic()
+
+    def advance(self, n: int = 1, **facts: object) -> None:
+        """Note the time since the last call: that of ``n`` updates, or of a validation where ``n`` is 0."""
+        now = time.monotonic()
+        if n > 0:
+            self._phases[-1].append((now - self._latest) / n)
+            self._updates += n
+        elif n == 0:  # a rollback counts back
+            self._validations.append(now - self._latest)
+        self._latest = now
+        if len(self._phases) > ONLINE and self._updates >= self.enough:
+            raise EnoughUpdatesError
+
+    def update(self, phase: int) -> float:
+        """Median seconds of an update; the first few, in which everything is still being set up, do not count."""
+        times = self._phases[phase]
+        return float(np.median(times[len(times) // 4 :])) if times else 0.0
+
+    @property
+    def validation(self) -> float:
+        """Median seconds of a validation."""
+        return float(np.median(self._validations)) if self._validations else 0.0
+
+
+def describe_duration(seconds: float) -> str:
+    """Describe seconds in words."""
+    if seconds < 90.0:
+        return f"{max(round(seconds), 1)} seconds"
+    return f"{seconds / 60.0:.0f} minutes" if seconds < 5400.0 else f"{seconds / 3600.0:.1f} hours"
