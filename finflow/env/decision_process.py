@@ -270,6 +270,20 @@ def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProce
     return other
 
 
+def with_growths(process: DecisionProcess, growths: Sequence[NDArray[np.float64]]) -> DecisionProcess:
+    """Same market with further tables of growth, (bars, K) each, one after the other behind its own.
+
+    A portfolio at bar ``b + n * bars`` meets at bar ``b`` what the n-th of them says. The features are the market's own
+    alone, so that portfolios in further tables can be stepped but not observed.
+    """
+    other, count = copy.copy(process), 1 + len(growths)
+    other.growth = np.concatenate([process.growth, *growths])
+    other.listed = np.tile(process.listed, (count, 1))
+    if process.liquidity is not None:
+        other.liquidity = MarketState(*(np.tile(table, (count, 1)) for table in process.liquidity))
+    return other
+
+
 def _rows(table: NDArray[Any], state: PortfolioState) -> Any:
     """Rows of a market table at the states' bars, in the precision of their weights."""
     rows = _table_rows(table, state)

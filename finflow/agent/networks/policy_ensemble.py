@@ -73,10 +73,13 @@ class SideBySide:
         return move_toward(self.first, states.weights, states.reward_state, reading, self.heads.read)
 
 
-def joined_readings(readings: Sequence[MarketReading], horizon: int) -> MarketReading:
-    """Readings of several policies, (horizon * batch, ...) each, as one of (horizon * members * batch, ...)."""
+def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int = 1) -> MarketReading:
+    """Readings of several policies, (horizon * batch, ...) each, one of (horizon * members * copies * batch, ...)."""
     parts = zip(*readings, strict=True)
-    stacked = (torch.stack([part.unflatten(0, (horizon, -1)) for part in of_all], dim=1) for of_all in parts)
+    stacked = (
+        torch.stack([part.unflatten(0, (horizon, -1)) for part in of_all for _ in range(copies)], dim=1)
+        for of_all in parts
+    )
     return MarketReading(*(part.flatten(0, 2) for part in stacked))
 
 

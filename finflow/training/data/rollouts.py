@@ -138,7 +138,8 @@ class RolloutMarket(NamedTuple):
                 states = States(self.tensors.assets[:1, : portfolio.shape[1] - 4], self.tensors.market[:1], portfolio)
                 action = policy.trade_toward(states, reading.rows(h * batch, (h + 1) * batch)).distribution.centre()
             step = self.process.step(state, self.tensors.scatter_assets(action, drawn).double())
-            rewards.append(self.units.scaled(step.reward.float(), bars, drawn))
+            known = bars % len(self.units.reference)  # in further tables of growth bars are counted on
+            rewards.append(self.units.scaled(step.reward.float(), known, drawn))
             growth.append(torch.log1p(step.simple_return))
             turnover.append(step.turnover.detach())
             state = step.state

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ from finflow.training.phases.fold_evidence import Evidence, FoldPolicy, play_ble
 from finflow.training.phases.fold_pretraining import pretrain_folds
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
-from finflow.training.phases.rollout_state import Member, RolloutState
+from finflow.training.phases.rollout_state import Member, RolloutState, with_mirrors
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE
 
@@ -107,24 +108,33 @@ def learn_side_by_side(
     list of dict of Tensor, ()
         Figures of each.
     """
-    bcell, horizon = config.bcell, config.bcell.rollouts.horizon
+    bcell, horizon, mirrored = config.bcell, config.bcell.rollouts.horizon, config.bcell.rollouts.mirrored
+    weights = (1.0 - mirrored, mirrored) if mirrored > 0.0 else (1.0,)
     states = [one.portfolios.window(scales.device) for one in members]
+    begun = [
+        replace(state, bar=state.bar + table * one.portfolios.mirror)
+        for one, state in zip(members, states, strict=True)
+        for table in range(len(weights))
+    ]
     with torch.autocast(scales.device.type, torch.bfloat16, enabled=bcell.mixed_precision, cache_enabled=False):
         readings = [_read(market, one, state, config) for one, state in zip(members, states, strict=True)]
         side_by_side = SideBySide([one.policy for one in members])
-        rollout = market.roll_out(side_by_side, joined_readings(readings, horizon), joined_states(states), horizon)
-        rewards = rollout.rewards.view(horizon, len(members), -1)
-        losses = [rollout_loss(rewards[:, place], bcell.gamma, scale) for place, scale in enumerate(scales)]
+        reading = joined_readings(readings, horizon, len(weights))
+        rollout = market.roll_out(side_by_side, reading, joined_states(begun), horizon)
+        rewards = rollout.rewards.view(horizon, len(members), len(weights), -1)
+        mean = (rewards * rewards.new_tensor(weights).unsqueeze(-1)).sum(dim=2)
+        losses = [rollout_loss(mean[:, place], bcell.gamma, scale) for place, scale in enumerate(scales)]
     compute_gradients(torch.stack(losses).sum(), *(one.optimiser for one in members))
     norms = [step(one.optimiser, bcell.gradient_norm) for one in members]
-    for one, after in zip(members, separate_states(rollout.state, len(members)), strict=True):
-        one.portfolios.move_on(after)
-    turnover = rollout.turnover.float().view(len(members), -1).mean(dim=1)
+    after = separate_states(rollout.state, len(begun))[:: len(weights)]  # as it was on the bars themselves
+    for one, state in zip(members, after, strict=True):
+        one.portfolios.move_on(state)
+    turnover = rollout.turnover.float().view(len(members), len(weights), -1)[:, 0].mean(dim=1)
     return [
         {
             "actor_loss": loss.detach(),
             "policy_gradient": norms[place],
-            "reward": rewards[:, place].detach().mean(),
+            "reward": rewards[:, place, 0].detach().mean(),
             "turnover": turnover[place],
         }
         for place, loss in enumerate(losses)
@@ -204,6 +214,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         if unread := changed_keys(config, UNREAD):
             run.progress.note(f"rollouts do not read {', '.join(unread)}; online.algorithm = sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
+    learned = with_mirrors(market, state) if config.bcell.rollouts.mirrored > 0.0 else market
     exact: ExactReturns | None = None
     metrics: dict[str, Tensor] = {}
     while counters.phase_update < last:
@@ -211,7 +222,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         run.guard.expect_large_moves(True, begins=done in (0, total))
         if done < total:
             rate = cosine(1.0, done / total) * min((done + 1) / WARMUP, 1.0)
-            latest = learn_together(market, bcell, state, config, rate)
+            latest = learn_together(learned, bcell, state, config, rate)
             bcell.update_average((done + 1) / total)
         else:
             if bcell.blend is not None and state.evidence is None:

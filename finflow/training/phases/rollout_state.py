@@ -16,12 +16,13 @@ from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, with_growths
 from finflow.env.episode_worlds import EpisodeWorlds
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import capture, check_like, restore, without_prefix
-from finflow.training.data.rollouts import as_tensors, detached
+from finflow.training.data.mirrored_growth import mirrored_growth
+from finflow.training.data.rollouts import RolloutMarket, as_tensors, detached
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 
@@ -82,6 +83,11 @@ class Portfolios:
     worlds : EpisodeWorlds or None
     seed : sequence of int
 
+    Attributes
+    ----------
+    mirror : int
+        Bars from a bar to itself in the table of growth that mirrors these segments; 0 where there is none.
+
     Raises
     ------
     MarketError
@@ -99,6 +105,7 @@ class Portfolios:
         seed: Sequence[int],
     ) -> None:
         self.process, self.worlds, self.horizon, self.restart = process, worlds, horizon, restart
+        self.segments, self.mirror = tuple(segments), 0
         starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
         if not starts:
             raise MarketError(
@@ -264,3 +271,15 @@ class RolloutState:
             [without_prefix(tensors, f"look{number}/{member}/") for member in members]
             for number in range(state["looks"])
         ]
+
+
+def with_mirrors(market: RolloutMarket, state: RolloutState) -> RolloutMarket:
+    """Market that has, for each member, its bars mirrored around returns predicted from the bars that it learns from.
+
+    The members' portfolios are told where in the tables of growth theirs is.
+    """
+    everyone = [state.portfolios, *(fold.portfolios for fold in state.folds)]
+    for number, portfolios in enumerate(everyone):
+        portfolios.mirror = (1 + number) * len(market.process.growth)
+    growths = [mirrored_growth(market.process, portfolios.segments) for portfolios in everyone]
+    return market._replace(process=with_growths(market.process, growths))

@@ -1,0 +1,168 @@
+"""Histories mirrored around predicted returns, in which a policy earns the opposite of what came by chance.
+
+A policy that follows the gradient of realised rewards fits their noise as well. Where a decision earns the mean of what
+it earns on a bar as it was and on the same bar mirrored around its predicted return, ``2 E[r] - r`` in logarithms, the
+first order of that noise cancels and variances stay. Predictions are linear in the assets' features and in random
+functions of them (Rahimi and Recht), by ridge regression whose penalty is the best over contiguous parts of the bars.
+
+References
+----------
+Hammersley and Morton (1956), A New Monte Carlo Technique: Antithetic Variates.
+Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.decision_process import DecisionProcess
+
+FloatArray = NDArray[np.float64]
+
+RANDOM_FEATURES = 200
+READ_FEATURES = 4  # that each random feature reads on average
+PARTS = 5  # contiguous parts of the bars by which the penalty is chosen
+PENALTIES = 10.0 ** np.arange(-2.5, 2.0, 0.5)  # in multiples of the features' mean sum of squares
+ROWS = 65_536  # of bars and assets, read at once
+
+
+class RandomFeatures(NamedTuple):
+    """Random functions ``tanh(x W + b)`` of an asset's features.
+
+    Attributes
+    ----------
+    weights : float64 (features, functions)
+        Mostly zeros.
+    biases : float64 (functions,)
+    """
+
+    weights: FloatArray
+    biases: FloatArray
+
+    @classmethod
+    def draw(cls, n_features: int) -> RandomFeatures:
+        """Functions of so many features, the same ones for the same number."""
+        rng = np.random.default_rng(n_features)
+        weights = rng.standard_normal((n_features, RANDOM_FEATURES))
+        read = rng.random(weights.shape) * n_features < READ_FEATURES
+        return cls(weights * read, rng.standard_normal(RANDOM_FEATURES))
+
+    def of(self, features: FloatArray) -> FloatArray:
+        """The features (..., F) themselves and their functions, (..., F + functions)."""
+        return np.concatenate([features, np.tanh(features @ self.weights + self.biases)], axis=-1)
+
+
+class _Moments(NamedTuple):
+    """Sums of a regression over some bars."""
+
+    squares: FloatArray
+    products: FloatArray
+    returns: float
+
+
+def mirrored_growth(process: DecisionProcess, segments: Sequence[range]) -> FloatArray:
+    """Growth on mirrored bars, (bars, K); as it was where nothing is predicted, and for cash.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    segments : sequence of range
+        Bars of decisions to learn from; no reward of any other enters.
+    """
+    growth, expected = process.growth, predicted_returns(process, segments)
+    with np.errstate(divide="ignore"):
+        realised = np.log(growth[:, :-1])
+    known = np.isfinite(expected) & np.isfinite(realised)
+    mirrored = growth.copy()
+    mirrored[:, :-1][known] = np.exp(2.0 * expected[known] - realised[known])
+    return mirrored
+
+
+def predicted_returns(process: DecisionProcess, segments: Sequence[range]) -> FloatArray:
+    """Predicted log return of every bar that a decision of some segments is rewarded by, (bars, assets); else NaN.
+
+    Returns less their mean over assets are predicted by the features as the decision knew them, less their mean
+    likewise; that mean itself by its average over the segments.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    segments : sequence of range
+        Bars of decisions.
+    """
+    bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
+    functions = RandomFeatures.draw(process.asset_features.shape[2] - 1)
+    parts = [_moments(process, functions, part) for part in np.array_split(bars, PARTS) if len(part)]
+    coefficients = _ridge(parts)
+    found = np.full(process.listed.shape, np.nan)
+    level, count = 0.0, 0
+    for some in _chunks(process, bars):
+        relative, _, common, known = _rows(process, functions, some)
+        found[some + 1] = np.where(known, relative @ coefficients, np.nan)
+        level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
+    return found + level / max(count, 1)
+
+
+def _ridge(parts: Sequence[_Moments]) -> FloatArray:
+    """Coefficients with the penalty that predicts parts best by the others; zeros where none beats predicting zero."""
+    squares = np.sum([one.squares for one in parts], axis=0)
+    products = np.sum([one.products for one in parts], axis=0)
+    unit = max(float(np.trace(squares)) / len(squares), 1e-12) * np.eye(len(squares))
+    least, penalty = float(sum(one.returns for one in parts)), None
+    for candidate in PENALTIES if len(parts) > 1 else ():
+        error = 0.0
+        for part in parts:
+            fitted = np.linalg.solve(squares - part.squares + candidate * unit, products - part.products)
+            error += part.returns - 2.0 * float(fitted @ part.products) + float(fitted @ part.squares @ fitted)
+        if error < least:
+            least, penalty = error, candidate
+    none: FloatArray = np.zeros(len(squares))
+    return none if penalty is None else np.linalg.solve(squares + penalty * unit, products)
+
+
+def _moments(process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64]) -> _Moments:
+    """Sums over the decisions at some bars."""
+    squares: Any = 0.0
+    products: Any = 0.0
+    returns = 0.0
+    for some in _chunks(process, bars):
+        relative, excess, _, _ = _rows(process, functions, some)
+        rows, values = relative.reshape(-1, relative.shape[2]), excess.reshape(-1)
+        squares, products = squares + rows.T @ rows, products + rows.T @ values
+        returns += float(values @ values)
+    return _Moments(squares, products, returns)
+
+
+def _chunks(process: DecisionProcess, bars: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Bars, some at a time."""
+    count = max(ROWS // process.listed.shape[1], 1)
+    for start in range(0, len(bars), count):
+        yield bars[start : start + count]
+
+
+def _rows(
+    process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64]
+) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Features and returns of decisions at some bars less their means over assets, those of returns, and who is known.
+
+    Returns
+    -------
+    relative : float64 (bars, assets, functions)
+    excess : float64 (bars, assets)
+    common : float64 (bars,)
+    known : bool (bars, assets)
+    """
+    table = process.asset_features[bars - process.lag]
+    with np.errstate(divide="ignore"):
+        returns = np.log(process.growth[bars + 1, :-1])
+    known = (table[:, :, -1] > 0.0) & process.listed[bars] & np.isfinite(returns)
+    share = known / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    values = functions.of(table[:, :, :-1].astype(np.float64))
+    relative = values - np.einsum("ba,baf->bf", share, values)[:, None]
+    returns = np.where(known, returns, 0.0)
+    common = (share * returns).sum(axis=1)
+    return relative * known[:, :, None], (returns - common[:, None]) * known, common, known

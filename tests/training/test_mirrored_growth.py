@@ -1,0 +1,90 @@
+"""Bars mirrored around predicted returns: what is predictable stays, what came by chance turns round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.agent.learners.offline_learner import make_policy
+from finflow.config import Config
+from finflow.env.decision_process import with_growths
+from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import RolloutMarket, as_tensors
+from finflow.training.data.training_data import TrainingData, prepare
+
+Make = Callable[..., Config]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> TrainingData:
+    return prepare(make_tiny(tmp_path_factory.mktemp("mirrored"))())
+
+
+def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(data: TrainingData) -> None:
+    process = data.learning.process
+    bars = process.decision_bars(data.split.train)
+    expected, mirrored = predicted_returns(process, [bars]), mirrored_growth(process, [bars])
+    rows = slice(bars.start + 1, bars.stop + 1)
+    both = 0.5 * (np.log(mirrored[rows, :-1]) + np.log(process.growth[rows, :-1]))
+    assert np.allclose(both, expected[rows], atol=1e-12)
+    assert np.array_equal(mirrored[: bars.start + 1], process.growth[: bars.start + 1])
+    assert np.array_equal(mirrored[:, -1], process.growth[:, -1])  # cash
+
+
+def test_what_features_tell_is_predicted_and_noise_is_not(data: TrainingData) -> None:
+    """A tenth of the variance follows a feature in one market; returns are independent in the other."""
+    process = data.learning.process
+    bars = process.decision_bars(data.split.train)
+    rng, rows = np.random.default_rng(0), np.arange(bars.start, bars.stop)
+    known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
+    known = (known - known.mean(axis=1, keepdims=True)) / known.std()
+    correlations = []
+    for share in (0.3, 0.0):
+        other = with_growths(process, [])
+        noise = rng.standard_normal(known.shape)
+        other.growth[rows + 1, :-1] = np.exp(0.01 * (share * known + noise))
+        found = predicted_returns(other, [bars])[rows + 1]
+        found -= found.mean(axis=1, keepdims=True)
+        correlations.append(0.0 if not found.std() > 1e-12 else np.corrcoef(found.ravel(), known.ravel())[0, 1])
+        assert found.std() < 0.01 * (share + 0.15)
+    assert correlations[0] > 0.8
+
+
+def test_no_reward_outside_the_segments_enters(data: TrainingData) -> None:
+    process = data.learning.process
+    bars = process.decision_bars(data.split.train)
+    middle = (bars.start + bars.stop) // 2
+    segments = [range(bars.start, middle - 20), range(middle + 20, bars.stop)]
+    before = predicted_returns(process, segments)
+    other = with_growths(process, [])
+    other.growth[middle - 18 : middle + 20, :-1] *= 1.5
+    assert np.array_equal(predicted_returns(other, segments), before, equal_nan=True)
+    assert not np.isfinite(before[middle - 18 : middle + 20]).any()
+
+
+def test_a_rollout_in_a_further_table_earns_what_a_market_of_its_own_pays(data: TrainingData) -> None:
+    process = data.learning.process
+    mirrored = mirrored_growth(process, [process.decision_bars(data.split.train)])
+    alone = with_growths(process, [])
+    alone.growth = mirrored
+    units = RewardUnits.of(process, 0.01, "equal-weight", CPU)
+    tensors = MarketTensors.of(process, CPU)
+    policy = make_policy(data.shape, data.config.bcell, torch.Generator().manual_seed(1))
+    start = as_tensors(process.start(np.array([process.first_bar, process.first_bar + 7])), CPU)
+    behind = replace(start, bar=start.bar + len(process.growth))
+    found = []
+    for market, state in (
+        (RolloutMarket(with_growths(process, [mirrored]), tensors, units), behind),
+        (RolloutMarket(alone, tensors, units), start),
+    ):
+        with torch.no_grad():
+            reading = RolloutMarket(process, tensors, units).read(policy, start, 5)
+            found.append(market.roll_out(policy, reading, state, 5).rewards)
+    assert torch.equal(*found)
