@@ -241,9 +241,9 @@ def bandit(batch: Batch, portfolio: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.timeout(120)
 def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) -> None:
-    shape = NetworkShape(7, 4, 64, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
-    rates = {"actor_lr": 3e-3, "critic_lr": 3e-3}
-    sizes = {"hidden_dim": 64, "n_quantiles": 8, "cql_samples": 3}
+    shape = NetworkShape(7, 4, 32, ((0,), (0, 2), (0, 3), (0, 4), (0, 5)))
+    rates = {"actor_lr": 1e-2, "critic_lr": 1e-2}
+    sizes = {"hidden_dim": 32, "n_quantiles": 4, "cql_samples": 1}
     free = {
         "cql_alpha": 0.01,
         "alpha_init": 0.01,
@@ -251,7 +251,7 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
         "anchor": AnchorConfig(weight=0.0),
         "gate_balance": 0.0,
     }
-    config = BCellConfig(**sizes, **rates, **free, iql_temperature=10.0)
+    config = BCellConfig(**sizes, **rates, **free, iql_temperature=30.0)
     iql = make_iql(shape, config)
     test = make_batch(256, 4, seed=10_000)
 
@@ -264,16 +264,16 @@ def test_both_phases_learn_to_hold_the_asset_that_pays(make_batch: MakeBatch) ->
         return batch._replace(rewards=bandit(batch, batch.actions), terminated=torch.ones(64))
 
     untrained = value(iql.policy, test.states)
-    for update in range(600):
+    for update in range(300):
         iql.update(data(update), 0.0, generator())
     offline = value(iql.policy, test.states)
     behaviour = bandit(test, test.actions).mean().item()
     agent = BCell(shape, config, generator(1), CPU)
     agent.seed_from(iql)
-    for update in range(200):
-        agent.update_sac(data(1000 + update), coverage(64, 5), generator(update), update)
+    for update in range(100):
+        agent.update_sac(data(1000 + update), coverage(64, 5, 1), generator(update), update)
     online = value(agent.policy, test.states)
-    # all of the best asset pays 1, a random portfolio 0.2; seen: 0.34 after IQL, 0.96 at the end
+    # all of the best asset pays 1, a random portfolio 0.2; seen: 0.45 after IQL, 0.91 at the end
     assert untrained < 0.25
     assert offline > behaviour + 0.08
     assert online > 0.85

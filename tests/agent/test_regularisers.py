@@ -47,7 +47,7 @@ def coverage(batch: Batch, samples: int = 2) -> CoverageProposals:
     return CoverageProposals(torch.full((size, samples, n_weights), 1.0 / n_weights), torch.zeros(size, samples))
 
 
-def trained(shape: NetworkShape, make_batch: MakeBatch, updates: int = 40, **changes: object) -> BCell:
+def trained(shape: NetworkShape, make_batch: MakeBatch, updates: int = 25, **changes: object) -> BCell:
     """An agent after some updates on one batch, from a policy of its own."""
     config = CONFIG.model_copy(update=changes)
     agent, batch, noise = BCell(shape, config, generator(1), CPU), make_batch(32), generator(2)
@@ -90,13 +90,13 @@ def test_a_heavy_anchor_keeps_the_policy_where_it_was(shape: NetworkShape, make_
     assert held < 0.1 * free
 
 
-@pytest.mark.parametrize("to", FROM_EQUAL)
-def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch, to: str) -> None:
+def test_an_anchor_to_equal_weight_spreads_the_aim(shape: NetworkShape, make_batch: MakeBatch) -> None:
     states = make_batch(64, seed=9).states
-    anchors = [AnchorConfig.model_validate({"weight": weight, "to": to}) for weight in (0.0, 1e3)]
-    aims = [trained(shape, make_batch, 150, anchor=anchor).decide(states).aim for anchor in anchors]
-    apart = [float(FROM_EQUAL[to](aim, states.listed).mean()) for aim in aims]
-    assert apart[1] < 0.3 * apart[0]
+    free = trained(shape, make_batch, 60).decide(states).aim
+    for to, divergence in FROM_EQUAL.items():
+        anchor = AnchorConfig.model_validate({"weight": 1e3, "to": to})
+        held = trained(shape, make_batch, 60, anchor=anchor).decide(states).aim
+        assert divergence(held, states.listed).mean() < 0.3 * divergence(free, states.listed).mean(), to
 
 
 def test_the_penalties_on_a_policy_add_up(shape: NetworkShape, make_batch: MakeBatch) -> None:
@@ -141,7 +141,7 @@ def test_a_gate_that_is_held_open_stays_so_beside_an_anchor(shape: NetworkShape,
     states, anchor = make_batch(32).states, AnchorConfig(weight=1e2, to="equal-weight")
     least = {}
     for balance in (0.0, 1e2):
-        agent = trained(shape, make_batch, 150, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
+        agent = trained(shape, make_batch, 60, anchor=anchor, gate_balance=balance, expert_cloning=0.0)
         least[balance] = float(agent.decide(states).gate.mean(dim=0).min())
     assert least[1e2] > max(0.15, 1.5 * least[0.0])
 
@@ -151,7 +151,7 @@ def test_an_anchor_to_the_behaviour_makes_its_decisions_likelier(shape: NetworkS
     own = batch.families < 5
     likelihood = []
     for weight in (0.0, 100.0):
-        agent = trained(shape, make_batch, 100, anchor=AnchorConfig(weight=weight, to="behaviour"))
+        agent = trained(shape, make_batch, 40, anchor=AnchorConfig(weight=weight, to="behaviour"))
         with torch.no_grad():
             likelihood.append(float(agent.policy(batch.states).distribution.log_density(batch.actions)[own].mean()))
     assert likelihood[1] > likelihood[0] + 1.0
