@@ -19,7 +19,7 @@ from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import BCellConfig
 from scripts.evidence.box_task import BoxCritic, BoxPolicy, BoxValue, box_batch, box_states
 
-HIDDEN, BATCH, UPDATES, SEEDS = 64, 128, 1200, (0, 1, 2)
+HIDDEN, BATCH, UPDATES, SEEDS = 32, 64, 600, (0, 1, 2)
 SCALE = torch.tensor([1.0, 1.0, 8.0])  # of the observations: the angle's cosine and sine, and the speed
 TORQUE = 2.0
 # Rewards are in deviations, so advantages are of several units and the temperature is under one.

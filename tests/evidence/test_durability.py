@@ -25,6 +25,7 @@ from scripts.evidence.durability import (
 )
 from scripts.evidence.durability_page import durability_page
 from scripts.evidence.fuzzing import KINDS, Fuzzer
+from tests.short_trainings import MONTH_TO_VALIDATE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A training of a few seconds."""
-    return small_config(tmp_path_factory.mktemp("durability"))
+    return small_config(tmp_path_factory.mktemp("durability"), MONTH_TO_VALIDATE)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,8 @@ def test_a_disk_that_fails_in_the_middle_stops_no_training(
 
 
 def test_after_a_loss_of_power_the_run_goes_on_from_the_newest_whole_checkpoint(config: Config, whole: Whole) -> None:
-    found = power_lost(config, whole, cuts=60, resumes=1)
-    assert found["found"] == {"right and said": 60}
+    found = power_lost(config, whole, cuts=30, resumes=1)
+    assert found["found"] == {"right and said": 30}
     assert found["identical"] == 1
 
 
@@ -88,12 +89,12 @@ def test_a_limit_that_the_system_itself_sets_leaves_the_file_before(tmp_path: Pa
 
 
 def test_files_made_to_mislead_end_in_one_clear_line(tmp_path: Path) -> None:
-    found = fuzzing.fuzz(tmp_path, 252)
+    found = fuzzing.fuzz(tmp_path, 126)
     assert found["wrong"] == []
     assert found["memory"] < 200
     for kind in KINDS:
-        assert sum(found["kinds"][kind].values()) == 36
-        assert found["kinds"][kind]["refused"] >= 25
+        assert sum(found["kinds"][kind].values()) == 18
+        assert found["kinds"][kind]["refused"] >= 12
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ SMALL: dict[str, object] = {
     "market.synthetic.kind": "constant-drift",
     "market.synthetic.bars": 1500,
     "market.train_end": "2020-12-31",
-    "market.validation_end": "2021-12-31",
+    "market.validation_end": "2021-07-30",
     "train.online_episodes": 10,
     "train.critic_only_updates": 4,
     "train.validation_updates": 5,

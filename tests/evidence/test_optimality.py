@@ -28,7 +28,7 @@ SMALL: dict[str, object] = {
     **SHORT,
     "market.synthetic.bars": 1500,
     "market.train_end": "2020-12-31",
-    "market.validation_end": "2021-12-31",
+    "market.validation_end": "2021-07-30",
     "train.online_episodes": 8,
     "train.validation_updates": 5,
 }

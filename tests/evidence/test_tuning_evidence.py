@@ -14,7 +14,11 @@ from tests.short_trainings import SHORT
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 SMALL = {
     **SHORT,
-    "market.synthetic.bars": 6000,
+    "market.synthetic.bars": 1500,
+    "market.train_end": "2020-12-31",
+    "market.validation_end": "2021-06-30",
+    "market.test_end": "2021-12-31",
+    "evaluation.protocol.purge": 5,
     "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
 }
 

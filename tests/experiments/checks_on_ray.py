@@ -158,7 +158,7 @@ def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
     """Two agents of a job, and a fold of a protocol."""
     changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
-    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
+    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 40}
     config = small_config(folder, {**changes, **shorter})
     job = make_seed_job(config, folder / "job")
     plan = make_protocol_job(config, "walk-forward", folder / "protocols", "folds")

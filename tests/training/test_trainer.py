@@ -63,7 +63,7 @@ def test_another_seed_gives_another_agent(whole: Whole, tiny: Make) -> None:
     [
         ((slice(0, 400), slice(450, 700)), "warning: 2 assets are not listed throughout the training window (B, C)"),
         ((slice(0, 0), slice(300, 700)), "warning: 1 asset is not listed throughout the training window (C)"),
-        ((slice(0, 0), slice(600, 700)), None),  # ends after the training window
+        ((slice(0, 0), slice(620, 700)), None),  # ends after the training window
     ],
 )
 def test_a_market_with_gaps_is_announced_before_anything_is_learned_in_it(

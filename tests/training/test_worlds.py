@@ -190,7 +190,7 @@ def learning_tables(training_data: TrainingData) -> list[np.ndarray]:
 def test_prices_after_the_training_window_are_in_no_world(
     tiny: Make, make_prices: Callable[..., Path], tmp_path: Path
 ) -> None:
-    other = make_prices(tmp_path / "other.csv", changed_after="2011-06-30")
+    other = make_prices(tmp_path / "other.csv", changed_after="2011-09-30")
     changes = {"worlds__bootstraps": 2, "worlds__block_length": 20}
     calm, crash = (prepare(tiny(**changes, **path)) for path in ({}, {"market__path": str(other)}))
     assert not np.array_equal(calm.process.growth, crash.process.growth)
