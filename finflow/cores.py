@@ -2,7 +2,7 @@
 
 Each piece of work is computed by one thread from beginning to end, so results have the same bits on one core as on two,
 and do not depend on timing. Tensor operations release the interpreter's lock, so a thread is enough for them; a
-backtest holds it, and needs a process.
+backtest holds it, and needs a process. Torch is loaded with the first work: processes of tasks start without it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -110,11 +111,15 @@ def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
 
 def _has_second_core() -> bool:
     """Return True where a core is free; threads of operations would share it, and do not survive a fork."""
+    import torch
+
     return not _shared and torch.get_num_threads() == 1 and available_cores() > 1
 
 
 def _may_fork() -> bool:
     """Return True where forking is safe: no CUDA, no macOS, no daemonic process."""
+    import torch
+
     can = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
     cuda = bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
     return can and not cuda and not multiprocessing.current_process().daemon
@@ -162,10 +167,14 @@ class _TorchModes(NamedTuple):
     @classmethod
     def current(cls) -> _TorchModes:
         """Modes of this thread."""
+        import torch
+
         return cls(torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
 
     def apply(self, part: Callable[[], R]) -> R:
         """Run a function in these modes, and without denormal results, whatever ran in this thread before."""
+        import torch
+
         torch.set_flush_denormal(True)
         cast = torch.autocast("cpu", torch.bfloat16, enabled=self.cast, cache_enabled=False)
         with torch.set_grad_enabled(self.gradients), cast:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -134,11 +134,18 @@ def test_the_process_ends_with_status_2_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+def processor_time() -> float:
+    """Seconds that processes begun here took, of those that have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--help-config"]])
 def test_help_comes_at_once(arguments: list[str], tmp_path: Path) -> None:
-    began = time.monotonic()
+    """By the processor's time: a busy machine is no fault."""
+    began = processor_time()
     ended = started(*arguments, folder=tmp_path)
-    assert time.monotonic() - began < 2.0
+    assert processor_time() - began < 2.0
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "--set" in ended.stdout
 
