@@ -9,7 +9,9 @@ configuration, and the files of a run folder. No module below ``finflow`` is imp
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import io
 import json
 import os
 import platform
@@ -263,21 +265,43 @@ def write_configuration(path: Path, keys: Mapping[str, Any]) -> Path:
 
 
 def command(folder: Path, keys: Mapping[str, Any], *arguments: str) -> str:
-    """Run ``python main.py --mode ...`` as a user would, and return what it prints."""
+    """Run the command line in this process, and return what it prints."""
+    from finflow.cli import main
+
     path = write_configuration(folder / "run.yaml", keys)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FINFLOW_")}
-    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    said, before, own = io.StringIO(), dict(os.environ), _environment()
+    os.environ.clear()
+    os.environ.update(own)
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = main(["--mode", *arguments, "--config", str(path)])
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    if status:
+        raise RuntimeError(f"finflow ended with {status}: {said.getvalue()[-3000:]}")
+    return said.getvalue()
+
+
+def _environment() -> dict[str, str]:
+    """Environment of a run: no settings from outside, one thread, and room for tables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FINFLOW_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def command_alone(folder: Path, keys: Mapping[str, Any], *arguments: str) -> None:
+    """Run ``python main.py --mode ...`` in a process of its own, as a user would."""
+    path = write_configuration(folder / "run.yaml", keys)
     done = subprocess.run(
         [sys.executable, "main.py", "--mode", *arguments, "--config", str(path)],
         cwd=ROOT,
-        env=environment,
+        env=_environment(),
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
         raise RuntimeError(f"finflow ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-3000:]}")
-    return done.stdout
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -425,7 +449,7 @@ def below(folder: str, artefacts: Artefacts) -> Artefacts:
 
 def guarded(folder: Path) -> Artefacts:
     """One training with the guard, which rolls back, and its held-out evaluation."""
-    command(folder, configured(folder, GUARDED), "train")
+    command_alone(folder, configured(folder, GUARDED), "train")
     found = read_run(only(folder / "logs", "2*"), "pretrained", "best", "latest")
     found |= read_arrays(only(folder / "offline", "dataset-*.npz"), "dataset.npz")
     return found | read_json(folder / "logs" / "readings.jsonl")
