@@ -335,6 +335,7 @@ def test_names_cannot_break_the_tear_sheet() -> None:
     assert not set("<>&\"'{}$\\") & set(tearsheet._plain("<b>{{x}} & \"$y$\" 'z' \\"))
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, report_data: Callable[..., ReportData]) -> None:
     (tmp_path / "reports").write_text("a file, no folder")
     with pytest.raises(OutputError, match="reports"):

@@ -158,7 +158,7 @@ def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
     """Two agents of a job, and a fold of a protocol."""
     changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
-    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 40}
+    shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
     config = small_config(folder, {**changes, **shorter})
     job = make_seed_job(config, folder / "job")
     plan = make_protocol_job(config, "walk-forward", folder / "protocols", "folds")
@@ -231,7 +231,7 @@ def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
     search: dict[str, object] = {
         "market.source": "synthetic",
         "market.synthetic.bars": 1500,
-        "market.train_end": "2019-12-31",
+        "market.train_end": "2020-12-31",
         "market.validation_end": "2021-06-30",
         "evaluation.protocol.purge": 5,
         "tune.n_trials": 2,

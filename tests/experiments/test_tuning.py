@@ -50,7 +50,8 @@ SMALL = {
     **SHORT,
     "market.source": "csv",
     "market.train_end": "2011-06-30",
-    "market.validation_end": "2012-03-30",
+    "market.validation_end": "2011-10-31",
+    "market.test_end": "2012-02-29",
     "train.validation_updates": 8,
     "evaluation.protocol.purge": 5,
     "tune.folds": 1,
@@ -108,7 +109,7 @@ def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> Non
     context = trial_context(config, ("bcell.gamma",), 6)
     first = course(context, config, tmp_path / "a")
     cut = context.panel.n_bars
-    assert str(context.panel.dates[-1]) <= "2012-03-30"
+    assert str(context.panel.dates[-1]) <= "2011-10-31"
     hidden = changed_from(cut, "hidden.csv")
     assert course(trial_context(hidden, ("bcell.gamma",), 6), hidden, tmp_path / "b") == first
     told = changed_from(cut - 9, "told.csv")
