@@ -222,7 +222,7 @@ def test_damaged_prices_without_a_network_are_refused_and_with_no_cache_asked_fo
     [
         ({"train_end": "2009-12-31", "validation_end": "2010-01-29", "test_end": "2010-02-26"}, "longest feature"),
         ({"train_end": "2010-06-30"}, "move market.train_end"),
-        ({"validation_end": "2011-07-04"}, "the validation window holds too few bars (2)"),
+        ({"validation_end": "2011-10-04"}, "the validation window holds too few bars (2)"),
         ({"validation_end": "2012-02-01"}, "the test window holds too few bars (2)"),
         ({"validation_end": "2012-02-03"}, "the test window is empty"),
     ],

@@ -270,7 +270,7 @@ def test_a_fault_in_a_part_is_caught_and_named(
     tiny: Callable[..., Config],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = tiny(market__benchmark="A")
+    config = tiny(market__benchmark="A", market__train_end="2011-06-30")
     plant(monkeypatch)
     found = audit_configuration(config)
     assert bad(found)[0] == named

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +23,10 @@ from finflow.training.audit import configuration_audit as auditing
 from finflow.training.audit.audited_decisions import AuditedMarket, RecordedStrategies
 from finflow.training.audit.configuration_audit import Audit, audit_configuration
 from finflow.training.data.training_data import prepare
+from tests.short_trainings import FEW_EPISODES
 
 pytestmark = pytest.mark.usefixtures("smaller_audit")
-BARS_OF, FIRST_PROBES = auditing.single_bars, auditing.first_probes
+BARS_OF, FIRST_PROBES, PROBES_OF = auditing.single_bars, auditing.first_probes, auditing.probes_of
 
 OWN = '''
 import sys
@@ -134,6 +136,12 @@ class Trend:
 
 
 @pytest.fixture
+def tiny(tiny: Callable[..., Config]) -> Callable[..., Config]:
+    """Makes tiny configurations with few episodes."""
+    return lambda **changes: tiny(**{**FEW_EPISODES, **changes})
+
+
+@pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A user's module in the working folder."""
     (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
@@ -145,6 +153,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def whole_audit() -> None:
     """Asks for every named strategy and probe."""
+
+
+def one_of_each_kind(*given: Any) -> tuple[Probe, ...]:
+    """The first probe of each kind; two of those that find most."""
+    probes = PROBES_OF(*given)
+    chosen = {kind: [one for one in probes if one.kind == kind] for kind in SHOCKS}
+    return tuple(one for one in probes if one in chosen[one.kind][: 2 if one.kind in (CUT, "replaced") else 1])
 
 
 def bad(found: Audit) -> list[str]:
@@ -177,7 +192,9 @@ def test_a_cut_market_has_the_decisions_before_the_cut_whatever_the_rhythm(tiny:
 def test_the_whole_audit_is_clean_and_reaches_every_part(
     tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditing, "_MONTH", 4)  # a shorter one, for the time of the tests
+    monkeypatch.setattr(auditing, "_MONTH", 2)  # shorter ones and fewer days, for the time of the tests
+    monkeypatch.setattr(auditing, "single_bars", lambda *given: BARS_OF(*given)[:5])
+    monkeypatch.setattr(auditing, "probes_of", one_of_each_kind)
     found = audit_configuration(tiny())
     assert (found.complaint, bad(found)) == (None, [])
     assert {finding.probe for finding in found.findings} == {*SHOCKS, UNPRIMED}
@@ -281,7 +298,7 @@ def test_a_synthetic_market_is_clean(tiny: Callable[..., Config]) -> None:
 
 
 def test_single_bars_cover_a_month_of_every_window_and_telling_days(tiny: Callable[..., Config]) -> None:
-    ready = prepare(tiny())
+    ready = prepare(tiny(market__train_end="2011-06-30"))  # each window has more than a month
     split, panel = ready.split, ready.panel
     bars = BARS_OF(panel, split, 340, 1, 0)
     runs = [run for run in bars if len(run) > 1]

@@ -15,7 +15,7 @@ from finflow.training.trainer import FinFlowTrainer
 
 #: The networks and the data of the demo, with updates enough for its experts to learn something.
 DEMO_SIZED = {
-    "market.test_end": "2018-12-31",
+    "market.test_end": "2016-06-30",
     "env.episode_length": 126,
     "train.offline_episodes": 60,
     "online.algorithm": "sac",

@@ -12,17 +12,17 @@ from finflow.training.trainer import FinFlowTrainer
 from scripts.evidence.optimality import judge_of
 from tests.short_trainings import config_in
 
-#: A twentieth of the default's decisions, networks of a quarter of its width, no offline phase to speak of.
+#: A twentieth of the default's decisions, networks of an eighth of its width, no offline phase to speak of.
 SMALL: dict[str, object] = {
     "online.algorithm": "rollouts",
-    "bcell.hidden_dim": 64,
+    "bcell.hidden_dim": 32,
     "bcell.rollouts.portfolios": 16,
     "bcell.rollouts.horizon": 8,
     "bcell.rollouts.blocks": 3,
     "bcell.rollouts.learning_rate": 1e-2,
     "bcell.rollouts.looks": 1,
     "bcell.rollouts.critic_updates": 1,
-    "train.online_episodes": 50,
+    "train.online_episodes": 40,
     "train.offline_episodes": 6,
     "train.offline_training_epochs": 1,
     "offline.evaluation_updates": 0,
