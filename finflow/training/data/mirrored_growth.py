@@ -14,10 +14,12 @@ Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from finflow.env.decision_process import DecisionProcess
 
@@ -53,14 +55,14 @@ class RandomFeatures(NamedTuple):
 
     def of(self, features: FloatArray) -> FloatArray:
         """The features (..., F) themselves and their functions, (..., F + functions)."""
-        return np.concatenate([features, np.tanh(features @ self.weights + self.biases)], axis=-1)
+        return np.concatenate([features, np.tanh(_product(features, self.weights) + self.biases)], axis=-1)
 
 
 class _Moments(NamedTuple):
     """Sums of a regression over some bars."""
 
-    squares: FloatArray
-    products: FloatArray
+    squares: Tensor
+    products: Tensor
     returns: float
 
 
@@ -102,39 +104,49 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range]) -> Fl
     level, count = 0.0, 0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        found[some + 1] = np.where(known, relative @ coefficients, np.nan)
+        found[some + 1] = np.where(known, _product(relative, coefficients), np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
     return found + level / max(count, 1)
 
 
 def _ridge(parts: Sequence[_Moments]) -> FloatArray:
     """Coefficients with the penalty that predicts parts best by the others; zeros where none beats predicting zero."""
-    squares = np.sum([one.squares for one in parts], axis=0)
-    products = np.sum([one.products for one in parts], axis=0)
-    unit = max(float(np.trace(squares)) / len(squares), 1e-12) * np.eye(len(squares))
+    squares = torch.stack([one.squares for one in parts]).sum(dim=0)
+    products = torch.stack([one.products for one in parts]).sum(dim=0)
+    unit = max(float(squares.trace()) / len(squares), 1e-12) * torch.eye(len(squares), dtype=torch.float64)
     least, penalty = float(sum(one.returns for one in parts)), None
     for candidate in PENALTIES if len(parts) > 1 else ():
         error = 0.0
         for part in parts:
-            fitted = np.linalg.solve(squares - part.squares + candidate * unit, products - part.products)
+            fitted = torch.linalg.solve(squares - part.squares + candidate * unit, products - part.products)
             error += part.returns - 2.0 * float(fitted @ part.products) + float(fitted @ part.squares @ fitted)
         if error < least:
             least, penalty = error, candidate
-    none: FloatArray = np.zeros(len(squares))
-    return none if penalty is None else np.linalg.solve(squares + penalty * unit, products)
+    if penalty is None:
+        return np.zeros(len(squares))
+    found: FloatArray = torch.linalg.solve(squares + penalty * unit, products).numpy()
+    return found
 
 
 def _moments(process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64]) -> _Moments:
     """Sums over the decisions at some bars."""
-    squares: Any = 0.0
-    products: Any = 0.0
+    size = functions.weights.shape[0] + RANDOM_FEATURES
+    squares = torch.zeros((size, size), dtype=torch.float64)
+    products = torch.zeros(size, dtype=torch.float64)
     returns = 0.0
     for some in _chunks(process, bars):
         relative, excess, _, _ = _rows(process, functions, some)
-        rows, values = relative.reshape(-1, relative.shape[2]), excess.reshape(-1)
+        rows = torch.from_numpy(relative.reshape(-1, size))
+        values = torch.from_numpy(excess.reshape(-1))
         squares, products = squares + rows.T @ rows, products + rows.T @ values
         returns += float(values @ values)
     return _Moments(squares, products, returns)
+
+
+def _product(rows: FloatArray, columns: FloatArray) -> FloatArray:
+    """Matrix product by torch, whose bits depend on ``train.threads``; NumPy's depend on the number of cores."""
+    found: FloatArray = (torch.from_numpy(rows) @ torch.from_numpy(columns)).numpy()
+    return found
 
 
 def _chunks(process: DecisionProcess, bars: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
