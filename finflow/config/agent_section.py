@@ -25,7 +25,7 @@ from finflow.config.section_types import (
 class AnchorConfig(Section):
     """Regularisation of the online policy towards a reference."""
 
-    weight: NonNegativeNumber = key(1.0, "weight in the actor's loss at the first update; 0 is off")
+    weight: NonNegativeNumber = key(1.0, "weight in the actor's loss at the first update, in sigma_A; 0 is off")
     final: NonNegativeNumber | None = key(
         None, "weight after anchor.updates, linearly; held at anchor.weight when left out"
     )
@@ -92,14 +92,20 @@ class BCellConfig(Section):
         1.0, "weight of plain cloning where IQL's policy follows the critics' gradient"
     )
     rollouts: RolloutsConfig = key(RolloutsConfig(), "online learning from exact rollouts")
-    alpha_init: PositiveNumber = key(0.75, "entropy coefficient at the start")
+    alpha_init: PositiveNumber = key(
+        0.75, "entropy coefficient at the start, in sigma_A per nat of a free dimension's log ratio"
+    )
     alpha_mode: Literal["auto", "fixed", "annealed"] = key(
         "auto", "auto tunes it to target_entropy, annealed follows train.entropy_schedule"
     )
     alpha_lr: PositiveShare = key(3e-4, "learning rate of the entropy coefficient")
-    target_entropy: Fraction = key(0.2, "target entropy of the policy, as exp((H - H_max) / (K - 1))")
+    target_entropy: Fraction = key(
+        0.2,
+        "target entropy of the policy in log ratios, as the standard deviation of normal ones that have it: "
+        "exp(H / (K - 1)) / sqrt(2 pi e)",
+    )
     entropy_backup: Literal["none", "relative"] = key(
-        "none", "entropy in the critics' targets: none, or the excess over the target entropy"
+        "none", "entropy in the critics' targets: none, or the excess over the target entropy, in log ratios too"
     )
     risk_measure: Literal["neutral", "cvar", "wang"] = key(
         "neutral",
@@ -108,7 +114,7 @@ class BCellConfig(Section):
     )
     risk_level: PositiveShare = key(0.25, "worst share of outcomes that cvar averages; 1 is neutral")
     risk_strength: Number = key(0.75, "of wang: above zero risk-averse, below zero risk-seeking", ge=-3, le=3)
-    cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty")
+    cql_alpha: NonNegativeNumber = key(5.0, "weight of the conservative penalty, in sigma_A")
     cql_mode: Literal["fixed", "lagrange"] = key(
         "fixed", "lagrange tunes the weight, from cql_alpha on, so that the penalty equals cql_gap"
     )
@@ -127,7 +133,9 @@ class BCellConfig(Section):
         1.0, "weight of each expert's divergence from the mean portfolio of its family's rules, in both phases"
     )
     gate_balance: NonNegativeNumber = key(
-        0.3, "online weight of the divergence of equal use of the experts from the gate's mean over a batch; 0 is off"
+        0.3,
+        "online weight, in sigma_A, of the divergence of equal use of the experts from the gate's mean over a batch; 0 "
+        "is off",
     )
     one_head: Flag = key(
         False, "one portfolio head over all features in place of five experts and their gate, for comparison"

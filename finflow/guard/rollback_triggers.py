@@ -18,7 +18,7 @@ STRICT = "strict"
 LEAST_LOOKS = 5  # before losses and rewards are compared with their past
 LOOKS_IN_A_ROW = 2  # of the robust mode
 USUAL_SPREAD = 6.0  # deviations that are usual
-LEAST_LOSS = 0.5  # rises are measured in multiples of at least this
+LEAST_LOSS = 0.5  # rises are measured in multiples of at least this; the actor's in multiples of as many sigma_A
 KL_RISE = 6.0  # times the farthest that is usual, at the default threshold: a learning policy moves unevenly
 KL_WINDOWS = 5  # looks that the usual distance is known from, in multiples of a window
 UNKNOWN_KL = 100.0  # times the threshold, while the usual distance is not known
@@ -55,6 +55,8 @@ class RollbackTriggers:
         Recent values of each signal.
     hits : dict of int
         Looks in a row at which each signal was beyond its limit.
+    actor_unit : float
+        ``sigma_A`` where the actor's loss is minus a value in scaled rewards: what actions can change of it.
     """
 
     def __init__(self, config: RollbackConfig) -> None:
@@ -71,6 +73,7 @@ class RollbackTriggers:
             self.windows["kl"] = RobustWindow(KL_WINDOWS * size, size, renew=1)
             self.windows["reward"] = RobustWindow(REWARD_WINDOWS * size, 3 * size, renew=1)
         self.hits: dict[str, int] = {}
+        self.actor_unit = 1.0
 
     def look(self, figures: Mapping[str, float | None]) -> tuple[bool, str]:
         """Compare ``critic``, ``actor``, ``reward`` and ``kl`` with their limits; None is not compared.
@@ -133,7 +136,8 @@ class RollbackTriggers:
         window = self.windows[name]
         usual = abs(window.centre)
         if not self.strict:
-            usual = max(usual, USUAL_SPREAD * window.spread, LEAST_LOSS)
+            unit = self.actor_unit if name == "actor" else 1.0
+            usual = max(usual, USUAL_SPREAD * window.spread, LEAST_LOSS * unit)
         limit = window.centre + (self.config.loss_spike - 1.0) * usual
         if not window.ready or loss <= limit:
             return ""

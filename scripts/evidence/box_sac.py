@@ -68,6 +68,11 @@ class SquashedNormal:
         squashing = 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
         return raw.tanh(), (normal - squashing).sum(-1)
 
+    def entropy_density(self, noise: Tensor) -> Tensor:
+        """The same log densities, (batch,), of one sample each: entropy of actions, as published."""
+        _, log_density = self.sample(noise.unsqueeze(1))
+        return log_density[:, 0]
+
 
 class BoxDecision(NamedTuple):
     """A batch of decisions.

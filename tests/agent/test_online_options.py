@@ -22,7 +22,7 @@ from finflow.agent.losses.regularisers import (
     overestimation,
 )
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import maximum_entropy, target_entropy
+from finflow.agent.networks.logistic_normal import log_ratio_entropy, maximum_entropy
 from finflow.agent.networks.policy import naming_loss
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
@@ -88,7 +88,8 @@ def test_entropy_over_its_target_is_added_to_the_next_value(shape: NetworkShape,
     with torch.no_grad():
         distribution = reference.policy(batch.next_states).distribution
         torch.randn(16, 4, 4, generator=noise)  # of the states' own draws
-        drawn, log_density = distribution.sample(torch.randn(16, 4, 4, generator=noise))
+        draws = torch.randn(16, 4, 4, generator=noise)
+        drawn, _ = distribution.sample(draws)
         ahead = (
             reference.target_critic.value(
                 reference.target_critic.encode(batch.next_states), batch.next_states, drawn[:, :1]
@@ -97,7 +98,7 @@ def test_entropy_over_its_target_is_added_to_the_next_value(shape: NetworkShape,
             .min(dim=0)
             .values
         )
-        over = 0.4 * (-log_density[:, 0] - target_entropy(0.2, 5)) / 4
+        over = 0.4 * (-distribution.entropy_density(draws[:, 0]) - log_ratio_entropy(0.2, 5)) / 4
         own = reference.critic.value(
             reference.critic.encode(batch.states), batch.states, batch.actions.unsqueeze(1)
         ).mean[..., 0]

@@ -13,9 +13,9 @@ from scipy.special import digamma, gammaln, polygamma
 from finflow.agent.networks.logistic_normal import (
     LogisticNormal,
     log_portfolio,
+    log_ratio_entropy,
     log_ratios,
     maximum_entropy,
-    target_entropy,
 )
 
 
@@ -123,7 +123,31 @@ def test_no_policy_has_more_entropy_than_the_uniform_one() -> None:
     assert maximum_entropy(4) == pytest.approx(-math.log(6.0))
 
 
-def test_entropy_target_is_a_share_of_the_maximum() -> None:
-    assert target_entropy(1.0, 21) == maximum_entropy(21)
-    spread = (target_entropy(0.1, 21) - maximum_entropy(21)) / 20  # a free dimension: log of the volume's side
-    assert math.exp(spread) == pytest.approx(0.1)
+def test_the_entropy_target_is_that_of_normal_log_ratios_of_the_scale() -> None:
+    normal = torch.distributions.Normal(torch.zeros(20, dtype=torch.float64), 0.2)
+    assert log_ratio_entropy(0.2, 21) == pytest.approx(normal.entropy().sum().item(), rel=1e-12)
+
+
+def test_entropy_is_of_the_density_in_log_ratios() -> None:
+    """That of z itself: the density of weights times the Jacobian of the map to them, which is their product."""
+    noise = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    location, log_scale = (torch.randn(5, 3, generator=torch.Generator().manual_seed(n)).double() for n in (1, 2))
+    law = LogisticNormal(location, log_scale)
+    portfolios, log_density = law.sample(noise.unsqueeze(1))
+    of_ratios = torch.distributions.Normal(location, log_scale.exp())
+    expected = of_ratios.log_prob(location + log_scale.exp() * noise).sum(dim=1)
+    torch.testing.assert_close(law.entropy_density(noise), expected)
+    torch.testing.assert_close(law.entropy_density(noise), log_density[:, 0] + portfolios[:, 0].log().sum(dim=1))
+
+
+def test_entropy_does_not_move_the_centre() -> None:
+    """Its gradient is one per dimension for the scale and none for the location; that of weights has one for both."""
+    noise = torch.randn(4000, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    location = torch.tensor([[1.5, -0.5, 0.3]], dtype=torch.float64, requires_grad=True)
+    log_scale = torch.full((1, 3), -1.5, dtype=torch.float64, requires_grad=True)
+    law = LogisticNormal(location.expand(4000, -1), log_scale.expand(4000, -1))
+    of_ratios = torch.autograd.grad(-law.entropy_density(noise[:, 0]).mean(), (location, log_scale), allow_unused=True)
+    assert of_ratios[0] is None
+    torch.testing.assert_close(of_ratios[1], torch.ones(1, 3, dtype=torch.float64))
+    (of_weights,) = torch.autograd.grad(-law.sample(noise)[1].mean(), location)
+    assert of_weights[0, 0] < -0.5  # toward equal weight, of the largest weight first

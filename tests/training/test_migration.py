@@ -52,6 +52,7 @@ def test_a_checkpoint_of_format_1_is_migrated() -> None:
     training, counters = checkpoint.facts["training"], checkpoint.counters
     assert training["entropy_schedule"] == {"taken": counters["phase_update"]} == {"taken": 35}
     assert training["reward_normalizer"] is None
+    assert training["bcell"]["advantage_scale"] == 1.0  # it goes on in the unit that it began with
     assert list(checkpoint.facts["runtime"]) == ["torch"]
     assert configuration_of(checkpoint.path).bcell.expert_cloning == 0.0  # a later key, whose default would change it
     assert all(bool(parameter.isfinite().all()) for parameter in policy_of(checkpoint, CPU).parameters())

@@ -62,6 +62,12 @@ class BCell(ActingAgent):
         In place of those for portfolios.
     is_blended : bool
         Whether the deployed policy is a blend with a reference, as learning from rollouts decides on one.
+
+    Attributes
+    ----------
+    advantage_scale : float
+        ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
+        measured.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class BCell(ActingAgent):
         self.shape = shape
         self.config = config
         self.device = device
+        self.advantage_scale = 1.0
         parts = networks or portfolio_networks(shape, config, generator)
         self.policy = parts.policy.to(device)
         self.critic = parts.critic.to(device)
@@ -115,6 +122,7 @@ class BCell(ActingAgent):
         self.critic.load_state_dict(learner.critic.state_dict())
         self.target_critic.load_state_dict(learner.target_critic.state_dict())
         self.behaviour_value.load_state_dict(learner.value.state_dict())
+        self.advantage_scale = learner.advantage_scale
         self.begin()
 
     def begin(self) -> None:
@@ -186,7 +194,7 @@ class BCell(ActingAgent):
             metrics |= losses.decision.figures()
             if alpha is None and config.alpha_mode == "auto":
                 tune(self.alpha_optimiser, losses.temperature)
-        metrics["alpha"] = losses.alpha
+        metrics |= losses.coefficients
         polyak_update(self.target_critic, self.critic, config.tau)
         return metrics
 

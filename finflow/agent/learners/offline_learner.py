@@ -71,11 +71,17 @@ class OfflineLearner:
     networks : Networks
     config : BCellConfig
     device : torch.device
+
+    Attributes
+    ----------
+    advantage_scale : float
+        ``sigma_A``, the unit of advantages in the weights of imitation, in scaled rewards; 1 until it is measured.
     """
 
     def __init__(self, networks: Networks, config: BCellConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
+        self.advantage_scale = 1.0
         self.policy = networks.policy.to(device)
         self.critic = networks.critic.to(device)
         self.value = networks.value.to(device)

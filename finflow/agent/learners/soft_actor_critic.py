@@ -63,6 +63,7 @@ class ActorCritic(Protocol):
     log_cql_alpha: Tensor | None
     config: BCellConfig
     reference_beta: float
+    advantage_scale: float
 
 
 class UpdatePoint(NamedTuple):
@@ -96,8 +97,8 @@ class SacLosses(NamedTuple):
         Of the conservative penalty's weight, where it is tuned.
     decision : Decision
     metrics : dict of Tensor, ()
-    alpha : Tensor, ()
-        Entropy coefficient in use.
+    coefficients : dict of Tensor, ()
+        Entropy coefficient in use, ``sigma_A``, and the weights of all terms that are counted in it, for the log.
     """
 
     critic: Tensor
@@ -106,7 +107,7 @@ class SacLosses(NamedTuple):
     cql_weight: Tensor | None
     decision: Decision
     metrics: Metrics
-    alpha: Tensor
+    coefficients: Metrics
 
 
 def sac_losses(
@@ -140,19 +141,24 @@ def sac_losses(
     )
     size, dimensions = next_distribution.location.shape
     draws = (size, 1 + config.cql_samples * int(conservative), dimensions)
-    actions, log_density = decision.distribution.sample(standard_normal(draws, noise, batch.actions))
-    next_actions, next_log_density = next_distribution.sample(standard_normal(draws, noise, batch.actions))
+    drawn, next_drawn = (standard_normal(draws, noise, batch.actions) for _ in range(2))
+    actions, log_density = decision.distribution.sample(drawn)
+    next_actions, next_log_density = next_distribution.sample(next_drawn)
+    entropy_density = decision.distribution.entropy_density(drawn[:, 0])
     # temperature
     share = config.target_entropy if point.target_entropy is None else point.target_entropy
     target_entropy = policy.target_entropy(share, dimensions)
     alpha = agent.log_alpha.detach().exp()
     if point.alpha is not None:
         alpha = torch.tensor(point.alpha, device=alpha.device)
-    temperature = temperature_loss(agent.log_alpha, log_density[:, 0], target_entropy, dimensions)
+    temperature = temperature_loss(agent.log_alpha, entropy_density, target_entropy, dimensions)
+    unit = agent.advantage_scale
+    effective_alpha = unit * alpha
     # critics
     bonus = None
     if config.entropy_backup == "relative":
-        bonus = alpha * (-next_log_density[:, 0] - target_entropy) / dimensions
+        following = next_distribution.entropy_density(next_drawn[:, 0])
+        bonus = effective_alpha * (-following - target_entropy) / dimensions
     if agent.reference_beta > 0.0:
         charge = agent.reference_beta * reference_divergence(agent.prior, batch.next_states, next_distribution)
         bonus = -charge if bonus is None else bonus - charge
@@ -162,8 +168,8 @@ def sac_losses(
     )
     portfolios, proposals = batch.actions.unsqueeze(1), None
     if coverage is not None and conservative:
-        drawn, densities = (actions[:, 1:], next_actions[:, 1:]), (log_density[:, 1:], next_log_density[:, 1:])
-        proposals = coverage.joined(drawn, densities)
+        own, densities = (actions[:, 1:], next_actions[:, 1:]), (log_density[:, 1:], next_log_density[:, 1:])
+        proposals = coverage.joined(own, densities)
         portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
     values = agent.critic.value(encoding, states, portfolios, noise=dropout_noise)
     quantiles = values.quantiles[:, :, 0] if config.n_quantiles > 1 else None
@@ -171,14 +177,16 @@ def sac_losses(
     # conservative penalty
     free_dimensions, cql_weight = policy.free_dimensions(batch.actions), None
     if proposals is not None:
-        penalty = conservative_penalty(values.mean, proposals, batch, config, agent.log_cql_alpha, free_dimensions)
+        penalty = conservative_penalty(
+            values.mean, proposals, batch, config, agent.log_cql_alpha, free_dimensions, unit
+        )
         of_critics, cql_weight = of_critics + penalty.loss, penalty.weight_loss
         metrics |= penalty.metrics
 
     def of_policy() -> tuple[Tensor, Metrics]:
         value = minimum_value(agent.critic, encoding.detach(), states, actions[:, :1], config)
-        loss = actor_loss(log_density[:, 0], value, alpha, free_dimensions)
-        regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config)
+        loss = actor_loss(entropy_density, value, effective_alpha, free_dimensions)
+        regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config, unit)
         if agent.reference_beta > 0.0:
             divergence = reference_divergence(agent.prior, states, decision.distribution).mean()
             regulariser = regulariser + agent.reference_beta * divergence
@@ -186,7 +194,8 @@ def sac_losses(
         entropy = -log_density[:, 0].mean().detach()
         return loss + regulariser, {"actor_loss": loss.detach(), "entropy": entropy, **penalties}
 
-    return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics, alpha)
+    coefficients = {"alpha": alpha, "advantage_scale": alpha.new_tensor(unit), "effective_alpha": effective_alpha}
+    return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics, coefficients)
 
 
 @torch.no_grad()

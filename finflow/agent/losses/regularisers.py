@@ -164,6 +164,7 @@ def conservative_penalty(
     config: BCellConfig,
     log_weight: Tensor | None,
     n_dimensions: int,
+    unit: float = 1.0,
 ) -> ConservativePenalty:
     """Conservative penalty as configured.
 
@@ -179,6 +180,8 @@ def conservative_penalty(
         Log of a tuned weight; None for ``bcell.cql_alpha``.
     n_dimensions : int
         Free dimensions of an action.
+    unit : float
+        ``sigma_A``, in which the weight is counted.
     """
     data, proposed = values[..., 0], values[..., 1:]
     policy_drawn = torch.arange(proposed.shape[-1], device=values.device) >= config.cql_samples
@@ -186,11 +189,13 @@ def conservative_penalty(
     penalty = conservative_loss(proposed, proposals.log_density, data, policy_drawn, bound, n_dimensions)
     metrics = {"cql_loss": penalty.detach()}
     if log_weight is None:
-        return ConservativePenalty(config.cql_alpha * penalty, None, metrics)
+        effective = unit * config.cql_alpha
+        metrics["effective_cql_alpha"] = penalty.new_tensor(effective)
+        return ConservativePenalty(effective * penalty, None, metrics)
     weight = tuned_weight(log_weight).detach().clone()
     excess = overestimation(penalty, config.n_critics, indifferent_penalty(proposals.log_density, n_dimensions))
-    metrics |= {"cql_alpha": weight, "cql_excess": excess}
-    return ConservativePenalty(weight * penalty, lagrange_loss(log_weight, excess, config.cql_gap), metrics)
+    metrics |= {"cql_alpha": weight, "cql_excess": excess, "effective_cql_alpha": unit * weight}
+    return ConservativePenalty(unit * weight * penalty, lagrange_loss(log_weight, excess, config.cql_gap), metrics)
 
 
 def kl_from_equal_weight(aim: Tensor, listed: Tensor) -> Tensor:
@@ -243,7 +248,9 @@ def anchor_weight(config: AnchorConfig, update: int) -> float:
     return config.weight + (final - config.weight) * min(update / config.updates, 1.0)
 
 
-def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy) -> Tensor:
+def anchor_loss(
+    config: AnchorConfig, decision: Decision, batch: Batch, prior: ExpertPolicy, least_pull: float = 0.0
+) -> Tensor:
     """Penalty of the policy's distance from its anchor, ().
 
     Parameters
@@ -254,9 +261,13 @@ def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: E
     batch : Batch
     prior : ExpertPolicy
         The pretrained policy.
+    least_pull : float
+        As in the critics' gradient: that of the aim is scaled as if the trade rate were at least this.
     """
     if config.to in FROM_EQUAL:
-        return FROM_EQUAL[config.to](decision.aim, repeat_groups(batch.states.listed, batch.states)).mean()
+        return FROM_EQUAL[config.to](
+            decision.traded_aim(least_pull), repeat_groups(batch.states.listed, batch.states)
+        ).mean()
     if config.to == "behaviour":
         own = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
         density = decision.distribution.log_density(batch.actions)
@@ -267,17 +278,26 @@ def anchor_loss(config: AnchorConfig, decision: Decision, batch: Batch, prior: E
 
 
 def policy_regulariser(
-    policy: ExpertPolicy, decision: Decision, batch: Batch, prior: ExpertPolicy, update: int, config: BCellConfig
+    policy: ExpertPolicy,
+    decision: Decision,
+    batch: Batch,
+    prior: ExpertPolicy,
+    update: int,
+    config: BCellConfig,
+    unit: float = 1.0,
 ) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Sum of the weighted penalties on the policy: expert naming, gate balance, anchor; with figures for the log."""
+    """Sum of the weighted penalties on the policy: expert naming, gate balance, anchor; with figures for the log.
+
+    The last two are weighed against the critics, in ``unit``, ``sigma_A``.
+    """
     penalty, metrics = policy.naming_penalty(decision, batch)
     if config.gate_balance > 0.0:
-        imbalance = gate_imbalance(decision.gate)
-        metrics["gate_imbalance"] = imbalance.detach()
-        penalty = penalty + config.gate_balance * imbalance
+        imbalance, effective = gate_imbalance(decision.gate), unit * config.gate_balance
+        metrics |= {"gate_imbalance": imbalance.detach(), "effective_gate_balance": imbalance.new_tensor(effective)}
+        penalty = penalty + effective * imbalance
     weight = anchor_weight(config.anchor, update)
     if weight > 0.0:
-        distance = anchor_loss(config.anchor, decision, batch, prior)
-        metrics["anchor_loss"] = distance.detach()
-        penalty = penalty + weight * distance
+        distance = anchor_loss(config.anchor, decision, batch, prior, config.least_pull)
+        metrics |= {"anchor_loss": distance.detach(), "effective_anchor": distance.new_tensor(unit * weight)}
+        penalty = penalty + unit * weight * distance
     return penalty, metrics

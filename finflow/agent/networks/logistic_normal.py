@@ -57,6 +57,19 @@ class LogisticNormal:
         normal = -0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale.unsqueeze(1)
         return log_weights.exp(), normal.sum(-1) - log_weights.sum(-1)
 
+    def entropy_density(self, noise: Tensor) -> Tensor:
+        """Log density of samples with respect to Lebesgue measure on z, (batch,): that which entropy is taken of.
+
+        Entropy of weights is largest for portfolios near equal weight, cash included: its gradient moves the location
+        there. Entropy of log ratios depends on the scale alone.
+
+        Parameters
+        ----------
+        noise : Tensor, (batch, K - 1)
+            Standard normal, of the samples.
+        """
+        return (-0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale).sum(-1)
+
     def log_density(self, portfolios: Tensor) -> Tensor:
         """Log density of given portfolios, (batch,), one for each distribution."""
         log_weights = portfolios.clamp(min=SMALLEST_WEIGHT).log()
@@ -94,9 +107,9 @@ def maximum_entropy(n_weights: int) -> float:
     return -math.lgamma(n_weights)
 
 
-def target_entropy(share: float, n_weights: int) -> float:
-    """Entropy whose ``exp((H - H_max) / (K - 1))`` is ``share``."""
-    return maximum_entropy(n_weights) + (n_weights - 1) * math.log(share)
+def log_ratio_entropy(scale: float, n_weights: int) -> float:
+    """Entropy of K - 1 log ratios that are normal with a common ``scale``: ``(K - 1) ln(scale sqrt(2 pi e))``."""
+    return (n_weights - 1) * (math.log(scale) + 0.5 * math.log(2.0 * math.pi * math.e))
 
 
 def standard_normal(shape: tuple[int, ...], generator: Generator, like: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
     LogisticNormal,
     log_portfolio,
+    log_ratio_entropy,
     log_ratios,
-    target_entropy,
 )
 from finflow.agent.precision import at_least_single, full_precision
 
@@ -176,8 +176,8 @@ class ExpertPolicy(nn.Module):
         return actions.shape[-1] - 1
 
     def target_entropy(self, share: float, dimensions: int) -> float:
-        """Entropy whose exponential per dimension is this share of the greatest possible."""
-        return target_entropy(share, dimensions + 1)
+        """Entropy in log ratios of a policy whose scale is ``share``, in each of its dimensions."""
+        return log_ratio_entropy(share, dimensions + 1)
 
     def pathwise_gradient(self, batch: Batch, weights: Tensor, noise: Generator | None = None) -> PathwiseGradient:
         """The centre with gradients for the whole policy, and the losses that hold it to the data.

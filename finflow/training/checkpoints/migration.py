@@ -45,8 +45,12 @@ def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tens
     """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
     stands takes that place, and how far it moves is measured from there. Where the agent's blend was decided on before
     the policies of the blocks belonged to it, its own policy stands in for them."""
-    facts = {**facts, "training": {**dict.fromkeys(("rollouts", "on_policy", "reference")), **facts["training"]}}
-    agent = facts["training"].get("bcell")
+    training = {**dict.fromkeys(("rollouts", "on_policy", "reference")), **facts["training"]}
+    for name in ("learner", "bcell"):  # a phase that began before sigma_A was measured ends in the units it began with
+        if isinstance(training.get(name), dict):
+            training[name] = {"advantage_scale": 1.0, **training[name]}
+    facts = {**facts, "training": training}
+    agent = training.get("bcell")
     if isinstance(agent, dict) and "blend" in agent and "members" not in agent:
         count = facts["bcell"]["rollouts"]["blocks"]
         tensors = with_members(tensors, PREFIX, count if count > 1 else 0)

@@ -5,6 +5,7 @@ The policy stands still and follows after each action. Returns are of a window o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,14 @@ from torch import Tensor
 from finflow.agent.batch import States
 from finflow.agent.gradient_steps import compute_gradients, cosine, polyak_update, set_learning_rate, step
 from finflow.agent.learners.bcell import BCell
-from finflow.agent.learners.pathwise import advantages, calibration, counterfactual_loss, discounted_return
-from finflow.agent.networks.decision import MarketReading
+from finflow.agent.learners.pathwise import (
+    advantage_scale,
+    advantages,
+    calibration,
+    counterfactual_loss,
+    discounted_return,
+)
+from finflow.agent.networks.decision import FAMILY_RATE, MarketReading
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
@@ -27,32 +34,68 @@ from finflow.training.data.training_worlds import episode_worlds
 ROWS = 512  # states measured at once
 GROUPS = 10  # of moves, by what the critics say of them
 BLOCKS = 20  # of bars, for standard errors
+DECISION_STATES = 4096  # in which decisions are compared
+TO_WEIGH = 100  # purpose of the draws of decisions, beside those of the phases
+SMALLEST_SCALE = 1e-6
 
 
 @torch.no_grad()
 def exact_returns(
-    market: RolloutMarket, policy: ExpertPolicy, state: PortfolioState, actions: Tensor, config: Config
+    market: RolloutMarket, policy: ExpertPolicy, state: PortfolioState, actions: Tensor, horizon: int, gamma: float
 ) -> Tensor:
     """Exact scaled returns of actions (batch, P, n) over a window in which the policy follows, (batch, P)."""
-    count, horizon = actions.shape[1], config.bcell.rollouts.horizon
+    count = actions.shape[1]
     reading = market.read(policy, state, horizon)
     many = MarketReading(*(part.repeat_interleave(count, dim=0) for part in reading))
     rollout = market.roll_out(policy, many, repeated(state, count), horizon, actions.flatten(0, 1))
-    return discounted_return(rollout.rewards, config.bcell.gamma).view(-1, count)
+    return discounted_return(rollout.rewards, gamma).view(-1, count)
 
 
 @torch.no_grad()
-def compared_actions(policy: ExpertPolicy, states: States, count: int, rng: np.random.Generator) -> Tensor:
-    """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio."""
-    held, own = states.weights, policy(states).distribution.centre()
-    batch, width = held.shape
-    drawn, _ = draw_coverage(rng, batch * (count - 2), width)
-    toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, count - 2, width)
+def compared_actions(
+    policy: ExpertPolicy, states: States, count: int, rng: np.random.Generator, size: float | None = None
+) -> Tensor:
+    """Actions to compare in each state, (batch, count, n): hold, the policy's own, and moves toward any portfolio.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    states : States
+    count : int
+    rng : Generator
+    size : float, optional
+        Share of the way that every move goes, the policy's own left out; drawn from 0..1 for each when left out.
+    """
+    held = states.weights
+    named = [held] if size is not None else [held, policy(states).distribution.centre()]
+    (batch, width), moves = held.shape, count - len(named)
+    drawn, _ = draw_coverage(rng, batch * moves, width)
+    toward = torch.as_tensor(drawn, dtype=torch.float32, device=held.device).view(batch, moves, width)
     listed = torch.cat([states.listed, torch.ones_like(states.listed[:, :1])], dim=1).unsqueeze(1)
     toward = toward * listed
     toward = toward / toward.sum(dim=-1, keepdim=True)
-    share = torch.as_tensor(rng.random((batch, count - 2, 1)), dtype=torch.float32, device=held.device)
-    return torch.cat([held.unsqueeze(1), own.unsqueeze(1), held.unsqueeze(1).lerp(toward, share)], dim=1)
+    shares = rng.random((batch, moves, 1)) if size is None else np.full((batch, moves, 1), size)
+    share = torch.as_tensor(shares, dtype=torch.float32, device=held.device)
+    return torch.cat([torch.stack(named, dim=1), held.unsqueeze(1).lerp(toward, share)], dim=1)
+
+
+class ComparedMoves(NamedTuple):
+    """Moves whose exact returns are compared.
+
+    Attributes
+    ----------
+    horizon : int
+        Decisions of a window.
+    size : float or None
+        Share of the way to another portfolio; None for any, the policy's own decision among them.
+    """
+
+    horizon: int
+    size: float | None
+
+
+DECISIONS = ComparedMoves(horizon=1, size=FAMILY_RATE)
+"""Decisions of the usual size, over the bar that they are made for; later bars do not depend on them alone."""
 
 
 class ExactReturns(NamedTuple):
@@ -84,12 +127,21 @@ class ExactReturns(NamedTuple):
 
 
 def measure_returns(
-    market: RolloutMarket, policy: ExpertPolicy, bars: NDArray[np.int64], config: Config, purpose: int
+    market: RolloutMarket,
+    policy: ExpertPolicy,
+    bars: NDArray[np.int64],
+    config: Config,
+    purpose: int,
+    moves: ComparedMoves | None = None,
 ) -> ExactReturns:
-    """Exact returns in portfolios that cover the simplex, at decision bars (states,), drawn by the seed and purpose."""
+    """Exact returns in portfolios that cover the simplex, at decision bars (states,), drawn by the seed and purpose.
+
+    ``moves`` are of any size, over a window of ``bcell.rollouts.horizon`` decisions, when left out.
+    """
     keys, device = config.bcell.rollouts, market.tensors.market.device
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 81, purpose]))
     worlds = episode_worlds(config, market.process, "online")
+    horizon, size = moves or ComparedMoves(keys.horizon, None)
     observed, universes, compared, returns = [], [], [], []
     for start in range(0, len(bars), ROWS):
         some = bars[start : start + ROWS]
@@ -98,10 +150,32 @@ def measure_returns(
         state = as_tensors(market.process.start(some, weights, drawn), device)
         observed.append(market.process.observed_portfolio(state).float())
         universes += [] if drawn is None else [drawn.universe]
-        compared.append(compared_actions(policy, market.states(state), keys.actions, rng))
-        returns.append(exact_returns(market, policy, state, compared[-1], config))
+        compared.append(compared_actions(policy, market.states(state), keys.actions, rng, size))
+        returns.append(exact_returns(market, policy, state, compared[-1], horizon, config.bcell.gamma))
     universe = np.concatenate(universes) if universes else None
     return ExactReturns(bars, torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))
+
+
+def measure_decisions(market: RolloutMarket, policy: ExpertPolicy, config: Config, windows: Sequence[range]) -> float:
+    """``sigma_A`` of decisions: standard deviation of exact advantages of decisions of the usual size over their bar.
+
+    In each of ``DECISION_STATES`` states, portfolios that cover the simplex at random bars, holding and moves of
+    ``FAMILY_RATE`` of the way toward portfolios that cover the simplex earn what they earn on the same prices. No
+    decision of the policy takes part, so that it is the same number before and after learning.
+
+    Parameters
+    ----------
+    market : RolloutMarket
+        Its units are those of the number.
+    policy : ExpertPolicy
+    config : Config
+    windows : sequence of range
+        Bars that are learned from.
+    """
+    bars = np.concatenate([np.arange(own.start, own.stop) for own in map(market.process.decision_bars, windows)])
+    rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 84]))
+    measured = measure_returns(market, policy, rng.choice(bars, DECISION_STATES), config, TO_WEIGH, DECISIONS)
+    return max(float(advantage_scale(measured.returns)), SMALLEST_SCALE)
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.on_policy.market_rollouts import ended_episodes
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units
+from finflow.training.phases.pretrain import behaviour_units, fill_window, measure_scale, probe_states, reward_units
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE, OnlineWorld, ended_early
@@ -166,11 +166,14 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     offline = Transitions.of(dataset, run.device, market.members is not None)
-    calibrate(offline, bcell, market, behaviour_units(units, dataset, train.reward_normalization), dataset)
+    beginning = behaviour_units(units, dataset, train.reward_normalization)
+    calibrate(offline, bcell, market, beginning, dataset)
+    if counters.vector_step == 0:
+        bcell.advantage_scale = measure_scale(run, bcell.policy, market, beginning)
     if run.state.reference is not None:
         bcell.reference_beta = run.state.reference.beta
     run.probe = probe_states(run, offline, market)
-    run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
+    run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale, bcell.advantage_scale)
     pool = CoveragePool(train.seed, market.n_weights, run.device)
     warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
     total = steps * train.updates_per_vector_step

@@ -39,6 +39,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
 from finflow.training.data.rollouts import RolloutMarket, joined_states, separate_states
 from finflow.training.phases.critic_evaluation import (
+    SMALLEST_SCALE,
     ExactReturns,
     calibrate,
     compare_advantages,
@@ -50,14 +51,13 @@ from finflow.training.phases.critic_evaluation import (
 from finflow.training.phases.fold_evidence import Evidence, FoldPolicy, play_blends, weigh_evidence
 from finflow.training.phases.fold_pretraining import pretrain_folds
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.pretrain import probe_states, reward_units
+from finflow.training.phases.pretrain import measure_scale, probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, RolloutState, with_mirrors
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE
 
 WARMUP = 20  # updates over which the learning rate rises: Adam's first steps are as long as its rate
 MEASURED = 2  # batches of states in which exact advantages are measured
-SMALLEST_SCALE = 1e-6
 TAUGHT = 32  # batches of states whose exact returns teach the critics
 JUDGED = 8  # batches of states by which the critics are calibrated, and in which they are judged
 TO_MEASURE, TO_TEACH, TO_CALIBRATE, TO_JUDGE = range(4)  # purposes for which bars and portfolios are drawn
@@ -197,6 +197,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     market = RolloutMarket(process, tensors, units)
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
+        bcell.advantage_scale = measure_scale(run, bcell.policy, tensors, units)
         state.begin_from(pretrain_folds(run, dataset, state.blocks, units))
         for place, (policy, portfolios) in enumerate(state.members(bcell.policy)):  # each on the bars that it may see
             measured = measure_returns(

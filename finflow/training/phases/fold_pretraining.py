@@ -78,6 +78,8 @@ def _pretrain(
     batches = Epochs(config.model_copy(update={"train": keys}), dataset)
     networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE + 2 * number))
     learner = METHODS[config.offline.method](networks, config.bcell, run.device)
+    if run.state.bcell is not None:
+        learner.advantage_scale = run.state.bcell.advantage_scale
     noise = seeded(seed, PURPOSE + 2 * number + 1, run.device)
     store = Transitions.of(dataset, run.device, market.members is not None)
     for done in range(batches.total):

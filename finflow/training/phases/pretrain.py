@@ -13,12 +13,15 @@ from finflow.agent.gradient_steps import descend, freeze, make_optimiser, polyak
 from finflow.agent.learners.offline_learner import OfflineLearner
 from finflow.agent.losses.losses import bellman_target, mean_loss
 from finflow.agent.losses.risk import needs_quantiles
+from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RewardNormalizationConfig
 from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits, RollingNormalizer
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.phases.critic_evaluation import measure_decisions
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded
@@ -109,6 +112,8 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     store.columns["behaviour_return"] = state.behaviour_returns
     units = reward_units(run, dataset)
     fill_window(units, dataset)
+    if counters.phase_update == 0:
+        learner.advantage_scale = measure_scale(run, policy, market, units)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.probe = probe_states(run, store, market)
@@ -171,6 +176,13 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
     beginning = units._replace(normalizer=RollingNormalizer.of(keys))
     fill_window(beginning, dataset)
     return beginning
+
+
+def measure_scale(run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits) -> float:
+    """``sigma_A`` of decisions in the training years, in the given units: see `measure_decisions`."""
+    data = run.training_data
+    windows = data.segments or (data.split.train,)
+    return measure_decisions(RolloutMarket(data.learning.process, market, units), policy, run.config, windows)
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
