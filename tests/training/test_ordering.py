@@ -64,3 +64,11 @@ def test_every_epoch_has_an_order_of_its_own_after_a_rollback_too() -> None:
     drawn = {(epoch, rollbacks): epochs.rows(epoch, rollbacks).tolist() for epoch in range(5) for rollbacks in range(3)}
     assert len({str(rows) for rows in drawn.values()}) == len(drawn)
     assert drawn[3, 0] == epoch_order(epochs.bars, 4, seeded(config.train.seed, 1003)).flatten().tolist()
+
+
+def test_the_behaviours_returns_are_renewed_in_every_epoch() -> None:
+    data = SimpleNamespace(bar=np.repeat(np.arange(4), 8), universe=np.zeros(32))
+    keys = {"train.offline_batch_size": 8, "train.offline_training_epochs": 50, "offline.group_size": 1}
+    epochs = Epochs(load_config(None, keys, environ={}), cast(OfflineDataset, data))
+    assert (epochs.updates, epochs.total) == (4, 200)
+    assert [update for update in range(200) if epochs.returns_due(update)] == list(range(0, 200, 4))

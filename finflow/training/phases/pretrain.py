@@ -27,7 +27,6 @@ from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded
 
 ORDER_PURPOSE = 1000  # generators of epochs are numbered from here
-RETURN_REFRESHES = 10  # times in the phase that the behaviour's lambda-returns are recomputed
 VALUE_ROWS = 4096  # states valued at once
 FITTED_Q_PURPOSE = 8  # of the generator that orders the data of fitted Q evaluation
 FITTED_Q_ROWS = 4096  # transitions whose states the policy's value is averaged over
@@ -74,10 +73,8 @@ class Epochs:
         return self._order[1][place * self.groups : (place + 1) * self.groups].flatten()
 
     def returns_due(self, update: int) -> bool:
-        """Return True where the behaviour's returns are recomputed before an update."""
-        epoch, place = divmod(update, self.updates)
-        interval = max(self.total // self.updates // RETURN_REFRESHES, 1)
-        return place == 0 and epoch % interval == 0
+        """Return True where the behaviour's returns are recomputed before an update: at the beginning of each epoch."""
+        return update % self.updates == 0
 
 
 def order_generator(seed: int, epoch: int, rollbacks: int) -> Generator:
