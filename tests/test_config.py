@@ -183,7 +183,10 @@ def test_a_single_learning_rate_is_answered_with_both_keys() -> None:
         ({"market.source": "csv"}, ["market.path = null", "market.source = csv"]),
         ({"market.source": "parquet"}, ["market.path = null", "market.source = parquet"]),
         ({"market.source": "yfinance"}, ["market.tickers = null", "market.source = yfinance"]),
-        ({"bcell.n_quantiles": 2}, ["bcell.dropped_quantiles = 2", "bcell.n_quantiles = 2"]),
+        (
+            {"bcell.n_quantiles": 2, "bcell.dropped_quantiles": 2},
+            ["bcell.dropped_quantiles = 2", "bcell.n_quantiles = 2"],
+        ),
         ({"train.entropy_schedule.final": 1.0}, ["train.entropy_schedule.final = 1.0", "initial = 0.01"]),
     ],
 )
@@ -508,7 +511,7 @@ def test_a_configuration_with_other_values_is_checked_like_any_other() -> None:
     assert (changed.bcell.gamma, changed.train.best_by) == (0.5, "sharpe")
     assert changed_config(changed, {"bcell.gamma": 0.99, "train.best_by": "value"}) == Config()
     with pytest.raises(ConfigError, match=r"dropped_quantiles = 2 must be below bcell\.n_quantiles = 2"):
-        changed_config(Config(), {"bcell.n_quantiles": 2})
+        changed_config(changed_config(Config(), {"bcell.dropped_quantiles": 2}), {"bcell.n_quantiles": 2})
 
 
 def test_the_schema_is_described_for_help_and_documentation() -> None:

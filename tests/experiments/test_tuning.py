@@ -53,6 +53,7 @@ SMALL = {
     "market.validation_end": "2011-10-31",
     "market.test_end": "2012-02-29",
     "train.validation_updates": 8,
+    "bcell.dropped_quantiles": 2,
     "evaluation.protocol.purge": 5,
     "tune.folds": 1,
     "tune.seeds": 1,
