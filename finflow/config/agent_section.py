@@ -84,7 +84,9 @@ class BCellConfig(Section):
     """Networks, losses and optimisers of IQL and the B-Cell."""
 
     iql_expectile: Fraction = key(0.7, "expectile of IQL's value function")
-    iql_temperature: NonNegativeNumber = key(3.0, "beta in the advantage weight min(exp(beta * A), 100)")
+    iql_temperature: NonNegativeNumber = key(
+        3.0, "beta in the advantage weight min(exp(beta * A), 100), the advantage A in sigma_A"
+    )
     iql_extraction: Literal["awr", "gradient"] = key(
         "awr", "extraction of IQL's policy: weighted cloning, as published, or the critics' gradient"
     )

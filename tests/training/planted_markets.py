@@ -27,7 +27,6 @@ SMALL = {
     "bcell.n_quantiles": 1,
     "bcell.actor_lr": 1e-3,
     "bcell.critic_lr": 1e-3,
-    "bcell.iql_temperature": 30.0,  # a decision in a single asset is worth a small part of the reward's deviation
     "bcell.expert_cloning": 0.0,  # what is planted is sought, whatever the experts are called
     "offline.evaluation_updates": 0,
     "train.validation_updates": 100_000,

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.learning
 
 CLIMB = {
     "bcell.iql_extraction": "gradient",
-    "bcell.iql_temperature": 3.0,
     "train.offline_episodes": 500,
     "train.offline_batch_size": 256,
     "train.offline_training_epochs": 2,

@@ -76,14 +76,16 @@ class IQL(OfflineLearner):
         self, batch: Batch, values: TargetValues, now: Tensor, progress: float, noise: Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of the policy: as published, or by the critics' gradient; ``now`` is V(s), (B,)."""
-        advantage = values.data - now
-        weights = advantage_weights(advantage, self.config.iql_temperature)
+        advantage, beta = values.data - now, self.config.iql_temperature / self.advantage_scale
+        weights = advantage_weights(advantage, beta)
+        figures = {"effective_beta": weights.new_tensor(beta), "weight_variation": weights.std() / weights.mean()}
         if not self.moves_far(progress):
-            return self.policy.imitation_loss(batch, weights, noise)
+            loss, metrics = self.policy.imitation_loss(batch, weights, noise)
+            return loss, metrics | figures
         action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights, noise)
         value = linearised_value(action.unsqueeze(1), lambda x: self.minimum_value(values.encoding, batch, x))[:, 0]
         loss = ddpg_bc_loss(value - now, advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
-        return loss + others, {**metrics, "policy_loss": loss.detach()}
+        return loss + others, {**metrics, **figures, "policy_loss": loss.detach()}
 
     def _policy_progress(self, progress: float) -> float:
         """Progress along the actor's cosine, which begins anew with the critics' gradient."""
