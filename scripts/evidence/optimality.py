@@ -63,6 +63,7 @@ ALONE = "-by-features"
 #: The state of the price process, beside the features that every market has.
 SHOWN: dict[str, object] = {"features.extra": [EXPECTED_RETURNS]}
 #: Where the signal is strong, entropy is worth little; the default weight is for markets where it is nearly all noise.
+#: Weights are in sigma_A, about 1/15 of a day's deviation in these markets.
 #: A trade pays for itself within days, so that rewards further ahead are noise. The policy leaves the pretrained one
 #: slowly, held by an anchor that lets go half-way, and what it learns comes to rest.
 ONLINE_LEARNING: dict[str, object] = {
@@ -75,11 +76,11 @@ ONLINE_LEARNING: dict[str, object] = {
     "bcell.n_quantiles": 8,
     "bcell.dropped_quantiles": 0,
     "bcell.alpha_mode": "fixed",
-    "bcell.alpha_init": 0.01,
-    "bcell.cql_alpha": 0.1,
+    "bcell.alpha_init": 0.15,
+    "bcell.cql_alpha": 1.5,
     "bcell.gamma": 0.7,
     "bcell.online_schedule": "cosine",
-    "bcell.anchor.weight": 0.3,
+    "bcell.anchor.weight": 4.5,
     "bcell.anchor.final": 0.0,
     "bcell.anchor.updates": 1500,
     "train.actor_ramp_updates": 500,
