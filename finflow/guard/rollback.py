@@ -27,6 +27,7 @@ RENAMED = {
     "gradient_norm": "policy_gradient",
 }
 """Figures of some algorithms, by the names that the monitor watches."""
+SMALLEST_WEIGHT = 1e-30  # mean weight of a likelihood that its loss is divided by
 
 LOWER, ROLLBACK, STOP = "lower", "rollback", "stop"
 
@@ -300,6 +301,8 @@ class GuardState:
             self.monitor.update = update
             return self.monitor.check_skip("a batch")
         renamed = {RENAMED.get(name, name): value for name, value in figures.items()}
+        if "actor_loss" in renamed and "mean_weight" in renamed:  # of a likelihood: for weights of 1 on average
+            renamed["actor_loss"] /= max(renamed["mean_weight"], SMALLEST_WEIGHT)
         for name, key in (("critic", "q_loss"), ("actor", "actor_loss")):
             if math.isfinite(renamed.get(key, math.nan)):  # others are what the update is skipped for
                 self.note(name, renamed[key])

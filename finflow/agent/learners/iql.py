@@ -81,7 +81,7 @@ class IQL(OfflineLearner):
         figures = {"effective_beta": weights.new_tensor(beta), "weight_variation": weights.std() / weights.mean()}
         if not self.moves_far(progress):
             loss, metrics = self.policy.imitation_loss(batch, weights, noise)
-            return loss, metrics | figures
+            return loss, metrics | figures | {"mean_weight": weights.mean()}
         action, cloning, others, metrics = self.policy.pathwise_gradient(batch, weights, noise)
         value = linearised_value(action.unsqueeze(1), lambda x: self.minimum_value(values.encoding, batch, x))[:, 0]
         loss = ddpg_bc_loss(value - now, advantage, cloning, self.config.iql_cloning)  # V(s) has no gradient here
