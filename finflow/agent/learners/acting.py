@@ -102,9 +102,13 @@ class ActingAgent:
     reference_beta : float
         Coefficient of the penalty in updates for leaving the pretrained policy or another reference, in scaled rewards
         per nat and free dimension.
+    advantage_scale : float
+        ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
+        measured.
     """
 
     reference_beta: float = 0.0
+    advantage_scale: float
 
     policy: ExpertPolicy
     average: PolicyAverage | None

@@ -62,12 +62,6 @@ class BCell(ActingAgent):
         In place of those for portfolios.
     is_blended : bool
         Whether the deployed policy is a blend with a reference, as learning from rollouts decides on one.
-
-    Attributes
-    ----------
-    advantage_scale : float
-        ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
-        measured.
     """
 
     def __init__(
@@ -81,8 +75,7 @@ class BCell(ActingAgent):
     ) -> None:
         self.shape = shape
         self.config = config
-        self.device = device
-        self.advantage_scale = 1.0
+        self.device, self.advantage_scale = device, 1.0
         parts = networks or portfolio_networks(shape, config, generator)
         self.policy = parts.policy.to(device)
         self.critic = parts.critic.to(device)
@@ -194,7 +187,6 @@ class BCell(ActingAgent):
             metrics |= losses.decision.figures()
             if alpha is None and config.alpha_mode == "auto":
                 tune(self.alpha_optimiser, losses.temperature)
-        metrics |= losses.coefficients
         polyak_update(self.target_critic, self.critic, config.tau)
         return metrics
 

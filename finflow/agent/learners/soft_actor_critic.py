@@ -97,8 +97,7 @@ class SacLosses(NamedTuple):
         Of the conservative penalty's weight, where it is tuned.
     decision : Decision
     metrics : dict of Tensor, ()
-    coefficients : dict of Tensor, ()
-        Entropy coefficient in use, ``sigma_A``, and the weights of all terms that are counted in it, for the log.
+        Among them the entropy coefficient in use, ``sigma_A``, and the weights that are counted in it.
     """
 
     critic: Tensor
@@ -107,7 +106,6 @@ class SacLosses(NamedTuple):
     cql_weight: Tensor | None
     decision: Decision
     metrics: Metrics
-    coefficients: Metrics
 
 
 def sac_losses(
@@ -194,8 +192,8 @@ def sac_losses(
         entropy = -log_density[:, 0].mean().detach()
         return loss + regulariser, {"actor_loss": loss.detach(), "entropy": entropy, **penalties}
 
-    coefficients = {"alpha": alpha, "advantage_scale": alpha.new_tensor(unit), "effective_alpha": effective_alpha}
-    return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics, coefficients)
+    metrics |= {"alpha": alpha, "advantage_scale": alpha.new_tensor(unit), "effective_alpha": effective_alpha}
+    return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics)
 
 
 @torch.no_grad()
