@@ -173,7 +173,8 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if run.state.reference is not None:
         bcell.reference_beta = run.state.reference.beta
     run.probe = probe_states(run, offline, market)
-    run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale, bcell.advantage_scale)
+    run.guard.begin(LearnerProbe(bcell, bcell.policy, run.probe), dataset.reward_scale)
+    run.state.watch.manager.triggers.actor_unit = bcell.advantage_scale
     pool = CoveragePool(train.seed, market.n_weights, run.device)
     warmup, steps = vector_steps(config, train.warmup_episodes), vector_steps(config, train.online_episodes)
     total = steps * train.updates_per_vector_step

@@ -60,7 +60,7 @@ class RunGuard:
         self._rates = LearningRateScale(lambda: self.memory.manager.share)
         self._reward_scale, self._policy_moves_far = 1.0, False
 
-    def begin(self, probe: LearnerProbe, reward_scale: float, actor_unit: float = 1.0) -> None:
+    def begin(self, probe: LearnerProbe, reward_scale: float) -> None:
         """Guard a phase from its beginning, or from where it goes on.
 
         Parameters
@@ -69,10 +69,7 @@ class RunGuard:
             Of its learner, whose optimisers are guarded as well.
         reward_scale : float
             Of the rewards that environments give.
-        actor_unit : float
-            ``sigma_A``, where the actor's loss is in scaled rewards.
         """
-        self.memory.manager.triggers.actor_unit = actor_unit
         self.probe, self._reward_scale, self._policy_moves_far = probe, reward_scale, False
         self.guard_also(part for part in vars(probe.learner).values() if isinstance(part, torch.optim.Optimizer))
         counters, memory = self.state.counters, self.memory
