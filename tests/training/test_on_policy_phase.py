@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from pydantic import ValidationError
 
 from finflow.agent.on_policy.policy_interface import Rollout
-from finflow.config import Config, changed_keys, dump_config, load_config
+from finflow.config import Config, changed_keys, load_config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.tensor_file import read_tensors
@@ -25,7 +24,9 @@ from finflow.training.on_policy.market_rollouts import MarketPlayer
 from finflow.training.on_policy.on_policy_state import UNREAD, rollouts_of, steps_per_rollout
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.phases.pretrain import reward_units
+from finflow.training.phases.training_run import TrainingRun
 from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.durability import in_child
 from tests.training.test_guarding import QUICK, events_of
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -40,7 +41,6 @@ SMALL: dict[str, Any] = {
 }
 ROLLOUTS = 8
 LOGGED = {"kl", "approximate_kl", "clip_fraction", "entropy", "explained_variance", "value_loss", "beta", "reward"}
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def rows_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
@@ -157,39 +157,26 @@ def test_a_resumed_run_equals_one_that_never_stopped(changes: dict[str, Any], ti
             assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
 
 
-KILLED = """
-import os, signal, sys
-from finflow.config import load_config
-from finflow.training.phases.training_run import TrainingRun
-from finflow.training.trainer import FinFlowTrainer
-
-calls, original = 0, TrainingRun.stop_if_asked
-
-def count(run):
-    global calls
-    calls += 1
-    original(run)
-    if calls == 14 + 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-TrainingRun.stop_if_asked = count
-trainer = FinFlowTrainer(load_config(sys.argv[1], {}, {}))
-print(trainer.run_folder, flush=True)
-trainer.train_iql()
-trainer.finetune()
-"""
-
-
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 @pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
-def test_a_killed_run_goes_on_to_the_same_bits(algorithm: str, tiny: Make, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(
+    algorithm: str, tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     config = tiny(**SMALL | {"online__algorithm": algorithm})
-    whole = train_through(config)
-    path = tmp_path / "config.yaml"
-    path.write_text(dump_config(config), "utf-8")
-    command = [sys.executable, "-c", KILLED, str(path)]
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    folder = Path(next(line for line in killed.stdout.splitlines() if line.startswith(str(tmp_path))))
+    whole, calls, original = train_through(config), 0, TrainingRun.stop_if_asked
+
+    def count(run: TrainingRun) -> None:
+        nonlocal calls
+        calls += 1
+        original(run)
+        if calls == 14 + 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "stop_if_asked", count)
+        status, said = in_child(lambda: train_through(config))
+    assert status == -signal.SIGKILL, said
+    (folder,) = (run for run in (tmp_path / "logs").iterdir() if run.name != whole.run_folder.name)
     resumed = FinFlowTrainer(config, resume=folder)
     resumed.finetune()
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):

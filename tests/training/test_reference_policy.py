@@ -78,8 +78,8 @@ def test_a_penalty_holds_an_on_policy_algorithm_to_its_reference(algorithm: str,
     keys |= {"online__rollout": 256, "online__portfolios": 8, "online__minibatch": 64, "online__trust_region": 0.05}
     keys |= {"train__online_episodes": 100, "train__validation_updates": 10_000, "online__reference_looks": 1000}
     keys |= {"online__reference": "pretrained", "online__reference_control": "fixed"}
-    free, held, bound = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 1.0, 10.0))
-    assert free > 2.0 * held > 4.0 * bound
+    free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 10.0))
+    assert free > 4.0 * held
 
 
 def test_a_penalty_holds_soft_actor_critic_to_its_reference_and_is_not_stored(tiny: Make) -> None:
