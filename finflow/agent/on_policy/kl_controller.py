@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -20,16 +20,6 @@ TOLERANCE = 1.5  # of the doubling rule: the KL may lie within this factor of it
 FACTOR = 2.0
 REFERENCE_BOUNDS = (0.01, 0.5)  # of beta, where the doubling rule holds a policy to a reference
 LARGEST_ERROR = 0.2  # of the proportional controller
-
-
-class KLController(Protocol):
-    """Coefficient of a KL penalty that follows the measured KL."""
-
-    beta: float
-
-    def update(self, divergence: float, decisions: int) -> float:
-        """Take the KL measured over so many decisions; returns the new beta."""
-        ...
 
 
 class _Beta:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError
-from finflow.guard.checkpoint_folder import BEST, LATEST, CheckpointFolder
+from finflow.guard.checkpoint_folder import BEST, CheckpointFolder
 from finflow.guard.rollback import STOP, RollbackManager
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors
@@ -266,11 +266,6 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]]
     if type(step) is not int or not isinstance(state, dict):
         raise CheckpointError(f"{path} is no checkpoint of a training loop; its state has no step")
     return step, tensors, state
-
-
-def latest_checkpoint(folder: Path) -> Path:
-    """The newest checkpoint of a folder."""
-    return CheckpointFolder(folder).path(LATEST)
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,7 +12,6 @@ from finflow.agent.on_policy.kl_controller import (
     REFERENCE_BOUNDS,
     DoublingKL,
     FixedKL,
-    KLController,
     ProportionalKL,
 )
 from finflow.errors import ConfigError
@@ -49,10 +48,10 @@ def test_betas_survive_a_divergence_that_is_no_number() -> None:
 
 
 def test_state_is_saved_and_restored() -> None:
-    controller: KLController = DoublingKL(0.1, target=0.01)
+    controller = DoublingKL(0.1, target=0.01)
     controller.update(1.0, 1)
     other = DoublingKL()
-    other.restore(*controller.capture())  # type: ignore[attr-defined]
+    other.restore(*controller.capture())
     assert other.beta == 0.2
 
 
