@@ -118,12 +118,12 @@ def test_sigma_a_is_a_number_of_the_market_alone(tiny: Callable[..., Config]) ->
     run = trainer._begin()
     assert run.state.learner is not None
     process, policy = trainer.training_data.learning.process, run.state.learner.policy
-    window = [trainer.training_data.split.train]
+    bars = [process.decision_bars(trainer.training_data.split.train)]
     found = []
     for scale in (0.01, 0.02):
         units = RewardUnits.of(process, scale, "equal-weight", CPU)
         market = RolloutMarket(process, MarketTensors.of(process, CPU), units)
-        found.append(measure_decisions(market, policy, run.config, window))
+        found.append(measure_decisions(market, policy, run.config, bars))
         torch.nn.init.normal_(policy.gate.weight, generator=torch.Generator().manual_seed(1))
     assert 0.01 < found[0] < 0.3  # a day's deviation is near 1
     assert found[1] == pytest.approx(0.5 * found[0], rel=1e-4)

@@ -51,7 +51,7 @@ from finflow.training.phases.critic_evaluation import (
 from finflow.training.phases.fold_evidence import Evidence, FoldPolicy, play_blends, weigh_evidence
 from finflow.training.phases.fold_pretraining import pretrain_folds
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.pretrain import measure_scale, probe_states, reward_units
+from finflow.training.phases.pretrain import probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, RolloutState, with_mirrors
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE
@@ -197,7 +197,6 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     market = RolloutMarket(process, tensors, units)
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
-        bcell.advantage_scale = measure_scale(run, bcell.policy, tensors, units)
         state.begin_from(pretrain_folds(run, dataset, state.blocks, units))
         for place, (policy, portfolios) in enumerate(state.members(bcell.policy)):  # each on the bars that it may see
             measured = measure_returns(

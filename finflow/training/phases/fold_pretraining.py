@@ -18,6 +18,8 @@ from finflow.cores import run_both
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import RolloutMarket
+from finflow.training.phases.critic_evaluation import measure_decisions
 from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.rollout_state import Block
 from finflow.training.phases.training_run import TrainingRun
@@ -45,7 +47,7 @@ def pretrain_folds(
     market = MarketTensors.of(run.training_data.learning.process, run.device, run.config.bcell.expert_cloning > 0.0)
 
     def learn(numbers: range) -> list[ExpertPolicy]:
-        return [_pretrain(run, outside(dataset, blocks[n]), market, units, epochs, n) for n in numbers]
+        return [_pretrain(run, dataset, market, units, blocks[n], n) for n in numbers]
 
     half = (len(blocks) + 1) // 2
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
@@ -70,16 +72,17 @@ def outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
 
 
 def _pretrain(
-    run: TrainingRun, dataset: OfflineDataset, market: MarketTensors, units: RewardUnits, epochs: int, number: int
+    run: TrainingRun, dataset: OfflineDataset, market: MarketTensors, units: RewardUnits, block: Block, number: int
 ) -> ExpertPolicy:
-    """The policy that the configured offline method learns from some of the data."""
-    config, seed = run.config, run.config.train.seed
+    """The policy that the configured offline method learns from the data without a block."""
+    config, seed, dataset = run.config, run.config.train.seed, outside(dataset, block)
+    epochs = fold_epochs(config)
     keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + number})
     batches = Epochs(config.model_copy(update={"train": keys}), dataset)
     networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE + 2 * number))
     learner = METHODS[config.offline.method](networks, config.bcell, run.device)
-    if run.state.bcell is not None:
-        learner.advantage_scale = run.state.bcell.advantage_scale
+    rolled = RolloutMarket(run.training_data.learning.process, market, units)
+    learner.advantage_scale = measure_decisions(rolled, learner.policy, config, block.learned)
     noise = seeded(seed, PURPOSE + 2 * number + 1, run.device)
     store = Transitions.of(dataset, run.device, market.members is not None)
     for done in range(batches.total):

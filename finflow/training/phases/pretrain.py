@@ -178,8 +178,9 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
 def measure_scale(run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits) -> float:
     """``sigma_A`` of decisions in the training years, in the given units: see `measure_decisions`."""
     data = run.training_data
-    windows = data.segments or (data.split.train,)
-    return measure_decisions(RolloutMarket(data.learning.process, market, units), policy, run.config, windows)
+    process = data.learning.process
+    stretches = [process.decision_bars(window) for window in data.segments or (data.split.train,)]
+    return measure_decisions(RolloutMarket(process, market, units), policy, run.config, stretches)
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
