@@ -54,7 +54,7 @@ class RolloutsConfig(Section):
     portfolios: PositiveInt = key(32, "portfolios that are rolled out together in an update")
     learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
     mirrored: Number = key(
-        0.35,
+        0.2,
         "weight of bars mirrored around their predicted returns: 0 learns from bars as they were alone, at 0.5 noise "
         "cancels to first order",
         ge=0.0,
