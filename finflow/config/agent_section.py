@@ -157,11 +157,7 @@ class BCellConfig(Section):
     tau: PositiveShare = key(0.005, "share of the critic that moves into its target per update")
     n_critics: Int = key(2, "critics in the ensemble", ge=1, le=20)
     n_quantiles: PositiveInt = key(32, "quantiles of each critic's return distribution; 1 is a scalar critic")
-    dropped_quantiles: NonNegativeInt = key(
-        0,
-        "top quantiles of each critic left out of online targets; 0 is off: on daily returns they take more from a "
-        "value than actions can change",
-    )
+    dropped_quantiles: NonNegativeInt = key(2, "top quantiles of each critic left out of online targets; 0 is off")
     hidden_dim: Int = key(256, "width of the hidden layers", ge=8, le=8192)
     memory_capacity: PositiveInt = key(50_000, "online transitions kept for replay")
     dropout: Number = key(0.0, "dropout in the hidden layers of policy and critics", ge=0, lt=1)

@@ -92,6 +92,7 @@ BASE: dict[str, Any] = {
     "train.validation_updates": 9,
     "bcell.hidden_dim": 8,
     "bcell.n_quantiles": 4,
+    "bcell.dropped_quantiles": 0,
     "bcell.cql_samples": 1,
     "bcell.memory_capacity": 150,
     "offline.evaluation_updates": 20,
