@@ -30,15 +30,13 @@ class OnlineSelection(ABC):
     Attributes
     ----------
     memo : mutable mapping, optional
-        Moves made before; of a rule that says how many prices it reads.
+        Moves made before.
     """
 
     name = "online"
-    reads: int | None = None
-    """Newest prices that a move depends on; all where it is left out."""
+    memo: Memo | None = None
 
     def __init__(self) -> None:
-        self.memo: Memo | None = None
         self._weights: FloatArray = np.zeros(0)
         self._step = -1
         self._last: FloatArray = np.zeros(0)
@@ -66,8 +64,11 @@ class OnlineSelection(ABC):
 
     def _advance_once(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, from the memo where it is there."""
-        inputs = [self._weights, prices if self.reads is None else prices[-self.reads :]]
-        return remembered(self.memo, self.name, inputs, lambda: self._advance(prices))
+        return remembered(self.memo, self.name, [self._weights, self.newest(prices)], lambda: self._advance(prices))
+
+    def newest(self, prices: FloatArray) -> FloatArray:
+        """Prices that a move depends on, of those known (bars, assets)."""
+        return prices
 
     def _advance(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, over the assets that have a price at both of the last two bars."""
@@ -118,11 +119,13 @@ class ExponentiatedGradient(OnlineSelection):
     """
 
     name = "eg"
-    reads = 2
 
     def __init__(self, rate: float = 0.05) -> None:
         super().__init__()
         self.rate = rate
+
+    def newest(self, prices: FloatArray) -> FloatArray:
+        return prices[-2:]
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         relatives = prices[-1] / prices[-2]
@@ -157,11 +160,13 @@ class PassiveAggressiveMeanReversion(OnlineSelection):
     """
 
     name = "pamr"
-    reads = 2
 
     def __init__(self, threshold: float = 0.5) -> None:
         super().__init__()
         self.threshold = threshold
+
+    def newest(self, prices: FloatArray) -> FloatArray:
+        return prices[-2:]
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         relatives = prices[-1] / prices[-2]
@@ -193,8 +198,10 @@ class MeanReversion(OnlineSelection):
     def __init__(self, window: int = 5, threshold: float = 10.0) -> None:
         super().__init__()
         self.window = window
-        self.reads = max(window, 2)
         self.threshold = threshold
+
+    def newest(self, prices: FloatArray) -> FloatArray:
+        return prices[-max(self.window, 2) :]
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         predicted = np.nanmean(prices[-self.window :], axis=0) / prices[-1]

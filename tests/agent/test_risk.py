@@ -79,8 +79,8 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
         hidden_dim=32,
         n_quantiles=16,
         cql_samples=1,
-        actor_lr=6e-3,
-        critic_lr=6e-3,
+        actor_lr=3e-3,
+        critic_lr=3e-3,
         cql_alpha=0.0,
         alpha_init=0.003,
         alpha_mode="fixed",
@@ -92,7 +92,7 @@ def held_of_the_risky(make_batch: Callable[..., Batch], measure: str, excess: bo
     )
     agent = BCell(shape, config, generator(1), CPU)
     density = torch.full((64, 1), math.lgamma(3.0))
-    for update in range(160):
+    for update in range(250):
         batch, draw = make_batch(64, 2, seed=update), generator(10_000 + update)
         told = batch.both.assets.clone()
         told[:, :, 0] = torch.tensor([1.0, -1.0])  # which of the two is the risky one

@@ -366,5 +366,5 @@ def test_a_checkpoint_without_a_prior_goes_on_from_the_policy_as_it_stands() -> 
     facts = {"training": {"bcell": {"policy": None, "critic": None}}}
     found, told = with_prior(tensors, facts)
     assert torch.equal(found["bcell/prior/gate.weight"], torch.ones(2))
-    assert told["training"]["bcell"] == {"policy": None, "critic": None, "prior": None}
+    assert told["training"]["bcell"] == {"policy": None, "critic": None, "prior": None, "advantage_scale": 1.0}
     assert with_prior(found, told) == (found, told)

@@ -48,6 +48,8 @@ class AgentStrategy:
         Readings of the market made before by this policy, which must not learn meanwhile.
     """
 
+    memo: Memo | None = None
+
     def __init__(
         self, policy: ExpertPolicy, device: torch.device, name: str = "finflow", expert: int | None = None
     ) -> None:
@@ -55,7 +57,6 @@ class AgentStrategy:
         self.device = device
         self.name = name
         self.expert = expert
-        self.memo: Memo | None = None
         names = ("gate", "experts", "trade_rate", "held", "reward_state")
         self._reasons: dict[str, list[FloatArray]] = {name: [] for name in names}
 
