@@ -284,6 +284,7 @@ def _planted(given: argparse.Namespace) -> None:
 def _rollouts(given: argparse.Namespace) -> None:
     """Scores and evidence out of fold of learning from exact rollouts."""
     results = run_missing(rollout_variants(PLANTED_SEEDS, NULL_SAMPLES), KEPT, RUNS)
+    results += [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
     _write("rollouts", rollout_table(results), results)
 
 
