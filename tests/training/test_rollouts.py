@@ -305,6 +305,22 @@ def test_blocks_policies_are_pretrained_without_their_blocks(trained: tuple[FinF
     assert fold_epochs(make(**SMALL, offline__method="none")) == 0
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_pretrained_reference_was_pretrained_for_as_long_as_those_of_the_blocks(
+    epochs: int, tiny: Callable[..., Config]
+) -> None:
+    """After two epochs of its own, the agent's policy goes on, and one of a single epoch is the reference."""
+    keys = {**SMALL, "train__offline_training_epochs": epochs, "bcell__rollouts__pretraining_epochs": 1}
+    trainer = FinFlowTrainer(tiny(**keys, train__online_episodes=2))
+    trainer.train_iql()
+    learner = trainer._begin().state.learner
+    assert learner is not None
+    before = {name: tensor.clone() for name, tensor in learner.policy.state_dict().items()}
+    trainer.finetune()
+    held = trainer.agent.prior.state_dict()
+    assert all(torch.equal(held[name], tensor) for name, tensor in before.items()) == (epochs == 1)
+
+
 def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:
     blocks = (Block(range(0, 300), ()), Block(range(300, 600), ()))
     rng = np.random.default_rng(0)

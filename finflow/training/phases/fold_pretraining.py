@@ -46,8 +46,10 @@ def pretrain_folds(
         return []
     market = MarketTensors.of(run.training_data.learning.process, run.device, run.config.bcell.expert_cloning > 0.0)
 
+    rolled = RolloutMarket(run.training_data.learning.process, market, units)
+
     def learn(numbers: range) -> list[ExpertPolicy]:
-        return [_pretrain(run, dataset, market, units, blocks[n], n) for n in numbers]
+        return [_pretrain(run, outside(dataset, blocks[n]), rolled, n, blocks[n]) for n in numbers]
 
     half = (len(blocks) + 1) // 2
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
@@ -71,18 +73,32 @@ def outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
     return replace(dataset, **columns)
 
 
+def pretrain_likewise(run: TrainingRun, dataset: OfflineDataset, units: RewardUnits) -> ExpertPolicy | None:
+    """The policy that all data make in as many epochs as the blocks' policies have.
+
+    That is what their evidence is about. None where the agent's own pretraining was no longer than theirs.
+    """
+    if not 0 < fold_epochs(run.config) < run.config.train.offline_training_epochs:
+        return None
+    process = run.training_data.learning.process
+    market = MarketTensors.of(process, run.device, run.config.bcell.expert_cloning > 0.0)
+    return _pretrain(run, dataset, RolloutMarket(process, market, units), run.config.bcell.rollouts.blocks)
+
+
 def _pretrain(
-    run: TrainingRun, dataset: OfflineDataset, market: MarketTensors, units: RewardUnits, block: Block, number: int
+    run: TrainingRun, dataset: OfflineDataset, rolled: RolloutMarket, number: int, block: Block | None = None
 ) -> ExpertPolicy:
-    """The policy that the configured offline method learns from the data without a block."""
-    config, seed, dataset = run.config, run.config.train.seed, outside(dataset, block)
+    """The policy that the configured offline method learns from some data: those without a block, or all."""
+    config, seed, market, units = run.config, run.config.train.seed, rolled.tensors, rolled.units
     epochs = fold_epochs(config)
     keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + number})
     batches = Epochs(config.model_copy(update={"train": keys}), dataset)
     networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE + 2 * number))
     learner = METHODS[config.offline.method](networks, config.bcell, run.device)
-    rolled = RolloutMarket(run.training_data.learning.process, market, units)
-    learner.advantage_scale = measure_decisions(rolled, learner.policy, config, block.learned)
+    if block is not None:
+        learner.advantage_scale = measure_decisions(rolled, learner.policy, config, block.learned)
+    elif run.state.bcell is not None:
+        learner.advantage_scale = run.state.bcell.advantage_scale
     noise = seeded(seed, PURPOSE + 2 * number + 1, run.device)
     store = Transitions.of(dataset, run.device, market.members is not None)
     for done in range(batches.total):
