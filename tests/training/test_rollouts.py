@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from finflow.agent.networks.decision import REFERENCES, Blend
 from finflow.agent.networks.policy import blended
 from finflow.agent.networks.policy_ensemble import load_like
 from finflow.config import Config, changed_keys
-from finflow.errors import ConfigError, TrainingError
+from finflow.config.yaml_text import parse_scalar
+from finflow.errors import CheckpointError, ConfigError, TrainingError
 from finflow.evaluation.analysis import out_of_fold_section
-from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.tensor_file import read_file, write_tensors
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint, stored_config
 from finflow.training.checkpoints.migration import with_prior
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
@@ -319,6 +322,26 @@ def test_the_pretrained_reference_was_pretrained_for_as_long_as_those_of_the_blo
     trainer.finetune()
     held = trainer.agent.prior.state_dict()
     assert all(torch.equal(held[name], tensor) for name, tensor in before.items()) == (epochs == 1)
+
+
+def test_a_training_from_before_mirrored_bars_goes_on_without_them(trained: tuple[FinFlowTrainer, Make]) -> None:
+    saved = read_checkpoint(trained[0].run_folder)
+    nested = json.loads(json.dumps(parse_scalar(saved.facts["config"]), default=str))
+    assert nested["bcell"]["rollouts"].pop("mirrored") > 0.0
+    older = saved._replace(facts={**saved.facts, "config": json.dumps(nested)})
+    assert stored_config(older).bcell.rollouts.mirrored == 0.0
+
+
+def test_a_file_that_does_not_say_how_its_agent_is_configured_is_refused(
+    trained: tuple[FinFlowTrainer, Make], tmp_path: Path
+) -> None:
+    file = read_file(trained[0].run_folder / "models" / "checkpoint_latest.safetensors")
+    training = dict(file.state["training"])
+    training["bcell"] = {name: value for name, value in training["bcell"].items() if name != "members"}
+    crafted = tmp_path / "crafted.safetensors"
+    write_tensors(crafted, file.tensors, {**file.state, "training": training, "bcell": {}})
+    with pytest.raises(CheckpointError, match="does not say how its agent is configured; use another one"):
+        read_checkpoint(crafted)
 
 
 def test_evidence_prefers_the_stage_and_the_reference_that_gain() -> None:

@@ -36,6 +36,7 @@ BEFORE: dict[str, object] = {
     "bcell.anchor.to": "pretrained",
     "online.algorithm": "sac",
     "features.filters": "none",
+    "bcell.rollouts.mirrored": 0.0,
 }
 """Values that had the effect of older code, for keys that came with another default."""
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")
@@ -85,7 +86,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         If it is damaged, of a newer format, no checkpoint of a training, or holds learned numbers that are none.
     """
     found, file, warning = read_newest(path)
-    tensors, facts = with_prior(file.tensors, checked_facts(found, file.version, file.state))
+    checked = checked_facts(found, file.version, file.state)
+    try:
+        tensors, facts = with_prior(file.tensors, checked)
+    except (LookupError, TypeError, AttributeError):
+        raise CheckpointError(f"{found} does not say how its agent is configured; use another one") from None
     for name, tensor in tensors.items():
         if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(
