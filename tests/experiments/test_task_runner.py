@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
+from finflow.experiments.tasks import ray_cluster
 from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
 
@@ -214,3 +215,29 @@ def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"--cluster needs Ray, which is not installed: pip install 'finflow\[ray\]'"):
         run_tasks([], ComputeResources(cluster="auto"), stream=io.StringIO())
+
+
+class StoppingRay:
+    """Cancels tasks as Ray does; those named ``quick`` have stopped when they are waited for."""
+
+    def __init__(self) -> None:
+        self.forced: list[str] = []
+
+    def cancel(self, task: str, force: bool) -> None:
+        self.forced += [task] * force
+
+    def wait(self, tasks: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+        if "interrupted" in tasks:
+            raise KeyboardInterrupt
+        return [one for one in tasks if one == "quick"], [one for one in tasks if one != "quick"]
+
+
+def test_a_task_on_ray_that_has_stopped_is_not_ended_by_force() -> None:
+    """Ray ends the process that asks for it where it takes in the result at that moment."""
+    ray = StoppingRay()
+    ray_cluster._stop(ray, ["quick", "slow"], grace=1.0)
+    assert ray.forced == ["slow"]
+    hurried = StoppingRay()
+    with pytest.raises(KeyboardInterrupt):
+        ray_cluster._stop(hurried, ["slow", "interrupted"], grace=1.0)
+    assert hurried.forced == ["slow", "interrupted"]
