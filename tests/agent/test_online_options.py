@@ -22,7 +22,7 @@ from finflow.agent.losses.regularisers import (
     overestimation,
 )
 from finflow.agent.networks.critic import NetworkShape
-from finflow.agent.networks.logistic_normal import log_ratio_entropy, maximum_entropy
+from finflow.agent.networks.logistic_normal import log_ratio_entropy
 from finflow.agent.networks.policy import naming_loss
 from finflow.config import AnchorConfig, BCellConfig
 from finflow.env.coverage import draw_coverage
@@ -140,7 +140,7 @@ def test_a_critic_that_cannot_tell_portfolios_apart_overestimates_nothing(n_weig
     values, none = torch.full((2, 8, 30), 1.7), torch.zeros(30, dtype=torch.bool)
     uniform = torch.full((8, 30), math.lgamma(n_weights))
     drawn = torch.from_numpy(draw_coverage(np.random.default_rng(0), 240, n_weights)[1]).float().view(8, 30)
-    largest = maximum_entropy(n_weights) / (n_weights - 1)
+    largest = -math.lgamma(n_weights) / (n_weights - 1)
     for density in (uniform, drawn, uniform + 3.0 * torch.randn(8, 30, generator=generator())):
         penalty = conservative_loss(values, density, values[..., 0], none, torch.zeros(8), n_weights - 1)
         indifferent = indifferent_penalty(density, n_weights - 1)

@@ -102,11 +102,6 @@ def log_ratios(portfolios: Tensor) -> Tensor:
     return log_weights[..., :-1] - log_weights[..., -1:]
 
 
-def maximum_entropy(n_weights: int) -> float:
-    """Entropy of the uniform distribution on the simplex, ``-ln Gamma(K)``: no policy has more."""
-    return -math.lgamma(n_weights)
-
-
 def log_ratio_entropy(scale: float, n_weights: int) -> float:
     """Entropy of K - 1 log ratios that are normal with a common ``scale``: ``(K - 1) ln(scale sqrt(2 pi e))``."""
     return (n_weights - 1) * (math.log(scale) + 0.5 * math.log(2.0 * math.pi * math.e))
