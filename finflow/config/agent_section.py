@@ -73,7 +73,8 @@ class RolloutsConfig(Section):
     pretraining_epochs: Int = key(
         5,
         "epochs of offline learning without a block, from which that block's policy begins and which is a reference; "
-        "at most train.offline_training_epochs; 0 begins from random weights",
+        "what is held where that is chosen has as many on all data; at most train.offline_training_epochs; 0 begins "
+        "from random weights",
         ge=0,
         le=10_000,
     )

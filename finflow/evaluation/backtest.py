@@ -15,7 +15,7 @@ from finflow.errors import MarketError
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
-from finflow.strategies.memo import Memo, Remembering
+from finflow.strategies.memo import Memo, Memoised
 from finflow.strategies.strategy import Information, Strategy
 
 FloatArray = NDArray[np.float64]
@@ -318,7 +318,7 @@ class ComparisonContext:
         return dict(zip(chosen, runs, strict=True))
 
 
-def remembering(makers: Mapping[str, Make]) -> dict[str, Make]:
+def with_memos(makers: Mapping[str, Make]) -> dict[str, Make]:
     """The same strategies; what depends on prices alone, one made later takes from those made before by its maker."""
 
     def sharing(make: Make) -> Make:
@@ -326,7 +326,7 @@ def remembering(makers: Mapping[str, Make]) -> dict[str, Make]:
 
         def fresh() -> Strategy:
             strategy = make()
-            if isinstance(strategy, Remembering):
+            if isinstance(strategy, Memoised):
                 strategy.memo = memo
             return strategy
 

@@ -20,13 +20,13 @@ Result = TypeVar("Result")
 
 
 @runtime_checkable
-class Remembering(Protocol):
+class Memoised(Protocol):
     """A strategy that remembers in a mapping which it is handed; results are the same with and without."""
 
     memo: Memo | None
 
 
-def remembered(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:
+def memoised(memo: Memo | None, name: str, inputs: Sequence[NDArray[Any]], compute: Callable[[], Result]) -> Result:
     """Return what a computation gave for the same inputs before, or compute and remember it.
 
     Parameters

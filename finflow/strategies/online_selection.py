@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.ledger.constraints import project_to_simplex
-from finflow.strategies.memo import Memo, remembered
+from finflow.strategies.memo import Memo, memoised
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
 FloatArray = NDArray[np.float64]
@@ -64,7 +64,7 @@ class OnlineSelection(ABC):
 
     def _advance_once(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, from the memo where it is there."""
-        return remembered(self.memo, self.name, [self._weights, self.newest(prices)], lambda: self._advance(prices))
+        return memoised(self.memo, self.name, [self._weights, self.newest(prices)], lambda: self._advance(prices))
 
     def newest(self, prices: FloatArray) -> FloatArray:
         """Prices that a move depends on, of those known (bars, assets)."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import FinflowError
 from finflow.market.bar_frequency import bars_per_month
-from finflow.strategies.memo import Memo, remembered
+from finflow.strategies.memo import Memo, memoised
 from finflow.strategies.strategy import Information, equal_weights, with_cash
 
 __all__ = [
@@ -99,7 +99,7 @@ class Rolling(ABC):
 
     def _fit_once(self, returns: FloatArray) -> FloatArray:
         """The fit of these returns, from the memo where it is there."""
-        return remembered(self.memo, self.name, [returns], lambda: self.fit(returns))
+        return memoised(self.memo, self.name, [returns], lambda: self.fit(returns))
 
     @abstractmethod
     def fit(self, returns: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ import pytest
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
-from finflow.evaluation.backtest import Backtest, ComparisonContext, remembering, run_backtests
+from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests, with_memos
 from finflow.evaluation.report.results import ReportData
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -117,7 +117,7 @@ def make_process(
 def make_context(process: DecisionProcess, window: range, *names: str, **settings: Any) -> ComparisonContext:
     """These named strategies, judged over the window; the first is the one that is judged."""
     config = EvaluationConfig(lookback=20, **settings)
-    makers = remembering({name: partial(named_strategy, name, config) for name in names})
+    makers = with_memos({name: partial(named_strategy, name, config) for name in names})
     return ComparisonContext(
         process, window, makers, run_backtests(process, window, [make() for make in makers.values()])
     )

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from finflow.config import EvaluationConfig
 from finflow.strategies.classical import COMPARED, NAMED, named_strategy
-from finflow.strategies.memo import Memo, Remembering
+from finflow.strategies.memo import Memo, Memoised
 from finflow.strategies.online_selection import ExponentiatedGradient, MeanReversion, PassiveAggressiveMeanReversion
 from finflow.strategies.strategy import Information, Strategy
 
@@ -160,7 +160,7 @@ def test_a_memo_saves_moves_and_changes_none(name: str) -> None:
     memo: Memo = {}
     for close, expected in zip((first, first, second), (alone[0], alone[0], alone[1]), strict=True):
         strategy = named_strategy(name, EvaluationConfig())
-        assert isinstance(strategy, Remembering)
+        assert isinstance(strategy, Memoised)
         strategy.memo = memo
         np.testing.assert_array_equal(run(strategy, close), expected)
     assert STEPS < len(memo) < 2 * STEPS  # days that are alike were computed once

@@ -23,7 +23,7 @@ from finflow.training.phases.critic_evaluation import (
     calibrate,
     compare_advantages,
     critics_values,
-    measure_decisions,
+    measure_decision_scale,
     measure_returns,
 )
 from finflow.training.trainer import FinFlowTrainer
@@ -123,7 +123,7 @@ def test_sigma_a_is_a_number_of_the_market_alone(tiny: Callable[..., Config]) ->
     for scale in (0.01, 0.02):
         units = RewardUnits.of(process, scale, "equal-weight", CPU)
         market = RolloutMarket(process, MarketTensors.of(process, CPU), units)
-        found.append(measure_decisions(market, policy, run.config, bars))
+        found.append(measure_decision_scale(market, policy, run.config, bars))
         torch.nn.init.normal_(policy.gate.weight, generator=torch.Generator().manual_seed(1))
     assert 0.01 < found[0] < 0.3  # a day's deviation is near 1
     assert found[1] == pytest.approx(0.5 * found[0], rel=1e-4)

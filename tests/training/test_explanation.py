@@ -25,7 +25,7 @@ from finflow.evaluation.analysis.decision_explanation import (
     largest_trades,
     section,
 )
-from finflow.evaluation.backtest import remembering, run_backtests
+from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.evaluation.report.report_numbers import plain
 from finflow.evaluation.report.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
@@ -59,7 +59,7 @@ def test_an_agent_reads_the_market_once_for_all_its_backtests(
     """At other costs it holds other weights, and decides as one does that reads the market again."""
     policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
     dear = with_costs(process, process.env.model_copy(update={"commission_bps": 50.0}))
-    make = remembering({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"]
+    make = with_memos({"finflow": lambda: AgentStrategy(policy, CPU)})["finflow"]
     window = training_data.split.validation
     read: list[States] = []
     alone = run_backtests(dear, window, [AgentStrategy(policy, CPU)])[0]

@@ -22,7 +22,7 @@ from finflow.evaluation.analysis.expert_traits import (
 )
 from finflow.market.features.market_features import TwoStates, crisis
 from finflow.market.features.rolling_windows import PanelView
-from finflow.strategies.memo import Memo, remembered
+from finflow.strategies.memo import Memo, memoised
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.data.replay import MarketTensors
 
@@ -67,9 +67,7 @@ class AgentStrategy:
         states = states_of(information.observation, self.device)
         market = [np.asarray(information.observation[name]) for name in ("assets", "market")]
         with torch.no_grad():
-            reading = remembered(
-                self.memo, self.name, market, lambda: self.policy.read_market(states, only=self.expert)
-            )
+            reading = memoised(self.memo, self.name, market, lambda: self.policy.read_market(states, only=self.expert))
             decision = self.policy.trade_toward(states, reading)
             centre = decision.distribution.centre()[0]
         self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())

@@ -19,7 +19,7 @@ from finflow.errors import ConfigError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
 from finflow.evaluation.analysis.optimality import score_runs
 from finflow.evaluation.analysis.out_of_fold_section import sections_of_training
-from finflow.evaluation.backtest import Backtest, ComparisonContext, Make, index_backtest, remembering, run_backtests
+from finflow.evaluation.backtest import Backtest, ComparisonContext, Make, index_backtest, run_backtests, with_memos
 from finflow.evaluation.multi_run.repeated_trainings import ensemble_section
 from finflow.evaluation.report.report import sections_of, tables_of, write_report
 from finflow.evaluation.report.results import BASELINE, ReportData
@@ -189,7 +189,7 @@ def maker_of(name: str, config: Config) -> Make:
 
 def with_compared(makers: Mapping[str, Make], config: Config) -> dict[str, Make]:
     """Strategies with the classical ones that every report compares them with, which share what they fit."""
-    return remembering({**makers, **{name: maker_of(name, config) for name in COMPARED if name not in makers}})
+    return with_memos({**makers, **{name: maker_of(name, config) for name in COMPARED if name not in makers}})
 
 
 def report_on(config: Config, folder: Path, runs: Sequence[Backtest], **details: Any) -> Outcome:

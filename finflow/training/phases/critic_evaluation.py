@@ -156,7 +156,9 @@ def measure_returns(
     return ExactReturns(bars, torch.cat(observed), universe, torch.cat(compared), torch.cat(returns))
 
 
-def measure_decisions(market: RolloutMarket, policy: ExpertPolicy, config: Config, stretches: Sequence[range]) -> float:
+def measure_decision_scale(
+    market: RolloutMarket, policy: ExpertPolicy, config: Config, segments: Sequence[range]
+) -> float:
     """``sigma_A`` of decisions: standard deviation of exact advantages of decisions of the usual size over their bar.
 
     In each of ``DECISION_STATES`` states, portfolios that cover the simplex at random bars, holding and moves of
@@ -169,10 +171,10 @@ def measure_decisions(market: RolloutMarket, policy: ExpertPolicy, config: Confi
         Its units are those of the number.
     policy : ExpertPolicy
     config : Config
-    stretches : sequence of range
+    segments : sequence of range
         Bars of decisions that are learned from.
     """
-    bars = np.concatenate([np.arange(own.start, own.stop) for own in stretches])
+    bars = np.concatenate([np.arange(own.start, own.stop) for own in segments])
     rng = np.random.default_rng(np.random.SeedSequence([config.train.seed, 84]))
     measured = measure_returns(market, policy, rng.choice(bars, DECISION_STATES), config, TO_WEIGH, DECISIONS)
     return max(float(advantage_scale(measured.returns)), SMALLEST_SCALE)

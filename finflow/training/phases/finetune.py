@@ -22,7 +22,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.on_policy.market_rollouts import ended_episodes
 from finflow.training.phases.guard_snapshots import LearnerProbe
-from finflow.training.phases.pretrain import behaviour_units, fill_window, measure_scale, probe_states, reward_units
+from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units, scale_of_training
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE, OnlineWorld, ended_early
@@ -169,7 +169,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     beginning = behaviour_units(units, dataset, train.reward_normalization)
     calibrate(offline, bcell, market, beginning, dataset)
     if counters.vector_step == 0:
-        bcell.advantage_scale = measure_scale(run, bcell.policy, market, beginning)
+        bcell.advantage_scale = scale_of_training(run, bcell.policy, market, beginning)
     if run.state.reference is not None:
         bcell.reference_beta = run.state.reference.beta
     run.probe = probe_states(run, offline, market)

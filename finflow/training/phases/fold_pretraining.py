@@ -19,7 +19,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.critic_evaluation import measure_decisions
+from finflow.training.phases.critic_evaluation import measure_decision_scale
 from finflow.training.phases.pretrain import Epochs
 from finflow.training.phases.rollout_state import Block
 from finflow.training.phases.training_run import TrainingRun
@@ -46,10 +46,10 @@ def pretrain_folds(
         return []
     market = MarketTensors.of(run.training_data.learning.process, run.device, run.config.bcell.expert_cloning > 0.0)
 
-    rolled = RolloutMarket(run.training_data.learning.process, market, units)
+    rollout_market = RolloutMarket(run.training_data.learning.process, market, units)
 
     def learn(numbers: range) -> list[ExpertPolicy]:
-        return [_pretrain(run, outside(dataset, blocks[n]), rolled, n, blocks[n]) for n in numbers]
+        return [_pretrain(run, outside(dataset, blocks[n]), rollout_market, n, blocks[n]) for n in numbers]
 
     half = (len(blocks) + 1) // 2
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
@@ -73,7 +73,7 @@ def outside(dataset: OfflineDataset, block: Block) -> OfflineDataset:
     return replace(dataset, **columns)
 
 
-def pretrain_likewise(run: TrainingRun, dataset: OfflineDataset, units: RewardUnits) -> ExpertPolicy | None:
+def pretrain_reference(run: TrainingRun, dataset: OfflineDataset, units: RewardUnits) -> ExpertPolicy | None:
     """The policy that all data make in as many epochs as the blocks' policies have.
 
     That is what their evidence is about. None where the agent's own pretraining was no longer than theirs.
@@ -86,17 +86,17 @@ def pretrain_likewise(run: TrainingRun, dataset: OfflineDataset, units: RewardUn
 
 
 def _pretrain(
-    run: TrainingRun, dataset: OfflineDataset, rolled: RolloutMarket, number: int, block: Block | None = None
+    run: TrainingRun, dataset: OfflineDataset, rollout_market: RolloutMarket, number: int, block: Block | None = None
 ) -> ExpertPolicy:
     """The policy that the configured offline method learns from some data: those without a block, or all."""
-    config, seed, market, units = run.config, run.config.train.seed, rolled.tensors, rolled.units
+    config, seed, market, units = run.config, run.config.train.seed, rollout_market.tensors, rollout_market.units
     epochs = fold_epochs(config)
     keys = config.train.model_copy(update={"offline_training_epochs": epochs, "seed": seed + PURPOSE + number})
     batches = Epochs(config.model_copy(update={"train": keys}), dataset)
     networks = portfolio_networks(run.training_data.shape, config.bcell, seeded(seed, PURPOSE + 2 * number))
     learner = METHODS[config.offline.method](networks, config.bcell, run.device)
     if block is not None:
-        learner.advantage_scale = measure_decisions(rolled, learner.policy, config, block.learned)
+        learner.advantage_scale = measure_decision_scale(rollout_market, learner.policy, config, block.learned)
     elif run.state.bcell is not None:
         learner.advantage_scale = run.state.bcell.advantage_scale
     noise = seeded(seed, PURPOSE + 2 * number + 1, run.device)

@@ -21,7 +21,7 @@ from finflow.training.data.epoch_order import epoch_order, group_size, markets_o
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rewards import RewardUnits, RollingNormalizer
 from finflow.training.data.rollouts import RolloutMarket
-from finflow.training.phases.critic_evaluation import measure_decisions
+from finflow.training.phases.critic_evaluation import measure_decision_scale
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded
@@ -110,7 +110,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     units = reward_units(run, dataset)
     fill_window(units, dataset)
     if counters.phase_update == 0:
-        learner.advantage_scale = measure_scale(run, policy, market, units)
+        learner.advantage_scale = scale_of_training(run, policy, market, units)
     epochs = Epochs(config, dataset)
     run.progress.start_phase(f"{OFFLINE} ({config.offline.method})", epochs.total, done=counters.phase_update)
     run.probe = probe_states(run, store, market)
@@ -175,12 +175,12 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
     return beginning
 
 
-def measure_scale(run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits) -> float:
-    """``sigma_A`` of decisions in the training years, in the given units: see `measure_decisions`."""
+def scale_of_training(run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits) -> float:
+    """``sigma_A`` of decisions in the training years, in the given units: see `measure_decision_scale`."""
     data = run.training_data
     process = data.learning.process
-    stretches = [process.decision_bars(window) for window in data.segments or (data.split.train,)]
-    return measure_decisions(RolloutMarket(process, market, units), policy, run.config, stretches)
+    segments = [process.decision_bars(window) for window in data.segments or (data.split.train,)]
+    return measure_decision_scale(RolloutMarket(process, market, units), policy, run.config, segments)
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:
