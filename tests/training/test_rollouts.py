@@ -228,7 +228,7 @@ def test_the_policies_of_the_blocks_decide_with_the_agent_s_own(trained: tuple[F
     first = alone[0].distribution.centre().numpy()
     training = {**saved.facts["training"], "bcell": dict(saved.facts["training"]["bcell"])}
     del training["bcell"]["members"]
-    migrated, facts = with_prior(older, {**saved.facts, "training": training})
+    migrated, facts = with_prior(Path("older"), older, {**saved.facts, "training": training})
     assert migrated.keys() >= restored.keys()
     assert facts["training"]["bcell"].keys() == saved.facts["training"]["bcell"].keys()
     kept = saved._replace(tensors=migrated, facts=facts)

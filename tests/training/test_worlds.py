@@ -364,7 +364,7 @@ def test_without_the_measurement_nothing_else_changes(tiny: Make) -> None:
 def test_a_checkpoint_without_a_prior_goes_on_from_the_policy_as_it_stands() -> None:
     tensors = {"bcell/policy/gate.weight": torch.ones(2), "counters": torch.zeros(1)}
     facts = {"training": {"bcell": {"policy": None, "critic": None}}}
-    found, told = with_prior(tensors, facts)
+    found, told = with_prior(Path("older"), tensors, facts)
     assert torch.equal(found["bcell/prior/gate.weight"], torch.ones(2))
     assert told["training"]["bcell"] == {"policy": None, "critic": None, "prior": None, "advantage_scale": 1.0}
-    assert with_prior(found, told) == (found, told)
+    assert with_prior(Path("older"), found, told) == (found, told)

@@ -86,11 +86,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         If it is damaged, of a newer format, no checkpoint of a training, or holds learned numbers that are none.
     """
     found, file, warning = read_newest(path)
-    checked = checked_facts(found, file.version, file.state)
-    try:
-        tensors, facts = with_prior(file.tensors, checked)
-    except (LookupError, TypeError, AttributeError):
-        raise CheckpointError(f"{found} does not say how its agent is configured; use another one") from None
+    tensors, facts = with_prior(found, file.tensors, checked_facts(found, file.version, file.state))
     for name, tensor in tensors.items():
         if name.startswith(LEARNED) and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise CheckpointError(

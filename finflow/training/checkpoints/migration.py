@@ -41,7 +41,7 @@ def _from_1(facts: Facts) -> Facts:
     return {**older, "training": {**facts["training"], **added}, "runtime": {"torch": str(facts.get("torch"))}}
 
 
-def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tensor], Facts]:
+def with_prior(path: Path, tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tensor], Facts]:
     """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
     stands takes that place, and how far it moves is measured from there. Where the agent's blend was decided on before
     the policies of the blocks belonged to it, its own policy stands in for them."""
@@ -52,7 +52,10 @@ def with_prior(tensors: dict[str, Tensor], facts: Facts) -> tuple[dict[str, Tens
     facts = {**facts, "training": training}
     agent = training.get("bcell")
     if isinstance(agent, dict) and "blend" in agent and "members" not in agent:
-        count = facts["bcell"]["rollouts"]["blocks"]
+        try:
+            count = int(facts["bcell"]["rollouts"]["blocks"])
+        except (LookupError, TypeError, ValueError):
+            raise CheckpointError(f"{path} does not say how its agent is configured; use another one") from None
         tensors = with_members(tensors, PREFIX, count if count > 1 else 0)
         agent = {**agent, "members": None}
         facts = {**facts, "training": {**facts["training"], "bcell": agent}}
