@@ -121,6 +121,9 @@ class OfflineConfig(Section):
         8, "transitions of one bar that share a batch, where there are enough; 1 mixes freely"
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
+    patience: NonNegativeInt = key(
+        2000, "updates without a better validation after which the phase ends early; 0 runs every epoch"
+    )
     td_lambda: Share = key(0.95, "lambda of the returns that the behaviour's value is fitted to")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")
 

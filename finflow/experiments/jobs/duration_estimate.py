@@ -44,6 +44,8 @@ class Estimate:
         For what is not there yet, trainings alone.
     at_once : int
         Trainings side by side.
+    patience : int
+        Updates without a better validation after which the offline phase ends early; 0 for none.
     """
 
     trainings: int
@@ -52,12 +54,15 @@ class Estimate:
     online_updates: int
     seconds: float
     at_once: int = 1
+    patience: int = 0
 
     def lines(self) -> list[str]:
         """Lines to print."""
         if self.finished == self.trainings:
             return [f"{self.trainings} trainings, all of them there already; only judging them is left"]
         updates = f"about {self.offline_updates:,} offline and {self.online_updates:,} online updates each"
+        if 0 < self.patience < self.offline_updates:
+            updates += f", fewer where validation gains nothing for {self.patience:,} offline updates"
         there = f", {self.finished} of them there already" if self.finished else ""
         side = f", {self.at_once} at once" if self.at_once > 1 else ""
         plural = "s" if self.trainings > 1 else ""
@@ -93,7 +98,9 @@ def estimate(
     at_once = min(tasks_at_once(resources or ComputeResources()), len(missing))
     rounds = -(-len(missing) // at_once)
     online = updates.online + updates.of_critics
-    return Estimate(count, count - len(missing), updates.offline, online, seconds * rounds, at_once)
+    return Estimate(
+        count, count - len(missing), updates.offline, online, seconds * rounds, at_once, last.config.offline.patience
+    )
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ BEFORE: dict[str, object] = {
     "online.algorithm": "sac",
     "features.filters": "none",
     "bcell.rollouts.mirrored": 0.0,
+    "offline.patience": 0,
 }
 """Values that had the effect of older code, for keys that came with another default."""
 FREE_SECTIONS = ("market.", "env.", "evaluation.", "output.", "train.device", "train.threads")

@@ -117,7 +117,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     run.guard.begin(LearnerProbe(learner, policy, run.probe), dataset.reward_scale)
     metrics: dict[str, Tensor] = {}
     result: dict[str, float] = {}
-    while counters.phase_update < epochs.total:
+    while counters.phase_update < epochs.total and not run.is_out_of_patience:
         done = counters.phase_update
         far, before = (learner.moves_far(count / epochs.total) for count in (done, done - 1))
         run.guard.expect_large_moves(far, begins=not before)
@@ -138,11 +138,30 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
                 facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
             validated = run.validate(policy, facts)
             result = {**{name: float(value) for name, value in metrics.items()}, **facts, **validated}
+            if not last and run.is_out_of_patience:
+                last = True
+                result |= _end_early(run, learner, store, market, units)
         if last or counters.phase_update % train.checkpoint_updates == 0:
             run.checkpoint()
         run.stop_if_asked()
     run.progress.end_phase()
     return result
+
+
+def _end_early(
+    run: TrainingRun, learner: OfflineLearner, store: Transitions, market: MarketTensors, units: RewardUnits
+) -> dict[str, float]:
+    """Say that the phase ends before its last epoch, and log its fitted Q value as its last update would have."""
+    counters, config = run.state.counters, run.config
+    run.progress.note(
+        f"the offline phase ends after {counters.phase_update:,} updates: no better validation for "
+        f"{counters.update - (counters.best_update or 0):,} (offline.patience)"
+    )
+    if not config.offline.evaluation_updates:
+        return {}
+    facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
+    run.log.record(counters.phase, counters.update, facts)
+    return facts
 
 
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:

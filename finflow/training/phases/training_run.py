@@ -194,6 +194,15 @@ class TrainingRun:
         if reference is not None and (reason := reference.look(divergence, decisions)):
             self._announce(Event(counters.update, counters.phase, WARNING, "reference", reason))
 
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Return True after a validation of the offline phase where the best is ``offline.patience`` updates old."""
+        counters, patience = self.state.counters, self.config.offline.patience
+        if not patience or counters.best_update is None or counters.phase_update == 0:
+            return False
+        is_validated = counters.phase_update % self.config.train.validation_updates == 0
+        return is_validated and counters.update - counters.best_update >= patience
+
     def stop_if_asked(self) -> None:
         """Write the latest checkpoint and raise KeyboardInterrupt after ``request_stop``."""
         if stop_requested():
