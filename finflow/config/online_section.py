@@ -80,7 +80,8 @@ class OnlineConfig(Section):
     reference: Literal["none", "pretrained"] | FilePath = key(
         "none",
         "frozen policy that sac and the on-policy algorithms are held to by the penalty beta (log pi - log pi_ref) per "
-        "free dimension on the reward: none, the policy as it was handed over, or an agent's file",
+        "free dimension on the reward: none, the policy as it was handed over, or any agent's checkpoint, as it is "
+        "deployed",
     )
     reference_control: Literal["fixed", "adaptive", "doubling"] = key(
         "adaptive",

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from finflow.agent.learners.bcell import BCell
+from finflow.agent.networks.decision import Blend
+from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.on_policy.kl_controller import DoublingKL, FixedKL, ProportionalKL
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.config.online_section import OnlineConfig
-from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.on_policy.reference_policy import ReferenceControl
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL
-from tests.training.whole_trainings import Make, Stop, latest, train_through
+from tests.training.test_rollouts import SMALL as ROLLOUTS
+from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
 FAST = {"bcell__actor_lr": 3e-2, "online__entropy_coefficient": 0.0, "online__critic_only_rollouts": 0}
 SAC = {"online__algorithm": "sac", "train__critic_only_updates": 0, "bcell__anchor__weight": 0.0}
 
 
 def apart(trainer: FinFlowTrainer) -> float:
-    """KL of the trained policy from the reference, nats per free dimension, on the guard's recorded states."""
+    """KL of the trained policy from what it is held to, nats per free dimension, on the guard's recorded states."""
     run = trainer._begin()
     assert run.probe is not None
     with torch.no_grad():
-        one, other = (policy(run.probe).distribution for policy in (trainer.agent.policy, trainer.agent.prior))
+        one, other = (policy(run.probe).distribution for policy in (trainer.agent.policy, trainer.agent.held_to))
     change = one.log_scale - other.log_scale
     shift = (one.location - other.location) / other.log_scale.exp()
     return float((0.5 * ((2 * change).exp() + shift.square() - 1) - change).mean())
@@ -123,7 +128,9 @@ def test_a_file_is_the_reference_and_a_resume_does_not_need_it(tiny: Make) -> No
     keys = {**SMALL, "online__reference": str(path), "train__seed": 1}
     trainer = train_through(tiny(**keys))
     reference = first.agent.policy.state_dict()
-    assert all(torch.equal(reference[name], tensor) for name, tensor in trainer.agent.prior.state_dict().items())
+    assert trainer.agent.reference is not None
+    (kept,) = trainer.agent.reference.policies()
+    assert all(torch.equal(reference[name], tensor) for name, tensor in kept.state_dict().items())
     path.unlink()
     FinFlowTrainer(tiny(**keys), resume=trainer.run_folder).finetune()
 
@@ -149,10 +156,134 @@ def test_a_reference_that_does_not_fit_is_one_line_and_writes_nothing(
         assert sorted((tmp_path / "logs").iterdir()) == runs
 
 
-def test_a_blended_agent_is_no_reference(tiny: Make) -> None:
-    path = latest(train_through(tiny(online__algorithm="rollouts", bcell__rollouts__blocks=1)))
-    tensors, facts = read_tensors(path)
-    tensors["bcell/blend"] = torch.tensor([0.5, 0.0, 0.0, 1.0], dtype=torch.float64)
-    write_tensors(path, tensors, facts)
-    with pytest.raises(CheckpointError, match="is blended with a fixed portfolio"):
-        FinFlowTrainer(tiny(**SMALL, online__reference=str(path)))
+#: Blends that an agent of the default training may be deployed with, as its checkpoint keeps them.
+DEPLOYED = {
+    "undecided": Blend.to_tensor(Blend(-1.0, "equal-weight", (0, 1.0)), torch.device("cpu")),
+    "patient": Blend(0.0, "inverse-volatility", (3, 0.5)).to_tensor(torch.device("cpu")),
+    "several": Blend(0.5, "equal-weight", (3, 0.5)).to_tensor(torch.device("cpu")),
+    "pretrained": Blend(0.75, "pretrained", (3, 0.5)).to_tensor(torch.device("cpu")),
+}
+MEMBERS = {"undecided": 1, "patient": 1, "several": 3, "pretrained": 4}  # of two blocks
+
+
+@pytest.fixture(scope="module")
+def default_agents(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[[Path], Make]) -> dict[str, Path]:
+    """Files of agents that learned from rollouts, each with a blend of another kind."""
+    make = make_tiny(tmp_path_factory.mktemp("default_agents"))
+    tensors, facts = read_tensors(latest(train_through(make(**ROLLOUTS | {"bcell__rollouts__blocks": 2}))))
+    files = {}
+    for number, (name, blend) in enumerate(DEPLOYED.items()):
+        files[name] = tmp_path_factory.mktemp("agents") / f"checkpoint_{name}.safetensors"
+        noise = torch.Generator().manual_seed(number)
+        moved = {  # each policy of it decides in its own way
+            key: tensor + 0.05 * torch.randn(tensor.shape, generator=noise)
+            if key.startswith(("bcell/members/", "bcell/prior/"))
+            else tensor
+            for key, tensor in tensors.items()
+        }
+        write_tensors(files[name], moved | {"bcell/blend": blend}, facts)
+    return files
+
+
+@pytest.mark.parametrize("deployed", DEPLOYED)
+def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
+    deployed: str, default_agents: dict[str, Path], tiny: Make
+) -> None:
+    trainer = FinFlowTrainer(tiny(**SMALL, online__reference=str(default_agents[deployed])))
+    trainer.train_iql()
+    trainer.finetune()
+    reference, run = trainer.agent.reference, trainer._begin()
+    assert reference is not None
+    assert len(reference.policies()) == MEMBERS[deployed]
+    assert run.probe is not None
+    wanted = policy_of(read_checkpoint(default_agents[deployed]), torch.device("cpu"))
+    if wanted.blend is not None and wanted.blend.reference == "inverse-volatility":
+        wanted.blend = wanted.blend._replace(volatility=trainer.training_data.log_volatility)
+    for name in ("centre", "log_scale"):
+        of_reference, of_file = (getattr(one(run.probe), name) for one in (reference, wanted))
+        torch.testing.assert_close(of_reference, of_file, rtol=1e-5, atol=1e-6)
+    learner = read_tensors(checkpoint_of(trainer, "pretrained"))[0]
+    for name, tensor in trainer.agent.prior.state_dict().items():  # the anchor's is the policy as it was handed over
+        assert torch.equal(tensor, learner[f"learner/policy/{name}"])
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo", "sac"])
+@pytest.mark.parametrize("deployed", ["patient", "pretrained"])
+def test_a_training_held_to_a_blended_agent_resumes_to_the_same_bits(
+    algorithm: str, deployed: str, default_agents: dict[str, Path], tiny: Make, stop_training: Stop, tmp_path: Path
+) -> None:
+    """Without the agent's file, and with a rollback's snapshots in memory."""
+    path = tmp_path / "agent.safetensors"
+    path.write_bytes(default_agents[deployed].read_bytes())
+    keys = {**SMALL, "online__algorithm": algorithm, "online__reference": str(path)}
+    whole = train_through(tiny(**keys))
+    stopped = stop_training(tiny(**keys), 14 + (4 if algorithm != "sac" else 50))
+    path.unlink()
+    resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
+    resumed.finetune()
+    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
+        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+    assert isinstance(resumed.agent.held_to, FrozenPolicy)
+    BCell.load(latest(resumed))  # which needs none
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_a_penalty_holds_the_policy_to_a_blended_agent(
+    algorithm: str, default_agents: dict[str, Path], tiny: Make
+) -> None:
+    keys = {**SMALL, **FAST, **SAC, "online__algorithm": algorithm, "bcell__actor_lr": 1e-2}
+    keys |= {"online__rollout": 128, "online__portfolios": 8, "train__online_episodes": 16}
+    keys |= {"train__validation_updates": 10_000, "online__reference_looks": 1000, "online__reference_control": "fixed"}
+    keys |= {"online__reference": str(default_agents["several"])}
+    free, held = (apart(train_through(tiny(**keys, online__reference_beta=beta))) for beta in (1e-9, 100.0))
+    assert free > 2.0 * held
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bcell/reference/shares": torch.ones(1, dtype=torch.float64)}, "out of place"),
+        ({"bcell/reference/trade_limits": torch.tensor([0.0, 7.0], dtype=torch.float64)}, "range of trade rates"),
+        ({"bcell/reference/members.0.gate.bias": torch.zeros(0)}, "members.0.gate.bias"),
+    ],
+)
+def test_a_checkpoint_whose_reference_is_none_is_one_line(
+    change: dict[str, torch.Tensor],
+    words: str,
+    default_agents: dict[str, Path],
+    tiny: Make,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keys = {**SMALL, "online__reference": str(default_agents["several"])}
+    trained = train_through(tiny(**keys))
+    tensors, facts = read_tensors(latest(trained))
+    write_tensors(latest(trained), tensors | change, facts)
+    files = {path: path.read_bytes() for path in sorted((tmp_path / "logs").rglob("*")) if path.is_file()}
+    capsys.readouterr()
+    assert main(["--mode", "train", "--resume", str(trained.run_folder)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert {path: path.read_bytes() for path in sorted((tmp_path / "logs").rglob("*")) if path.is_file()} == files
+
+
+def test_a_training_whose_checkpoint_kept_the_reference_as_its_prior_goes_on(tiny: Make, stop_training: Stop) -> None:
+    """As they were written before a blended agent could be a reference: one policy, in the prior's place."""
+    path = latest(train_through(tiny(**SMALL)))
+    config = tiny(**SMALL, online__reference=str(path), train__seed=1)
+    stopped = stop_training(config, 14 + 4)
+    tensors, facts = read_tensors(latest(stopped))
+    prefix = "bcell/reference/"
+    older = {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
+    for name in [name for name in older if name.startswith("bcell/prior/")]:
+        older[name] = tensors[name.replace("bcell/prior/", f"{prefix}members.0.")]
+    del facts["training"]["bcell"]["reference"]
+    write_tensors(latest(stopped), older, facts)
+    resumed = FinFlowTrainer(config, resume=stopped.run_folder)
+    resumed.finetune()
+    assert resumed.agent.reference is None
+    assert resumed.agent.held_to is resumed.agent.prior
+    given = read_tensors(path)[0]
+    for name, tensor in resumed.agent.held_to.state_dict().items():
+        assert torch.equal(tensor, given[f"bcell/policy/{name}"])

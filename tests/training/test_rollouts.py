@@ -184,7 +184,7 @@ def test_the_blend_is_part_of_the_agent_s_one_file(trained: tuple[FinFlowTrainer
     trainer, _ = trained
     agent, process = trainer.agent, trainer.training_data.process
     assert agent.blend is not None
-    blend = Blend(0.3, "inverse-volatility", phase.volatility_of(trainer._begin()))
+    blend = Blend(0.3, "inverse-volatility", trainer.training_data.log_volatility)
     agent.blend.copy_(blend.to_tensor(CPU))
     path = trainer.run_folder / "agent.safetensors"
     agent.save(path)
@@ -238,7 +238,7 @@ def test_the_policies_of_the_blocks_decide_with_the_agent_s_own(trained: tuple[F
 def test_without_confidence_the_agent_holds_the_reference(trained: tuple[FinFlowTrainer, Make]) -> None:
     trainer, _ = trained
     process, policy = trainer.training_data.process, trainer.agent.policy
-    volatility = phase.volatility_of(trainer._begin())
+    volatility = trainer.training_data.log_volatility
     states = states_of(process.observe(process.start(np.array([process.first_bar + 9]))), CPU)
     equal = blended(policy, Blend(0.0, "equal-weight", volatility))(states).aim[0]
     assert torch.allclose(equal, torch.tensor([0.25, 0.25, 0.25, 0.25, 0.0]))
@@ -256,7 +256,7 @@ def test_blends_are_played_by_the_ledger(trained: tuple[FinFlowTrainer, Make]) -
     """Patient equal weight, played by hand; a blend without confidence is the same whatever the policy."""
     trainer, _ = trained
     process = trainer.training_data.process
-    tensors, volatility = MarketTensors.of(process, CPU), phase.volatility_of(trainer._begin())
+    tensors, volatility = MarketTensors.of(process, CPU), trainer.training_data.log_volatility
     bars = range(process.first_bar, process.first_bar + 40)
     policy = trainer.agent.policy
     folds = [FoldPolicy(policy, bars, None), FoldPolicy(policy, bars[:39], None)]
@@ -277,7 +277,7 @@ def test_the_pretrained_policy_is_played_as_it_decides_alone(trained: tuple[FinF
     trainer, _ = trained
     process, state = trainer.training_data.process, trainer._begin().state.rollouts
     assert state is not None
-    tensors, volatility = MarketTensors.of(process, CPU), phase.volatility_of(trainer._begin())
+    tensors, volatility = MarketTensors.of(process, CPU), trainer.training_data.log_volatility
     learned, pretrained = state.folds[0].policy, load_like(state.folds[0].policy, state.pretrained[0])
     bars = range(process.first_bar, process.first_bar + 30)
     (played,) = play_blends([FoldPolicy(learned, bars, pretrained)], process, tensors, volatility)

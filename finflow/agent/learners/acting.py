@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from finflow.agent.batch import States, states_of
 from finflow.agent.gradient_steps import freeze
 from finflow.agent.networks.decision import Decision
+from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.logistic_normal import standard_normal
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import AveragingConfig
@@ -99,9 +100,12 @@ class ActingAgent:
     device : torch.device
     action_noise : Generator
         Of the random actions of `act`.
+    prior : ExpertPolicy
+        The policy as it was handed over.
+    reference : FrozenPolicy or None
+        Policy from an agent's file that updates hold the policy to; without one it is the prior.
     reference_beta : float
-        Coefficient of the penalty in updates for leaving the pretrained policy or another reference, in scaled rewards
-        per nat and free dimension.
+        Coefficient of the penalty in updates for leaving it, in scaled rewards per nat and free dimension.
     advantage_scale : float
         ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
         measured.
@@ -111,6 +115,8 @@ class ActingAgent:
     advantage_scale: float
 
     policy: ExpertPolicy
+    prior: ExpertPolicy
+    reference: FrozenPolicy | None = None
     average: PolicyAverage | None
     device: torch.device
     action_noise: Generator
@@ -119,6 +125,11 @@ class ActingAgent:
     def deployed(self) -> ExpertPolicy:
         """Policy that is validated and deployed: the average, where there is one."""
         return self.policy if self.average is None else self.average.policy
+
+    @property
+    def held_to(self) -> ExpertPolicy:
+        """Policy that the penalty for leaving a reference is about."""
+        return self.prior if self.reference is None else self.reference
 
     @torch.no_grad()
     def decide(self, states: States) -> Decision:

@@ -65,6 +65,11 @@ class ActorCritic(Protocol):
     reference_beta: float
     advantage_scale: float
 
+    @property
+    def held_to(self) -> ExpertPolicy:
+        """Policy that the penalty for leaving a reference is about."""
+        ...
+
 
 class UpdatePoint(NamedTuple):
     """Position of an update in the schedules.
@@ -158,7 +163,7 @@ def sac_losses(
         following = next_distribution.entropy_density(next_drawn[:, 0])
         bonus = effective_alpha * (-following - target_entropy) / dimensions
     if agent.reference_beta > 0.0:
-        charge = agent.reference_beta * reference_divergence(agent.prior, batch.next_states, next_distribution)
+        charge = agent.reference_beta * reference_divergence(agent.held_to, batch.next_states, next_distribution)
         bonus = -charge if bonus is None else bonus - charge
     encoding, target = run_both(
         lambda: agent.critic.encode(states),
@@ -186,7 +191,7 @@ def sac_losses(
         loss = actor_loss(entropy_density, value, effective_alpha, free_dimensions)
         regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config, unit)
         if agent.reference_beta > 0.0:
-            divergence = reference_divergence(agent.prior, states, decision.distribution).mean()
+            divergence = reference_divergence(agent.held_to, states, decision.distribution).mean()
             regulariser = regulariser + agent.reference_beta * divergence
             penalties["reference_divergence"] = divergence.detach()
         entropy = -log_density[:, 0].mean().detach()

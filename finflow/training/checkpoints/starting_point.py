@@ -24,6 +24,7 @@ from finflow.training.checkpoints.checkpoint_reader import (
 from finflow.training.checkpoints.manifest import changed, runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
+from finflow.training.on_policy.reference_policy import saved_reference
 from finflow.training.phases.training_state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 
 
@@ -149,6 +150,8 @@ class StartingPoint:
         try:
             if NetworkShape.from_facts(checkpoint.facts["shape"]) != self.training_data.shape:
                 raise CheckpointError("its networks have other sizes")
+            if state.bcell is not None and state.reference is not None:
+                state.bcell.reference = saved_reference(checkpoint, state.bcell.policy)
             restore(state, checkpoint.tensors, checkpoint.facts["training"])
         except CheckpointError as error:
             raise CheckpointError(

@@ -22,6 +22,7 @@ from finflow.market.splits import Split, split_panel, visible
 from finflow.training.data.training_worlds import LearningMarket, make_learning_market, uses_worlds
 
 GAPS_SHOWN = 5  # assets with gaps that are named
+VOLATILITIES = ("volatility_252", "volatility_36")  # of days and of months: what inverse volatility reads
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,13 @@ class TrainingData:
         if self.config.bcell.one_head:
             return (tuple(range(len(self.features.asset_names))),)
         return tuple(self.features.lenses.values())
+
+    @property
+    def log_volatility(self) -> tuple[int, float]:
+        """Column of the log volatility among the assets' features, and the deviation that it was scaled by."""
+        features = self.features
+        column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
+        return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
 
     def gap_warning(self) -> str | None:
         """A warning that names assets that list late or end early in what is learned from; None where none does."""

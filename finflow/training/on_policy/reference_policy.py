@@ -1,7 +1,8 @@
 """Fine-tuning against a frozen reference policy: the penalty's coefficient, the early stop, and the reference's file.
 
-The KL to the reference is exact (both policies are normal in the same log ratios), counted per free dimension of the
-action, and summed over the decisions of an episode: its mean over decisions times the decisions of an episode.
+The KL to the reference is exact (both policies are normal in the same log ratios, a blended agent's as well), counted
+per free dimension of the action, and summed over the decisions of an episode: its mean over decisions times the
+decisions of an episode.
 
 References
 ----------
@@ -15,15 +16,17 @@ from pathlib import Path
 import torch
 
 from finflow.agent.networks.critic import NetworkShape
+from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.agent.on_policy.kl_controller import REFERENCE_BOUNDS, DoublingKL, FixedKL, ProportionalKL
 from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
-from finflow.training.checkpoints.checkpoint_reader import check_same_features, policy_of, read_best
+from finflow.guard.state_capture import SEPARATOR, without_prefix
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
 from finflow.training.data.training_data import TrainingData
 
+REFERENCE = SEPARATOR.join(("bcell", "reference", ""))  # tensors of it in a checkpoint
 FAR = 2.0  # times the target: beyond it a look counts toward the early stop
 
 
@@ -84,13 +87,13 @@ class ReferenceControl:
         )
 
 
-def read_reference(config: Config, training_data: TrainingData, device: torch.device) -> ExpertPolicy | None:
-    """Read the policy of ``online.reference`` where it is a file.
+def read_reference(config: Config, training_data: TrainingData, device: torch.device) -> FrozenPolicy | None:
+    """Read the policy of ``online.reference`` where it is a file: as it was deployed, in its blend.
 
     Raises
     ------
     CheckpointError
-        If it cannot be read, has other sizes or features than this training's policy, or is blended with a portfolio.
+        If it cannot be read, or has other sizes or features than this training's policy.
     """
     name = config.online.reference
     if not isinstance(name, Path):
@@ -102,10 +105,27 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
             f"the reference {checkpoint.path} has networks of other sizes than configured; give one of the same "
             "bcell.hidden_dim and bcell.one_head"
         )
-    policy = policy_of(checkpoint, device)
-    if policy.blend is not None or isinstance(policy, PolicyEnsemble):
-        raise CheckpointError(
-            f"the reference {checkpoint.path} is blended with a fixed portfolio, as rollouts decide on it; give "
-            "checkpoint_pretrained of that run, or an agent of another online.algorithm"
-        )
-    return policy
+    return FrozenPolicy.of(policy_of(checkpoint, device), training_data.log_volatility)
+
+
+def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy | None:
+    """The policy from a file that a saved training is held to; None where that is the policy as it was handed over.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    like : ExpertPolicy
+        Of the same shape.
+
+    Raises
+    ------
+    CheckpointError
+        If its tensors are those of no policy of that shape.
+    """
+    tensors = without_prefix(checkpoint.tensors, REFERENCE)
+    if not tensors:
+        return None
+    try:
+        return FrozenPolicy.from_tensors(like, tensors)
+    except ValueError as error:
+        raise CheckpointError(f"its reference cannot be used: {error}") from None

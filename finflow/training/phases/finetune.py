@@ -234,7 +234,7 @@ def _look_at_reference(run: TrainingRun, bcell: BCell) -> None:
     interval, train = run.config.guard.stability.check_interval, run.config.train
     if run.probe is not None and run.state.counters.phase_update % interval == 0:
         with torch.no_grad():
-            divergence = mean_kl(bcell.policy, bcell.prior, run.probe)
+            divergence = mean_kl(bcell.policy, bcell.held_to, run.probe)
         run.look_at_reference(divergence, interval * train.n_envs // train.updates_per_vector_step)
 
 

@@ -133,7 +133,7 @@ def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state
 
 def _reference(state: TrainingState, bcell: BCell) -> Reference | None:
     """The frozen policy and the coefficient of the penalty for leaving it."""
-    return None if state.reference is None else Reference(bcell.prior, state.reference.beta)
+    return None if state.reference is None else Reference(bcell.held_to, state.reference.beta)
 
 
 def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:

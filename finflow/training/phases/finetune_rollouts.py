@@ -61,7 +61,6 @@ MEASURED = 2  # batches of states in which exact advantages are measured
 TAUGHT = 32  # batches of states whose exact returns teach the critics
 JUDGED = 8  # batches of states by which the critics are calibrated, and in which they are judged
 TO_MEASURE, TO_TEACH, TO_CALIBRATE, TO_JUDGE = range(4)  # purposes for which bars and portfolios are drawn
-VOLATILITIES = ("volatility_252", "volatility_36")  # of days and of months: what inverse volatility reads
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
     *("bcell.alpha_init", "bcell.alpha_mode", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha"),
@@ -80,13 +79,6 @@ def rollout_updates(config: Config) -> int:
 def look_updates(total: int, looks: int) -> list[int]:
     """Updates after which the blocks' policies are played: the last one, and others evenly before it."""
     return sorted({math.ceil(total * number / looks) for number in range(1, looks + 1)} - {0})
-
-
-def volatility_of(run: TrainingRun) -> tuple[int, float]:
-    """Column of the log volatility among the assets' features, and the deviation that it was scaled by."""
-    features = run.training_data.features
-    column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
-    return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
 
 
 @no_denormals()
@@ -284,9 +276,9 @@ def _decide_blend(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: 
     if bcell.blend is None or not state.folds or not state.looks:
         return
     folds = [one for look in state.looks for one in _folds_at(state, look)]
-    played = play_blends(folds, market.process, market.tensors, volatility_of(run))
+    played = play_blends(folds, market.process, market.tensors, run.training_data.log_volatility)
     looks = [torch.cat(played[at : at + len(state.folds)], dim=1) for at in range(0, len(played), len(state.folds))]
-    evidence = weigh_evidence(looks, state.blocks, volatility_of(run), run.config.train.seed)
+    evidence = weigh_evidence(looks, state.blocks, run.training_data.log_volatility, run.config.train.seed)
     chosen, *of_folds = state.looks[evidence.look]
     policy.load_state_dict(chosen)
     for number, member in enumerate(bcell.members or ()):  # short data may have fewer blocks than were asked for

@@ -15,7 +15,7 @@ from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
-from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.rollback import GuardState
@@ -264,10 +264,10 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     return bcell
 
 
-def hold_to(state: TrainingState, reference: ExpertPolicy | None) -> None:
+def hold_to(state: TrainingState, reference: FrozenPolicy | None) -> None:
     """Take a policy read from a file for the one that the agent is held to, where the online phase begins."""
     if reference is not None and state.bcell is not None and state.counters.vector_step == 0:
-        state.bcell.prior.load_state_dict(reference.state_dict())
+        state.bcell.reference = reference
 
 
 def ended_early(state: TrainingState) -> bool:

@@ -1,0 +1,154 @@
+"""A frozen policy has the density of the agent as it was deployed, and is read back from its tensors alone."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from finflow.agent.networks.decision import Blend
+from finflow.agent.networks.frozen_policy import MOST_MEMBERS, FrozenPolicy
+from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimension
+from finflow.agent.networks.policy import ExpertPolicy, blended
+from finflow.agent.networks.policy_ensemble import deployed_policy
+from tests.agent.test_policy_ensemble import ASSETS, FEATURES, make_members, make_states
+
+VOLATILITY = (2, 0.7)
+BLENDS = [
+    None,
+    Blend(0.0, "equal-weight", VOLATILITY),
+    Blend(0.0, "inverse-volatility", VOLATILITY),
+    Blend(0.25, "inverse-volatility", VOLATILITY),
+    Blend(1.0, "equal-weight", VOLATILITY),
+    Blend(0.0, "pretrained", VOLATILITY),
+    Blend(0.6, "pretrained", VOLATILITY),
+]
+
+
+def make_deployed(blend: Blend | None) -> ExpertPolicy:
+    """What an agent decides by: its policy, two blocks' policies and the pretrained one, in a blend."""
+    policy, pretrained, *others = make_members(4)
+    for number, one in enumerate((policy, pretrained, *others)):
+        one.trade_range = (0.02, 0.4)
+        with torch.no_grad():
+            one.trade.bias[1] -= 0.2 * number
+    return deployed_policy(policy, others, blend, pretrained)
+
+
+def tensors_of(frozen: FrozenPolicy) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in frozen.state_dict().items()}
+
+
+@pytest.mark.parametrize("blend", BLENDS)
+def test_it_decides_and_draws_as_the_agent_was_deployed(blend: Blend | None) -> None:
+    deployed, states = make_deployed(blend), make_states(9, groups=3)
+    frozen, wanted = FrozenPolicy.of(deployed, VOLATILITY), deployed(states)
+    found = frozen(states)
+    for name in ("centre", "aim", "trade_rate", "log_scale"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-5, atol=1e-6)
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+@pytest.mark.parametrize("blend", BLENDS)
+def test_it_is_read_back_from_its_tensors_bit_for_bit(blend: Blend | None) -> None:
+    """By a policy of the same shape with other weights and another range of trade rates."""
+    frozen, states = FrozenPolicy.of(make_deployed(blend), VOLATILITY), make_states(9)
+    read = FrozenPolicy.from_tensors(make_members(9)[-1], tensors_of(frozen))
+    assert (read.blend, read.weights, read.trade_range) == (blend, frozen.weights, (0.02, 0.4))
+    for one, other in zip(frozen(states), read(states), strict=True):
+        assert torch.equal(one, other)
+    assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in frozen.state_dict().items())
+
+
+def test_its_scale_is_the_geometric_mean_of_its_members() -> None:
+    frozen, states = FrozenPolicy.of(make_deployed(Blend(0.6, "pretrained", VOLATILITY)), VOLATILITY), make_states(7)
+    scales = torch.stack([one(states).log_scale.exp() for one in frozen.policies()])
+    wanted = torch.stack([scale**weight for scale, weight in zip(scales, frozen.weights, strict=True)]).prod(dim=0)
+    torch.testing.assert_close(frozen(states).log_scale.exp(), wanted)
+
+
+def test_what_becomes_of_the_agent_later_does_not_move_it() -> None:
+    deployed, states = make_deployed(Blend(0.25, "equal-weight", VOLATILITY)), make_states(5)
+    frozen = FrozenPolicy.of(deployed, VOLATILITY)
+    before = frozen(states).centre
+    with torch.no_grad():
+        for parameter in deployed.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(frozen(states).centre, before)
+
+
+def test_inverse_volatility_is_read_by_the_scale_of_the_market_it_is_used_in() -> None:
+    """The same volatilities, scaled by a deviation half as large, are twice the numbers."""
+    deployed, states = make_deployed(Blend(0.0, "inverse-volatility", VOLATILITY)), make_states(5)
+    rescaled = states.assets.clone()
+    rescaled[:, :, VOLATILITY[0]] *= 2.0
+    here = FrozenPolicy.of(deployed, (VOLATILITY[0], VOLATILITY[1] / 2.0))
+    torch.testing.assert_close(here(states._replace(assets=rescaled)).aim, deployed(states).aim)
+
+
+@pytest.mark.parametrize("blend", BLENDS)
+def test_the_divergence_in_closed_form_is_the_mean_of_sampled_log_ratios(blend: Blend | None) -> None:
+    """Both densities are of weights, as those of an agent's actions are; Jacobians cancel."""
+    states = make_states(3)
+    own = make_members(5)[-1](states).distribution
+    other = FrozenPolicy.of(make_deployed(blend), VOLATILITY)(states).distribution
+    portfolios, density = own.sample(torch.randn(3, 20_000, ASSETS, generator=torch.Generator().manual_seed(5)))
+    of_each = LogisticNormal(other.location.unsqueeze(1), other.log_scale.unsqueeze(1))
+    ratios = density - of_each.log_density(portfolios)
+    error = ratios.std(dim=1) / math.sqrt(ratios.shape[1])
+    closed = ASSETS * kl_per_dimension(own, other)
+    assert bool(((ratios.mean(dim=1) - closed).abs() < 4.5 * error).all())
+    assert bool((closed > 10.0 * error).all())  # which tells it from none
+
+
+def test_a_closed_form_by_hand() -> None:
+    """Two policies that differ by their scales alone: K - 1 times that of two normal distributions."""
+    policy, states = make_members(1)[0], make_states(4)
+    wide = copy.deepcopy(policy)
+    with torch.no_grad():
+        policy.trade.weight[1], policy.trade.bias[1] = 0.0, math.log(0.2)
+        wide.trade.weight[1], wide.trade.bias[1] = 0.0, math.log(0.4)
+    frozen = FrozenPolicy.of(wide, VOLATILITY)
+    found = kl_per_dimension(policy(states).distribution, frozen(states).distribution)
+    torch.testing.assert_close(found, torch.full((4,), math.log(2.0) + 0.5 * 0.25 - 0.5), rtol=1e-4, atol=1e-5)
+
+
+Change = Callable[[dict[str, Tensor]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.pop("shares"), "it has no shares"),
+        (lambda t: t.update(shares=t["shares"].float()), "it has no shares"),
+        (lambda t: t.update(shares=torch.full((MOST_MEMBERS + 1,), 1 / 33, dtype=torch.float64)), "it has no shares"),
+        (lambda t: t.update(shares=t["shares"] * 2.0), "weights of its policies are none"),
+        (lambda t: t.update(shares=t["shares"] * math.nan), "not a number"),
+        (lambda t: t.update(shares=torch.tensor([-1.0, 1.0, 1.0], dtype=torch.float64)), "weights of its policies"),
+        (lambda t: t.update(shares=torch.zeros(0, dtype=torch.float64)), "weights of its policies are none"),
+        (lambda t: t.update(shares=torch.full((2,), 0.5, dtype=torch.float64)), "out of place"),
+        (lambda t: t.update(shares=torch.full((20,), 0.05, dtype=torch.float64)), "is missing"),
+        (lambda t: t["trade_limits"].fill_(1.5), "range of trade rates is none"),
+        (lambda t: t["blend_numbers"].fill_(0.5), "blend with a reference is none"),
+        (lambda t: t.update(blend_numbers=torch.ones(3, dtype=torch.float64)), "blend with a reference is none"),
+        (lambda t: t["blend_numbers"][2].fill_(FEATURES), "reads a feature that there is not"),
+        (lambda t: t["blend_numbers"][3].fill_(0.0), "blend with a reference is none"),
+        (lambda t: t.update({"members.0.gate.bias": torch.zeros(1)}), "members.0.gate.bias is torch.float32"),
+        (lambda t: t.update({"members.99999.gate.bias": torch.zeros(5)}), "members.99999.gate.bias is out of place"),
+    ],
+)
+def test_tensors_that_are_none_of_it_are_refused(change: Change, words: str) -> None:
+    tensors = tensors_of(FrozenPolicy.of(make_deployed(Blend(0.25, "equal-weight", VOLATILITY)), VOLATILITY))
+    change(tensors)
+    with pytest.raises(ValueError, match=words) as refused:
+        FrozenPolicy.from_tensors(make_members(1)[0], tensors)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_policy_without_a_blend_is_itself() -> None:
+    policy, states = make_members(1)[0], make_states(6)
+    torch.testing.assert_close(FrozenPolicy.of(policy, VOLATILITY)(states).centre, blended(policy, None)(states).centre)
