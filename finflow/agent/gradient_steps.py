@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +22,21 @@ class SkippingAdam(torch.optim.Adam):
         A skipped step changes neither parameters nor moments.
     found_inf : Tensor or None
         Read by the fused pass, so that nothing waits for the device.
+
+    Notes
+    -----
+    torch wraps these methods so that ``torch.compile`` leaves them alone; the wrappers load its compiler, which takes
+    a second of every process that learns. Nothing here is compiled by torch, so the methods go without.
     """
 
     skip_nonfinite = False
     found_inf: Tensor | None = None
+
+    add_param_group: Any = inspect.unwrap(torch.optim.Adam.add_param_group)
+    state_dict: Any = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict: Any = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    zero_grad: Any = inspect.unwrap(torch.optim.Adam.zero_grad)
+    step: Any = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
     def mark_nonfinite(self, norm: Tensor) -> None:
         """Mark the next step as one to skip where ``norm``, of its gradient or loss, is not finite."""

@@ -62,6 +62,17 @@ def _uniform(shape: tuple[int, ...], bound: float, generator: Generator) -> Tens
     return (torch.rand(shape, generator=generator) * 2.0 - 1.0) * bound
 
 
+def empty_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer whose parameters have yet to be set.
+
+    No number is drawn from torch's global generator. ``nn.utils.skip_init`` gives the same, and imports sympy for it.
+    """
+    layer = nn.Linear(inputs, outputs, device="meta")
+    layer.weight = nn.Parameter(torch.empty(outputs, inputs))
+    layer.bias = nn.Parameter(torch.empty(outputs))
+    return layer
+
+
 def dropout(hidden: Tensor, rate: float, generator: Generator | None) -> Tensor:
     """Inverted dropout with its own generator; nothing is dropped without one or at rate zero."""
     if rate == 0.0 or generator is None:

@@ -22,7 +22,7 @@ from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.losses.losses import PathwiseGradient, weighted_likelihood_loss
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.decision import Blend, Decision, MarketReading
-from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, first_layer, pooled
+from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropout, empty_linear, first_layer, pooled
 from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
     LogisticNormal,
@@ -323,7 +323,7 @@ def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Te
 
 def _linear(inputs: int, outputs: int, generator: Generator, scale: float = 1.0) -> nn.Linear:
     """A linear layer whose initial weights come from ``generator``."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    layer = empty_linear(inputs, outputs)
     bound = scale / inputs**0.5
     with torch.no_grad():
         layer.weight.copy_((torch.rand(layer.weight.shape, generator=generator) * 2.0 - 1.0) * bound)

@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
+from finflow.agent.networks.layers import empty_linear
 from finflow.agent.on_policy.policy_interface import Observations
 
 HIDDEN = 64
@@ -185,7 +186,7 @@ def _network(inputs: int, hidden: int, outputs: int, scale: float, generator: Ge
 
 def _layer(inputs: int, outputs: int, scale: float, generator: Generator) -> nn.Linear:
     """A linear layer with orthogonal weights from ``generator`` and no bias at first."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    layer = empty_linear(inputs, outputs)
     with torch.no_grad():
         nn.init.orthogonal_(layer.weight, scale, generator=generator)
         layer.bias.zero_()
