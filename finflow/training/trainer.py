@@ -27,7 +27,7 @@ from finflow.training.phases.finetune_rollouts import finetune_rollouts
 from finflow.training.phases.pretrain import pretrain
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.training.phases.training_run import OnValidation, TrainingRun
-from finflow.training.phases.training_state import OFFLINE, ONLINE, hold_to, start_online
+from finflow.training.phases.training_state import OFFLINE, ONLINE, start_online
 from finflow.training.run_folder import RunFolder, new_run_folder
 
 __all__ = ["FinFlowTrainer", "Outcome", "new_run_folder", "request_stop"]
@@ -138,7 +138,8 @@ class FinFlowTrainer:
         run = self._begin()
         if run.state.counters.phase == OFFLINE:
             self._hand_over(run)
-        hold_to(run.state, self._reference)
+        if self._reference is not None and run.state.bcell is not None and run.state.counters.vector_step == 0:
+            run.state.bcell.reference = self._reference
         with run.progress:
             result = _PHASES.get(self.config.online.algorithm, finetune_on_policy)(run, self._data())
         run.writer.require_written()

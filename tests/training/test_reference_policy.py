@@ -16,6 +16,7 @@ from finflow.agent.on_policy.kl_controller import DoublingKL, FixedKL, Proportio
 from finflow.cli import main
 from finflow.config import dump_config
 from finflow.config.online_section import OnlineConfig
+from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.on_policy.reference_policy import ReferenceControl
@@ -205,6 +206,56 @@ def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
     learner = read_tensors(checkpoint_of(trainer, "pretrained"))[0]
     for name, tensor in trainer.agent.prior.state_dict().items():  # the anchor's is the policy as it was handed over
         assert torch.equal(tensor, learner[f"learner/policy/{name}"])
+
+
+def test_what_an_agent_saved_itself_is_a_reference_too(
+    default_agents: dict[str, Path], tiny: Make, tmp_path: Path
+) -> None:
+    saved = tmp_path / "mine.safetensors"
+    BCell.load(default_agents["several"]).save(saved)
+    BCell.load(saved).save(saved)  # which keeps the names of its features
+    by_checkpoint, by_file = (
+        FinFlowTrainer(tiny(**SMALL, online__reference=str(path)))._reference
+        for path in (default_agents["several"], saved)
+    )
+    assert by_checkpoint is not None
+    assert by_file is not None
+    assert len(by_file.policies()) == MEMBERS["several"]
+    for name, tensor in by_checkpoint.state_dict().items():
+        assert torch.equal(tensor, by_file.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fact", "words"),
+    [
+        ({}, {"features": None}, "does not say which features"),
+        ({}, {"features": {"assets": ["x"], "market": []}}, "was trained on other features"),
+        ({}, {"features": {"assets": "x", "market": []}}, "describes no agent"),
+        ({"policy/gate.bias": torch.full((5,), float("nan"))}, {}, "holds what is not a number"),
+        ({"blend": torch.ones(3, dtype=torch.float64)}, {}, "does not fit this finflow"),
+        (
+            {"blend": torch.full((4,), 0.5, dtype=torch.float64)},
+            {},
+            "its blend with a reference is none",
+        ),
+        ({"policy/gate.bias": torch.zeros(4)}, {}, "does not fit this finflow"),
+    ],
+)
+def test_what_an_agent_saved_is_refused_in_one_line_where_it_is_none(
+    tensor: dict[str, torch.Tensor],
+    fact: dict[str, Any],
+    words: str,
+    default_agents: dict[str, Path],
+    tiny: Make,
+    tmp_path: Path,
+) -> None:
+    saved = tmp_path / "mine.safetensors"
+    BCell.load(default_agents["patient"]).save(saved)
+    tensors, facts = read_tensors(saved)
+    write_tensors(saved, tensors | tensor, facts | fact)
+    with pytest.raises(CheckpointError, match=words) as refused:
+        FinFlowTrainer(tiny(**SMALL, online__reference=str(saved)))
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "trpo", "sac"])

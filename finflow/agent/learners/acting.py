@@ -106,6 +106,8 @@ class ActingAgent:
         Policy from an agent's file that updates hold the policy to; without one it is the prior.
     reference_beta : float
         Coefficient of the penalty in updates for leaving it, in scaled rewards per nat and free dimension.
+    feature_names : dict of list of str, or None
+        Names of the features of the ``assets`` and of the ``market`` that it reads, where they are known.
     advantage_scale : float
         ``sigma_A``, the unit of the weights of anchor, gate balance, entropy and CQL, in scaled rewards; 1 until it is
         measured.
@@ -117,6 +119,7 @@ class ActingAgent:
     policy: ExpertPolicy
     prior: ExpertPolicy
     reference: FrozenPolicy | None = None
+    feature_names: dict[str, list[str]] | None = None
     average: PolicyAverage | None
     device: torch.device
     action_noise: Generator

@@ -197,8 +197,7 @@ class BCell(ActingAgent):
 
     def save(self, path: str | Path) -> None:
         """Write the agent as one verified safetensors file."""
-        facts = {"shape": self.shape._asdict(), "bcell": self.config.model_dump(mode="json")}
-        write_tensors(Path(path), dict(self._tensors()), facts)
+        write_tensors(Path(path), dict(self._tensors()), _facts_of(self))
 
     @classmethod
     def load(cls, path: str | Path, device: str = "cpu") -> BCell:
@@ -219,6 +218,7 @@ class BCell(ActingAgent):
             shape = _shape_of(facts, largest=max(tensor.numel() for tensor in own.values()))
             config = stored_settings(facts["bcell"])
             agent = cls(shape, config, Generator(), torch.device(device), is_blended="blend" in own)
+            agent.feature_names = _feature_names_of(facts)
         except (LookupError, TypeError, ValueError, RuntimeError, ValidationError) as error:
             cause = " ".join(str(error).split())[:120]
             raise CheckpointError(f"{path} does not fit this finflow: it describes no agent ({cause})") from error
@@ -299,6 +299,23 @@ def stored_settings(facts: Mapping[str, Any]) -> BCellConfig:
     if not isinstance(facts, Mapping):
         raise TypeError("its settings are no mapping")
     return BCellConfig(**{name: value for name, value in facts.items() if name not in FORMER_SETTINGS})
+
+
+def _facts_of(agent: BCell) -> dict[str, Any]:
+    """Facts of an agent's own file: its sizes, settings, and features where they are known."""
+    facts = {"shape": agent.shape._asdict(), "bcell": agent.config.model_dump(mode="json")}
+    return facts if agent.feature_names is None else {**facts, "features": agent.feature_names}
+
+
+def _feature_names_of(facts: Mapping[str, Any]) -> dict[str, list[str]] | None:
+    """Names of the features that a file's agent reads; None where it does not say them, a ValueError for none."""
+    names = facts.get("features")
+    if names is None:
+        return None
+    read = {kind: names[kind] for kind in ("assets", "market")}
+    if not all(type(of_kind) is list and all(type(name) is str for name in of_kind) for of_kind in read.values()):
+        raise ValueError("its features have no names")
+    return read
 
 
 def _shape_of(facts: dict[str, Any], largest: int) -> NetworkShape:

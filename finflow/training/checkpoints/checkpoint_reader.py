@@ -24,6 +24,7 @@ from finflow.guard.checkpoint_folder import BEST
 from finflow.guard.state_capture import SEPARATOR, without_prefix
 from finflow.market.features.feature_set import Features
 from finflow.tensor_file import TensorFile, read_file
+from finflow.training.checkpoints.feature_names import check_feature_names
 from finflow.training.checkpoints.migration import checked_facts, with_prior
 from finflow.training.checkpoints.run_resolver import CONFIG, STUDY, Kind, resolve_run, run_folder_of
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
@@ -209,30 +210,9 @@ def check_same_features(checkpoint: Checkpoint, features: Features) -> None:
     Raises
     ------
     CheckpointError
-        If a market's features are others than the checkpoint's.
+        If a market's features are others than the checkpoint's, or it does not say which it reads.
     """
-    trained = checkpoint.facts.get("features")
-    if trained is None:
-        raise CheckpointError(
-            f"{checkpoint.path} does not say which features it reads; use the finflow that wrote it, or start a new run"
-        )
-    for kind, names in feature_names(features).items():
-        known = list(trained[kind])
-        if names == known:
-            continue
-        lacking = ", ".join(name for name in known if name not in names)
-        more = ", ".join(name for name in names if name not in known)
-        differences = [f"lacks {lacking}"] * bool(lacking) + [f"has {more} beside"] * bool(more)
-        raise CheckpointError(
-            f"{checkpoint.path} was trained on other features: this market "
-            f"{' and '.join(differences) or 'has them in another order'}; use prices with the same fields (open, high, "
-            "low, volume) and the same features.extra and features.filters"
-        )
-
-
-def feature_names(features: Features) -> dict[str, list[str]]:
-    """Names of the features, as a checkpoint keeps them."""
-    return {"assets": list(features.asset_names), "market": list(features.market_names)}
+    check_feature_names(checkpoint.path, checkpoint.facts.get("features"), features)
 
 
 def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:

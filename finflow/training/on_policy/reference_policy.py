@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.critic import NetworkShape
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
@@ -23,7 +24,9 @@ from finflow.config import Config
 from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.guard.state_capture import SEPARATOR, without_prefix
-from finflow.training.checkpoints.checkpoint_reader import Checkpoint, check_same_features, policy_of, read_best
+from finflow.tensor_file import read_tensors
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of, read_best
+from finflow.training.checkpoints.feature_names import check_feature_names
 from finflow.training.data.training_data import TrainingData
 
 REFERENCE = SEPARATOR.join(("bcell", "reference", ""))  # tensors of it in a checkpoint
@@ -93,19 +96,39 @@ def read_reference(config: Config, training_data: TrainingData, device: torch.de
     Raises
     ------
     CheckpointError
-        If it cannot be read, or has other sizes or features than this training's policy.
+        If it cannot be read, has other sizes or features than this training's policy, or holds what is not a number.
     """
     name = config.online.reference
     if not isinstance(name, Path):
         return None
-    checkpoint = read_best(name)
-    check_same_features(checkpoint, training_data.features)
-    if NetworkShape.from_facts(checkpoint.facts["shape"]) != training_data.shape:
+    agent = _saved_agent(name, device)
+    if agent is not None:
+        path, names, shape = name, agent.feature_names, agent.shape
+    else:
+        checkpoint = read_best(name)
+        path, names = checkpoint.path, checkpoint.facts.get("features")
+        shape = NetworkShape.from_facts(checkpoint.facts["shape"])
+    check_feature_names(path, names, training_data.features)
+    if shape != training_data.shape:
         raise CheckpointError(
-            f"the reference {checkpoint.path} has networks of other sizes than configured; give one of the same "
+            f"the reference {path} has networks of other sizes than configured; give one of the same "
             "bcell.hidden_dim and bcell.one_head"
         )
-    return FrozenPolicy.of(policy_of(checkpoint, device), training_data.log_volatility)
+    try:
+        deployed = policy_of(checkpoint, device) if agent is None else agent.deployed
+    except ValueError as error:
+        raise CheckpointError(f"the reference {path} cannot be used: {error}") from None
+    reference = FrozenPolicy.of(deployed, training_data.log_volatility)
+    if not all(bool(tensor.isfinite().all()) for tensor in reference.state_dict().values()):
+        raise CheckpointError(f"the reference {path} holds what is not a number: learning had failed there")
+    return reference
+
+
+def _saved_agent(path: Path, device: torch.device) -> BCell | None:
+    """The agent of a file that `BCell.save` wrote; None for what else may be read, or not."""
+    if not path.is_file() or "training" in read_tensors(path)[1]:
+        return None
+    return BCell.load(path, str(device))
 
 
 def saved_reference(checkpoint: Checkpoint, like: ExpertPolicy) -> FrozenPolicy | None:

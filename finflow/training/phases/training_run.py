@@ -23,7 +23,7 @@ from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
 from finflow.guard.signals import WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
-from finflow.training.checkpoints.checkpoint_reader import feature_names
+from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.manifest import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy

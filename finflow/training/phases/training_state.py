@@ -15,11 +15,11 @@ from finflow.agent.learners.behaviour_cloning import BehaviourCloning
 from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
-from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.config import Config
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, check_like, restore
+from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rewards import RollingNormalizer
@@ -253,6 +253,7 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     bcell = BCell(training_data.shape, config.bcell, seeded(config.train.seed, 4), device, is_blended=from_rollouts)
     state.learner = state.behaviour_returns = None
     state.bcell = bcell
+    bcell.feature_names = feature_names(training_data.features)
     if config.online.reference != "none":
         state.reference = ReferenceControl(config.online, config.env.episode_length)
     if from_rollouts:
@@ -262,12 +263,6 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     else:
         state.world = make_world(config, training_data, device)
     return bcell
-
-
-def hold_to(state: TrainingState, reference: FrozenPolicy | None) -> None:
-    """Take a policy read from a file for the one that the agent is held to, where the online phase begins."""
-    if reference is not None and state.bcell is not None and state.counters.vector_step == 0:
-        state.bcell.reference = reference
 
 
 def ended_early(state: TrainingState) -> bool:
