@@ -29,7 +29,7 @@ from finflow.evaluation.backtest import run_backtests, with_memos
 from finflow.evaluation.report.report_numbers import plain
 from finflow.evaluation.report.section import section_html
 from finflow.training.data.training_data import TrainingData, prepare
-from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.agent_strategy import AgentStrategy, experts_alone
 from finflow.training.judging.explainer import Explainer, parse_feature_change
 from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
@@ -65,15 +65,33 @@ def test_an_agent_reads_the_market_once_for_all_its_backtests(
     alone = run_backtests(dear, window, [AgentStrategy(policy, CPU)])[0]
     read_market = policy.read_market
 
-    def count(states: States, only: int | None = None) -> MarketReading:
+    def count(states: States) -> MarketReading:
         read.append(states)
-        return read_market(states, only=only)
+        return read_market(states)
 
     monkeypatch.setattr(policy, "read_market", count)
     cheap, again = (run_backtests(one, window, [make()])[0] for one in (process, dear))
     np.testing.assert_array_equal(again.weights, alone.weights)
     assert not np.array_equal(cheap.weights, again.weights)
     assert len(read) == len(cheap.dates)
+
+
+def test_experts_read_the_market_once_for_all_of_them(
+    training_data: TrainingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, process = ExpertPolicy(training_data.shape, torch.Generator().manual_seed(5)), training_data.process
+    window = training_data.split.validation
+    alone = [run_backtests(process, window, [AgentStrategy(policy, CPU, expert=one)])[0] for one in range(5)]
+    read: list[States] = []
+    read_market = policy.read_market
+    monkeypatch.setattr(policy, "read_market", lambda states: (read.append(states), read_market(states))[1])
+    together = run_backtests(process, window, experts_alone(policy, CPU))
+    assert len(read) == len(together[0].dates)
+    for number, (one, same) in enumerate(zip(alone, together, strict=True)):
+        assert one.explanation is not None
+        np.testing.assert_array_equal(one.explanation["gate"], np.eye(5)[[number] * len(one.dates)])
+        np.testing.assert_array_equal(one.explanation["experts"], same.explanation["experts"])
+        np.testing.assert_allclose(one.weights, same.weights, atol=1e-12)
 
 
 def test_what_is_explained_is_what_was_decided(training_data: TrainingData) -> None:

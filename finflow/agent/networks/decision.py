@@ -95,6 +95,12 @@ class MarketReading(NamedTuple):
         """Reading of some of the groups."""
         return MarketReading(*(part[start:stop] for part in self))
 
+    def of_expert(self, expert: int) -> MarketReading:
+        """The same with one expert's portfolio as the aim, whatever the gate."""
+        gate = torch.zeros_like(self.gate)
+        gate[..., expert] = 1.0
+        return self._replace(gate=gate, aim=self.experts[..., expert, :])
+
 
 PRETRAINED = "pretrained"
 REFERENCES = ("equal-weight", "inverse-volatility", PRETRAINED)

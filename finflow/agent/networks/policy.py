@@ -101,7 +101,6 @@ class ExpertPolicy(nn.Module):
         states: States,
         noise: Generator | None = None,
         gate_only: bool = False,
-        only: int | None = None,
         least_pull: float = 0.0,
     ) -> Decision:
         """Decide for a batch of states.
@@ -113,17 +112,13 @@ class ExpertPolicy(nn.Module):
             Switches dropout on.
         gate_only : bool
             Gradients of the aim stop at the gate and the trade rate; offline each expert learns from its own family.
-        only : int, optional
-            Expert that decides alone, whatever the gate.
         least_pull : float
             Least trade rate for the gradient of the aim: see ``LEAST_PULL``.
         """
-        reading = self.read_market(states, noise, gate_only, only)
+        reading = self.read_market(states, noise, gate_only)
         return self.trade_toward(states, MarketReading(*(repeat_groups(part, states) for part in reading)), least_pull)
 
-    def read_market(
-        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
-    ) -> MarketReading:
+    def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Read the markets of a batch of states: portfolios of the experts, gate and aim. Parameters as `forward`."""
         experts, seen = _expert_portfolios(self, states)
         seen = seen.detach() if gate_only else seen
@@ -131,11 +126,8 @@ class ExpertPolicy(nn.Module):
             hidden = functional.relu(self.gate_hidden(torch.cat([seen, states.market], dim=-1)))
             hidden = dropout(hidden, self.dropout_rate, noise)
             gate = torch.softmax(self.gate(hidden), dim=-1)
-            if only is not None:
-                alone = torch.full_like(gate[:, 0], only, dtype=torch.int64)
-                gate = functional.one_hot(alone, len(self.names)).to(gate.dtype)
             aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
-        if self.blend is not None and only is None:
+        if self.blend is not None:
             aim = self.blend.aim(aim, states)
         return MarketReading(experts, gate, aim, hidden)
 

@@ -113,11 +113,9 @@ class PolicyEnsemble(ExpertPolicy):
         """The members."""
         return [one for one in self.members if isinstance(one, ExpertPolicy)]
 
-    def read_market(
-        self, states: States, noise: Generator | None = None, gate_only: bool = False, only: int | None = None
-    ) -> MarketReading:
+    def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Readings of the members, side by side in the second dimension: (groups, members, ...)."""
-        readings = [one.read_market(states, noise, gate_only, only) for one in self.policies()]
+        readings = [one.read_market(states, noise, gate_only) for one in self.policies()]
         return MarketReading(*(torch.stack(parts, dim=1) for parts in zip(*readings, strict=True)))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:

@@ -67,7 +67,9 @@ class AgentStrategy:
         states = states_of(information.observation, self.device)
         market = [np.asarray(information.observation[name]) for name in ("assets", "market")]
         with torch.no_grad():
-            reading = memoised(self.memo, self.name, market, lambda: self.policy.read_market(states, only=self.expert))
+            reading = memoised(self.memo, "reading", market, lambda: self.policy.read_market(states))
+            if self.expert is not None:
+                reading = reading.of_expert(self.expert)
             decision = self.policy.trade_toward(states, reading)
             centre = decision.distribution.centre()[0]
         self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
@@ -89,10 +91,17 @@ class AgentStrategy:
 
 
 def experts_alone(policy: ExpertPolicy, device: torch.device) -> list[AgentStrategy]:
-    """Each expert as a strategy of its own, moving at the agent's trade rate; none of one head, which is the agent."""
+    """Each expert as a strategy of its own, moving at the agent's trade rate; none of one head, which is the agent.
+
+    Played over the same market, the experts read it once for all of them.
+    """
     if len(policy.names) == 1:
         return []
-    return [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(policy.names)]
+    experts = [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(policy.names)]
+    readings: Memo = {}
+    for one in experts:
+        one.memo = readings
+    return experts
 
 
 class EnsembleStrategy:
