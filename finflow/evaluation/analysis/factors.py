@@ -30,6 +30,7 @@ from finflow.evaluation.report.report_numbers import Number, Numbers, about
 from finflow.evaluation.report.section import ROW, Cell, Section, Table, make_table
 from finflow.market.bar_frequency import BARS_PER_YEAR, MONTHLY, WEEKLY, bars_per_month
 from finflow.market.panel import MarketPanel
+from finflow.market.sources.shipped_tables import shipped_table
 
 __all__ = ["etf_prices", "exposures", "panel_factors", "section"]
 
@@ -60,10 +61,7 @@ class Factors(TypedDict):
 
 def etf_prices() -> pd.DataFrame:
     """Prices of the five factor ETFs, daily, 2014 to 2022; from skfolio's own files, without a network."""
-    from skfolio.datasets import load_factors_dataset
-
-    prices: pd.DataFrame = load_factors_dataset()
-    return prices
+    return shipped_table("factors_dataset")
 
 
 def panel_factors(panel: MarketPanel, bars: range) -> dict[str, FloatArray]:

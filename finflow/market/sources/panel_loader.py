@@ -7,13 +7,11 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module, metadata
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
@@ -24,6 +22,7 @@ from finflow.market.panel import MarketPanel
 from finflow.market.sources.french_portfolios import french_portfolios
 from finflow.market.sources.price_files import PriceTables, read_prices
 from finflow.market.sources.price_store import PriceStore
+from finflow.market.sources.shipped_tables import shipped_table
 from finflow.market.sources.yahoo import Download, download_prices
 from finflow.market.synthetic.synthetic_market import synthetic_tables
 
@@ -125,19 +124,8 @@ def read_tickers(path: Path) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _embedded() -> PriceTables:
     """Read the 20 stocks and the index that skfolio ships, once in a process."""
-    close, index = _shipped("sp500_dataset"), _shipped("sp500_index")
+    close, index = shipped_table("sp500_dataset"), shipped_table("sp500_index")
     return {"close": close.join(index[[_INDEX]])}
-
-
-def _shipped(name: str) -> pd.DataFrame:
-    """Read a table that skfolio ships, as its own loader does, but without importing skfolio, which takes seconds."""
-    package = find_spec("skfolio")
-    folders = package.submodule_search_locations if package is not None else None
-    path = Path(folders[0], "datasets", "data", f"{name}.csv.gz") if folders else None
-    if path is not None and path.is_file():
-        return pd.read_csv(path, index_col=0, parse_dates=[0], date_format="%Y-%m-%d")
-    table: pd.DataFrame = getattr(import_module("skfolio.datasets"), f"load_{name}")()
-    return table
 
 
 def _embedded_facts() -> dict[str, Any]:
