@@ -52,12 +52,13 @@ def write_report(folder: Path, data: ReportData) -> Path:
     results = judge(data)
     limits = _limits(data)
     obstacle = tearsheet.why_impossible(data.agent, data.baseline)
-    drawn = draw_figures(data, results)
     files: dict[str, bytes | str] = {}
-    if data.baseline is not None and obstacle is None:
-        files["tearsheet.html"] = tearsheet.tear_sheet(data.agent, data.baseline)
-    else:
-        limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
+    with forked(partial(draw_figures, data, results)) as figures_of_report:
+        if data.baseline is not None and obstacle is None:
+            files["tearsheet.html"] = tearsheet.tear_sheet(data.agent, data.baseline)
+        else:
+            limits = (*limits, f"There is no quantstats tear sheet: {obstacle}.")
+    drawn = figures_of_report()
     files |= {"metrics.json": as_json(data, results), "returns.csv": _returns_table(data)}
     own = [figure for section in data.sections for figure in section.figures]
     files |= {f"{figure.name}.png": figure.png for figure in (*drawn, *own)}
