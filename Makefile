@@ -47,7 +47,7 @@ clean:
 	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt
 	@$(PY) -c '$(CURRENT)' 2>/dev/null || { \
 		test -n "$(PYTHON)" && $(PYTHON) -c '$(CURRENT)' 2>/dev/null || { \
 			echo "finflow needs Python 3.11 or newer with its venv module (python3-venv on Debian and Ubuntu);" \

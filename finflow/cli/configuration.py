@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 #: Names of universes.
 _UNIVERSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-#: The checkout: `--config configs/volatile.yaml` is found from any folder.
-ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config:
@@ -138,11 +137,21 @@ def read_universes(path: Path) -> dict[str, list[str]]:
     return universes
 
 
+def shipped_configuration(name: str) -> Path:
+    """Path of a configuration that finflow ships, such as `demo.yaml`: in the package, or in `configs/` of a checkout.
+
+    The file need not be there.
+    """
+    installed = _PACKAGE / "presets"
+    return (installed if installed.is_dir() else _PACKAGE.parent / "configs") / name
+
+
 def _found(path: Path | None) -> Path | None:
-    """The file named, or else the one of that name in the checkout."""
-    if path is None or path.exists() or not (ROOT / path).is_file():
+    """The file named, or else the shipped one: `--config configs/volatile.yaml` is found from any folder."""
+    if path is None or path.exists() or path.parts[:1] != ("configs",):
         return path
-    return ROOT / path
+    shipped = shipped_configuration(str(Path(*path.parts[1:])))
+    return shipped if shipped.is_file() else path
 
 
 def _below(base: Config, path: Path | None) -> dict[str, object]:

@@ -15,7 +15,7 @@ from finflow.cli.analysis import (
     run_explanation,
     run_inspection,
 )
-from finflow.cli.configuration import ROOT, checkpoint_configuration, resolve
+from finflow.cli.configuration import checkpoint_configuration, resolve, shipped_configuration
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import (
     MODES,
@@ -226,7 +226,7 @@ def _audit(given: argparse.Namespace) -> None:
 
 
 def _demo(given: argparse.Namespace) -> None:
-    given.config = ROOT / "configs" / "demo.yaml"
+    given.config = shipped_configuration("demo.yaml")
     train(given)
 
 
