@@ -1,5 +1,5 @@
 """Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `on-policy`, `guard`, `precision` or `tune`.
+`online`, `on-policy`, `guard`, `precision`, `tune` or `training`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "what", choices=["env", "features", "offline", "online", "on-policy", "guard", "precision", "tune"]
+        "what", choices=["env", "features", "offline", "online", "on-policy", "guard", "precision", "tune", "training"]
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline and online")
@@ -244,6 +244,10 @@ def main(arguments: Sequence[str]) -> None:
         from benchmark_tune import benchmark_tune
 
         benchmark_tune(given.rounds)
+    elif given.what == "training":
+        from benchmark_training import benchmark_training
+
+        benchmark_training()
     elif given.what == "precision":
         from benchmark_precision import benchmark_precision
 

@@ -40,3 +40,39 @@ def test_a_peer_that_cannot_be_run_is_named(in_turn: dict[str, Any]) -> None:
         in_turn["Peer"]("nowhere/python", "--peer-python", "d3rlpy_cql.py", (3, 1, 8))
     with pytest.raises(ConfigError, match=r"--peer-python: d3rlpy_cql\.py ended: ModuleNotFoundError: .*d3rlpy"):
         in_turn["Peer"](sys.executable, "--peer-python", "d3rlpy_cql.py", (3, 1, 8))
+
+
+def test_the_time_of_a_part_is_without_the_parts_that_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    module = runpy.run_path(str(SCRIPTS / "benchmark_training.py"))
+    now = [0.0]
+    spent = module["Spent"]()
+    monkeypatch.setitem(type(spent)._switch.__globals__, "_now", lambda: (now[0], 2.0 * now[0]))
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    inner = spent.timed("inner", lambda: wait(3.0))
+
+    def outer() -> None:
+        wait(1.0)
+        inner()
+        wait(2.0)
+        inner()
+
+    spent.timed("outer", outer)()
+    assert spent.clock == {"outer": 3.0, "inner": 6.0}
+    assert spent.processor == {"outer": 6.0, "inner": 12.0}
+    assert spent.calls == {"outer": 1, "inner": 2}
+
+
+def test_bytes_and_products_of_operations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    module = runpy.run_path(str(SCRIPTS / "benchmark_training.py"))
+    first, second = torch.ones(4, 3), torch.ones(3, 2)
+    with module["OperationCount"]() as count:
+        (first @ second).view(8).add_(1.0)
+    assert count.operations == {"aten::mm": 2 * 4 * 3 * 2}
+    assert count.moved["aten::mm"] == 4 * (12 + 6 + 8)  # float32, read and written
+    assert count.moved["aten::add_"] == 4 * (8 + 8)
+    assert "aten::view" not in count.moved

@@ -1,0 +1,331 @@
+"""Seconds of a default training, by phase and by operation: `python scripts/benchmark.py training`.
+
+One training with the default configuration on the embedded market is timed, each part without what it calls of the
+others; then a few updates of each phase are taken apart, on one thread. Beside the time of every operation stands its
+bound: the larger of its floating-point operations over the rate of a large matrix product and its bytes over the
+rate of a memory copy in the caches, both measured here. The page on speed among the evidence is written anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import platform
+import resource
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmark_offline import our_iql
+from in_turn import gemm_rate
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from finflow.config import Config, load_config
+from finflow.cores import available_cores, share_cores
+from finflow.files import write_atomically
+from finflow.training.data.training_data import prepare
+from finflow.training.phases import finetune_rollouts
+from finflow.training.trainer import FinFlowTrainer
+
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "speed.md"
+UPDATES = 5  # that are taken apart
+WARM = 3  # before those
+SHOWN = 12  # operations with the most time
+CACHED = 2**20  # bytes that a copy in the caches moves
+#: Name -> module and function that it is timed at; what a part calls of the others counts as theirs.
+PARTS: dict[str, tuple[str, str]] = {
+    "market and features": ("finflow.training.trainer", "prepare"),
+    "behaviour data": ("finflow.training.trainer", "offline_data"),
+    "offline phase": ("finflow.training.trainer", "pretrain"),
+    "fitted Q evaluation": ("finflow.training.phases.pretrain", "fitted_q_value"),
+    "online phase, the rest": ("finflow.training.trainer", "finetune_rollouts"),
+    "pretraining without each block": ("finflow.training.phases.finetune_rollouts", "pretrain_folds"),
+    "pretraining of the reference": ("finflow.training.phases.finetune_rollouts", "pretrain_reference"),
+    "rollouts": ("finflow.training.phases.finetune_rollouts", "learn_together"),
+    "play of the blocks": ("finflow.training.phases.finetune_rollouts", "_decide_blend"),
+    "exact returns": ("finflow.training.phases.finetune_rollouts", "measure_returns"),
+    "critics": ("finflow.training.phases.finetune_rollouts", "teach_critics"),
+    "evaluation and report": ("finflow.training.trainer", "evaluate_agent"),
+}
+METHODS: dict[str, tuple[str, str, str]] = {
+    "validation": ("finflow.training.phases.training_run", "TrainingRun", "validate"),
+    "checkpoints": ("finflow.training.phases.training_run", "TrainingRun", "checkpoint"),
+    "guard": ("finflow.training.phases.run_guard", "RunGuard", "after_update"),
+}
+
+
+@dataclass
+class Spent:
+    """Time of the parts of a program, each without the parts that it calls.
+
+    Attributes
+    ----------
+    clock, processor : dict
+        Part -> seconds by the clock, and of the processor's time, those of finished child processes included.
+    calls : dict
+    """
+
+    clock: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    processor: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _open: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._switch()
+            self._open.append((name, *_now()))
+            self.calls[name] += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._switch()
+                self._open.pop()
+                if self._open:
+                    self._open[-1] = (self._open[-1][0], *_now())
+
+        return run
+
+    def _switch(self) -> None:
+        """Count what has passed for the innermost open part."""
+        if self._open:
+            name, clock, processor = self._open[-1]
+            now, used = _now()
+            self.clock[name] += now - clock
+            self.processor[name] += used - processor
+            self._open[-1] = (name, now, used)
+
+
+def _now() -> tuple[float, float]:
+    """Seconds by the clock, and of the processor."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter(), time.process_time() + children.ru_utime + children.ru_stime
+
+
+@contextmanager
+def parts_timed(spent: Spent) -> Iterator[None]:
+    """Time `PARTS` and `METHODS` while the block runs."""
+    owners: list[tuple[Any, str, str]] = []
+    for name, (module, function) in PARTS.items():
+        owners.append((importlib.import_module(module), function, name))
+    for name, (module, owner, function) in METHODS.items():
+        owners.append((getattr(importlib.import_module(module), owner), function, name))
+    before = [(owner, function, getattr(owner, function)) for owner, function, _ in owners]
+    trainer = importlib.import_module("finflow.training.trainer")
+    try:
+        for owner, function, name in owners:
+            setattr(owner, function, spent.timed(name, getattr(owner, function)))
+        trainer._PHASES["rollouts"] = trainer.finetune_rollouts
+        yield
+    finally:
+        for owner, function, original in before:
+            setattr(owner, function, original)
+        trainer._PHASES["rollouts"] = trainer.finetune_rollouts
+
+
+class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts calls, floating-point operations and bytes of torch's operations.
+
+    Attributes
+    ----------
+    calls, operations, moved : dict
+        Operation -> its number; of matrix products alone; bytes of its arguments and results.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: dict[str, int] = defaultdict(int)
+        self.operations: dict[str, float] = defaultdict(float)
+        self.moved: dict[str, float] = defaultdict(float)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one operation, and do it."""
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        self.calls[name] += 1
+        if not func.is_view:
+            self.moved[name] += sum(_bytes(one) for one in (*args, result))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.operations[name] += count(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def _bytes(value: Any) -> float:
+    """Bytes of a tensor, or of those in a list."""
+    if isinstance(value, torch.Tensor):
+        return float(value.numel() * value.element_size())
+    return sum(_bytes(one) for one in value) if isinstance(value, list | tuple) else 0.0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation in one update: its calls, its milliseconds, and those that its bound would take."""
+
+    name: str
+    calls: float
+    time: float
+    bound: float
+
+
+def operations_of(update: Callable[[], object], flops: float, bandwidth: float) -> list[Operation]:
+    """Operations of an update, those with the most time first.
+
+    Parameters
+    ----------
+    update : callable
+    flops, bandwidth : float
+        Floating-point operations and bytes a second of this machine.
+    """
+    for _ in range(WARM):
+        update()
+    with OperationCount() as count:
+        update()
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        for _ in range(UPDATES):
+            update()
+    found = []
+    for event in trace.key_averages():
+        bound = max(count.operations[event.key] / flops, count.moved[event.key] / bandwidth)
+        spent = event.self_cpu_time_total / 1e3 / UPDATES
+        found.append(Operation(event.key, event.count / UPDATES, spent, 1e3 * bound))
+    return sorted(found, key=lambda one: one.time, reverse=True)
+
+
+class _Captured(Exception):
+    """The arguments of an update of rollouts were found."""
+
+
+def rollout_update(config: Config, folder: Path) -> Callable[[], object]:
+    """An update of the online phase, as a training makes it after a short offline phase."""
+    short = {"train.offline_episodes": 20, "train.offline_training_epochs": 1, "output.logs_dir": str(folder)}
+    short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder), "train.generalisation": False}
+    trainer = FinFlowTrainer(load_config(None, {**short, "train.seed": config.train.seed}, environ={}))
+    found: list[tuple[Any, ...]] = []
+    original = finetune_rollouts.learn_together
+
+    def capture(*args: Any) -> Any:
+        found.append(args)
+        raise _Captured
+
+    trainer.train_iql()
+    finetune_rollouts.learn_together = capture  # type: ignore[assignment]
+    try:
+        trainer.finetune()
+    except _Captured:
+        pass
+    finally:
+        finetune_rollouts.learn_together = original
+    return lambda: original(*found[0])
+
+
+def copy_rate() -> float:
+    """Bytes read and written a second by a copy in the caches."""
+    source = torch.ones(CACHED // 4)
+    target = torch.empty_like(source)
+    rates = []
+    for _ in range(50):
+        began = time.perf_counter()
+        target.copy_(source)
+        rates.append(2.0 * CACHED / (time.perf_counter() - began))
+    return sorted(rates)[len(rates) // 2]
+
+
+def processor_name() -> str:
+    """Name of the processor, as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
+        if names:
+            return names[0]
+    return platform.processor() or platform.machine()
+
+
+def phase_table(spent: Spent, total: float) -> str:
+    """Markdown table of the parts."""
+    lines = ["| part | calls | seconds | share | processor time |", "|---|---|---|---|---|"]
+    for name in sorted(spent.clock, key=lambda one: spent.clock[one], reverse=True):
+        seconds = spent.clock[name]
+        lines.append(
+            f"| {name} | {spent.calls[name]:,} | {seconds:.1f} | {seconds / total:.0%} | {spent.processor[name]:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def operation_table(operations: list[Operation]) -> str:
+    """Markdown table of the operations with the most time, and of all."""
+    whole = sum(one.time for one in operations)
+    lines = ["| operation | calls | ms | share | bound, ms |", "|---|---|---|---|---|"]
+    for one in operations[:SHOWN]:
+        lines.append(f"| `{one.name}` | {one.calls:.0f} | {one.time:.2f} | {one.time / whole:.0%} | {one.bound:.2f} |")
+    others = operations[SHOWN:]
+    rest = [sum(getattr(one, name) for one in others) for name in ("calls", "time", "bound")]
+    lines.append(f"| others | {rest[0]:.0f} | {rest[1]:.2f} | {rest[1] / whole:.0%} | {rest[2]:.2f} |")
+    bound = sum(one.bound for one in operations)
+    calls = sum(one.calls for one in operations)
+    lines.append(f"| all | {calls:.0f} | {whole:.2f} | 100% | {bound:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def benchmark_training() -> None:
+    """Time a default training, take its updates apart, and write the page."""
+    spent = Spent()
+    config = load_config(None, {}, environ={})
+    with tempfile.TemporaryDirectory(prefix="finflow-speed-") as name:
+        folder = Path(name)
+        keys = {"output.logs_dir": str(folder / "logs"), "output.offline_dir": str(folder / "offline")}
+        began = time.perf_counter()
+        with parts_timed(spent):
+            FinFlowTrainer(load_config(None, keys, environ={})).train()
+        total = time.perf_counter() - began
+        share_cores()
+        flops, bandwidth = gemm_rate(), copy_rate()
+        ours = our_iql(prepare(config))
+        tables = {
+            "offline": operations_of(lambda: ours.update(ours.draw()), flops, bandwidth),
+            "online": operations_of(rollout_update(config, folder), flops, bandwidth),
+        }
+    machine = f"{processor_name()}, {available_cores()} cores; torch {torch.__version__}"
+    page = _page(machine, flops, bandwidth, phase_table(spent, total), total, tables)
+    write_atomically(PAGE, page)
+    print(page)
+
+
+def _page(
+    machine: str, flops: float, bandwidth: float, phases: str, total: float, tables: Mapping[str, list[Operation]]
+) -> str:
+    """The page, as Markdown."""
+    return f"""# Where a default training's seconds go
+
+<!-- Generated by `python scripts/benchmark.py training`: do not edit. -->
+
+{machine}. On one thread a matrix product of 1024 reaches {flops / 1e9:.0f} GFLOP/s, a copy in the caches
+{bandwidth / 1e9:.0f} GB/s (bytes read and written). Figures of one machine: on another, run the command again.
+
+## By phase
+
+`python main.py --mode train` with the defaults, in {total:.0f} seconds by the clock, without the start of Python. Each
+part is without the parts that it calls; processor time is that of both cores.
+
+{phases}
+## By operation
+
+One update, on one thread. The bound of an operation is the larger of its floating-point operations over the rate of
+matrix products and its bytes over that of copies; of small operations most time is the call itself.
+
+### Offline (IQL, a batch of 512 decisions)
+
+{operation_table(tables["offline"])}
+### Online (rollouts of the agent's policy and those of four blocks)
+
+{operation_table(tables["online"])}"""
