@@ -10,6 +10,7 @@ runs in double precision on the CPU, on a copy of the policy.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -67,10 +68,28 @@ def decide(policy: ExpertPolicy, states: States) -> Decision:
     return decision
 
 
+def centre_of(decision: Decision) -> Tensor:
+    """Portfolio that a decision names, (batch, K)."""
+    centre: Tensor = decision.distribution.centre()
+    return centre
+
+
+def aim_of(decision: Decision) -> Tensor:
+    """Portfolio that a decision moves towards, (batch, K)."""
+    return decision.aim
+
+
 def integrated_gradients(
-    policy: ExpertPolicy, states: States, directions: Tensor, tolerance: float = TOLERANCE, most: int = MOST_STEPS
+    policy: ExpertPolicy,
+    states: States,
+    directions: Tensor,
+    tolerance: float = TOLERANCE,
+    most: int = MOST_STEPS,
+    *,
+    since: States | None = None,
+    read: Callable[[Decision], Tensor] = centre_of,
 ) -> Shares:
-    """Divide ``directions @ centre`` of one decision among the features.
+    """Divide ``directions @ centre`` of one decision, less that at a baseline, among the features.
 
     Parameters
     ----------
@@ -83,6 +102,11 @@ def integrated_gradients(
     tolerance : float
         Steps are doubled until no completeness error is larger, or ``most`` is reached.
     most : int
+    since : States, optional
+        The baseline, one state from `precisely`, of which the features alone are taken; features at their training mean
+        when left out.
+    read : callable
+        Portfolio of a decision that stands in for the centre.
     """
     from captum.attr import IntegratedGradients
 
@@ -94,21 +118,28 @@ def integrated_gradients(
         flagged = torch.cat([assets, listed.expand(rows, -1, -1)], dim=-1)
         portfolio = torch.cat([weights.expand(rows, -1), reward_state], dim=-1)
         decision: Decision = policy(States(flagged, market, portfolio, complete))
-        return (decision.distribution.centre() * direction).sum(-1)
+        unused = 0.0 * reward_state.sum(-1)  # the aim does not depend on it, and captum asks for its gradient
+        return (read(decision) * direction).sum(-1) + unused
 
     assets, market, reward_state = (
         part.expand(targets, *part.shape[1:]).contiguous()
         for part in (states.assets[:, :, :-1], states.market, states.reward_state)
     )
     inputs = (assets, market, reward_state)
-    zeros = (torch.zeros_like(assets), torch.zeros_like(market), torch.zeros_like(reward_state))
+    baseline_inputs = (torch.zeros_like(assets), torch.zeros_like(market), torch.zeros_like(reward_state))
+    if since is not None:
+        baseline_inputs = (
+            since.assets[:, :, :-1].expand_as(assets).contiguous(),
+            since.market.expand_as(market).contiguous(),
+            since.reward_state.expand_as(reward_state).contiguous(),
+        )
     with torch.no_grad():
-        value, baseline = scalars(*inputs, directions), scalars(*zeros, directions)
+        value, baseline = scalars(*inputs, directions), scalars(*baseline_inputs, directions)
     method, steps = IntegratedGradients(scalars), FIRST_STEPS
     while True:
         of_assets, of_market, of_reward = method.attribute(
             inputs,
-            zeros,
+            baseline_inputs,
             additional_forward_args=(directions,),
             n_steps=steps,
             method="gausslegendre",

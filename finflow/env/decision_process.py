@@ -23,7 +23,7 @@ from finflow.env.market_growth import fill_prices, growth_of
 from finflow.env.objective import STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import drift, orders, pay_out, settle
+from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
 from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
 from finflow.market.features.feature_set import Features
@@ -184,13 +184,7 @@ class DecisionProcess:
         Step
         """
         xp = array_namespace(state.weights)
-        growth, listed = _rows(self.growth, state), self._listed(state)
-        before, target = orders(state.weights, action, growth, listed, self.limits, self.lag)
-        costs: CostModel = self.costs
-        if isinstance(state, WorldState):
-            costs = Scaled(costs, state.cost_scale)
-        fill = settle(before, target, costs, state.wealth, self._market_state(state))
-
+        fill = fill_at(self, state, action)
         ahead = _rows(self.growth, replace(state, bar=state.bar + 1))
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
@@ -227,6 +221,28 @@ class DecisionProcess:
         if self.inside is None or not isinstance(state, WorldState):
             return None
         return _table_rows(self.inside, replace(state, bar=state.universe))
+
+
+def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Settlement:
+    """Trade to a target at the states' bars: the part of a step that needs no later price.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    state : PortfolioState
+    action : array, (batch, K)
+        As in `DecisionProcess.step`.
+
+    Returns
+    -------
+    Settlement
+    """
+    growth, listed = _rows(process.growth, state), process._listed(state)
+    before, target = orders(state.weights, action, growth, listed, process.limits, process.lag)
+    costs: CostModel = process.costs
+    if isinstance(state, WorldState):
+        costs = Scaled(costs, state.cost_scale)
+    return settle(before, target, costs, state.wealth, process._market_state(state))
 
 
 def with_costs(process: DecisionProcess, env: EnvConfig) -> DecisionProcess:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, Step, rows_of
 from finflow.errors import MarketError
+from finflow.evaluation.price_history import History
 from finflow.ledger.accounting import settle
 from finflow.ledger.costs import without_market
 from finflow.market.bar_frequency import bars_per_year
@@ -74,37 +75,6 @@ class Backtest:
         return bars_per_year(self.dates)
 
 
-class History:
-    """Prices as a strategy receives them: memory that has not been given later ones.
-
-    A slice of the whole market would do for the values, but NumPy keeps the array that a slice was taken from within
-    reach, as ``.base``. So rows are copied as they become known, each once, into memory whose size depends on the past
-    alone.
-
-    Parameters
-    ----------
-    prices : float64 (bars, assets)
-        Of the whole market.
-    """
-
-    def __init__(self, prices: FloatArray) -> None:
-        self._source = prices
-        self._known: FloatArray = np.empty((0, prices.shape[1]))
-        self._count = 0
-
-    def until(self, count: int) -> FloatArray:
-        """The first ``count`` rows, read-only; no fewer than before."""
-        if count > len(self._known):
-            grown = np.full((2 * count, self._known.shape[1]), np.nan)
-            grown[: self._count] = self._known[: self._count]
-            self._known = grown
-        self._known.setflags(write=True)
-        self._known[self._count : count] = self._source[self._count : count]
-        self._known.setflags(write=False)
-        self._count = count
-        return self._known[:count]
-
-
 def play(
     process: DecisionProcess, state: PortfolioState, decisions: NDArray[np.int64], decide: Decide
 ) -> Iterator[tuple[NDArray[np.int64], Step]]:
@@ -165,7 +135,7 @@ def run_backtests(process: DecisionProcess, window: range, strategies: Sequence[
     history, decisions = History(process.panel.close), np.full(len(strategies), len(bars))
 
     def decide(step: int, state: PortfolioState) -> FloatArray:
-        return _decide_all(process, state, strategies, step, bars[step], history)
+        return targets_of(process, state, strategies, step, bars[step], history)
 
     names = ("returns", "costs", "turnover", "weights", "rewards")
     columns: dict[str, list[FloatArray]] = {name: [] for name in names}
@@ -221,7 +191,7 @@ def index_backtest(process: DecisionProcess, window: range) -> Backtest | None:
     )
 
 
-def _decide_all(
+def targets_of(
     process: DecisionProcess,
     state: PortfolioState,
     strategies: Sequence[Strategy],
@@ -229,7 +199,30 @@ def _decide_all(
     bar: int,
     history: History,
 ) -> FloatArray:
-    """Every strategy's target, (strategies, K)."""
+    """Decisions of strategies that fill at one bar.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    state : PortfolioState
+        Of one portfolio for each strategy, about to decide at ``bar``.
+    strategies : sequence of Strategy
+    step : int
+        Decisions made before.
+    bar : int
+        Bar of the fill. At an execution lag over 0 it may be the one after the last of the panel.
+    history : History
+        Of the panel's closes.
+
+    Returns
+    -------
+    float64 array, (strategies, K)
+
+    Raises
+    ------
+    MarketError
+        If a strategy names something that is not a portfolio.
+    """
     newest = bar - process.lag
     known = history.until(newest + 1)
     observation = process.observe(state)
@@ -248,7 +241,7 @@ def _decide_all(
         wrong = _not_a_portfolio(target, process.n_weights)
         if wrong:
             raise MarketError(
-                f"the strategy {strategy.name} named {wrong} on {process.panel.dates[bar]}; a portfolio has "
+                f"the strategy {strategy.name} named {wrong}, knowing {process.panel.dates[newest]}; a portfolio has "
                 f"{process.n_weights} weights, cash last, none negative, that sum to one"
             )
         targets[i] = target

@@ -46,7 +46,7 @@ from finflow.evaluation.statistics.metrics import ComparedMetric, Metrics
 from finflow.evaluation.statistics.report_statistics import StepM, VerdictNumbers
 from finflow.evaluation.statistics.run_statistics import RunFigures, Spread
 
-__all__ = ["Comparison", "Report", "json_schema"]
+__all__ = ["Comparison", "Report", "json_schema", "schema_of"]
 
 
 class TaxSettings(TypedDict):
@@ -306,6 +306,18 @@ def json_schema(kind: Literal["report", "comparison"]) -> dict[str, Any]:
     kind
         ``report`` for that of a run, ``comparison`` for that of a comparison.
     """
-    types: dict[str, TypeAdapter[Any]] = {"report": TypeAdapter(Report), "comparison": TypeAdapter(Comparison)}
-    schema = types[kind].json_schema(schema_generator=_Closed)
-    return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": f"metrics.json of a finflow {kind}"}
+    types: dict[str, Any] = {"report": Report, "comparison": Comparison}
+    return schema_of(types[kind], f"metrics.json of a finflow {kind}")
+
+
+def schema_of(content: Any, title: str) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of a type: no key that is not named, and a description of every key.
+
+    Parameters
+    ----------
+    content : type
+        A `TypedDict` or a dataclass.
+    title : str
+    """
+    schema = TypeAdapter(content).json_schema(schema_generator=_Closed)
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": title}

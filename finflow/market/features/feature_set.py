@@ -36,9 +36,12 @@ __all__ = [
     "LENSES",
     "Features",
     "Fitted",
+    "RawFeatures",
     "apply_features",
     "compute_features",
     "features_of",
+    "fit_features",
+    "scale_features",
 ]
 
 _FEWEST_ROWS = 63
@@ -121,6 +124,12 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
         If a feature of a user cannot be computed, the panel is shorter than the longest feature, or the training
         window holds too little beyond it.
     """
+    raw, fitted = fit_features(panel, fit_until, chosen)
+    return scale_features(raw, fitted)
+
+
+def fit_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig) -> tuple[RawFeatures, Fitted]:
+    """Compute the features before scaling, and what is fitted on the training window."""
     longest = windows_of(panel.bars_per_year).longest
     needed = longest - 1 + _FEWEST_ROWS
     if panel.n_bars < longest:
@@ -140,7 +149,7 @@ def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig 
         _fits(values, defined, raw.first_bar, fit_until)
         for values, defined in ((raw.assets, raw.defined), (raw.market, raw.market_defined))
     ]
-    return _scaled(raw, Fitted(*raw.models, *scales))
+    return raw, Fitted(*raw.models, *scales)
 
 
 def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = _PLAIN) -> Features:
@@ -154,10 +163,10 @@ def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = 
     chosen : FeaturesConfig
         As it was there.
     """
-    return _scaled(_raw(panel, chosen, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
+    return scale_features(_raw(panel, chosen, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
 
 
-class _Raw(NamedTuple):
+class RawFeatures(NamedTuple):
     """Features before scaling, (F, bars, assets) and (M, bars), with masks of defined cells, and names."""
 
     assets: FloatArray
@@ -172,7 +181,7 @@ class _Raw(NamedTuple):
 
 def _raw(
     panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelView], tuple[TurbulenceFit, TwoStates]]
-) -> _Raw:
+) -> RawFeatures:
     """Compute every feature of every bar, unscaled."""
     view = PanelView(panel)
     added = [own_feature(path) for path in chosen.extra]
@@ -201,14 +210,15 @@ def _raw(
     market_defined = _all_finite(market_raw)
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
     first_bar = int(ready[0]) if ready.size else panel.n_bars
-    return _Raw(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
+    return RawFeatures(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
 
 
 def _states(view: PanelView, fit_until: int) -> TwoStates:
     return fit_states(view.market[:fit_until, 0])
 
 
-def _scaled(raw: _Raw, fitted: Fitted) -> Features:
+def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:
+    """Scale features by what was fitted, and clip them."""
     lenses = {lens: tuple(index for index, (_, lenses) in enumerate(raw.listing) if lens in lenses) for lens in LENSES}
     return Features(
         assets=_scale(raw.assets, raw.defined, raw.first_bar, fitted.assets),

@@ -153,8 +153,8 @@ def evaluate_ensemble(
     torch.set_num_threads(config.train.threads)
     training_data = prepare(config)
     device = choose_device(config.train.device)
-    identities = _identities(checkpoints, device)
-    folder = (output / _mark(identities) if own_folder else output) / (part or "")
+    identities = identities_of(checkpoints, device)
+    folder = (output / mark_of(identities) if own_folder else output) / (part or "")
     outcome = judge_ensemble(training_data, checkpoints, device, folder, with_backtest)
     updates = [checkpoint.counters["update"] for checkpoint in checkpoints]
     write_manifest(folder, training_data, device, checkpoint_updates=updates)
@@ -172,25 +172,25 @@ def judge_ensemble(
 
     The test window is read once, by all of them: one line in the ledger of readings.
     """
-    _check_alike(checkpoints)
+    check_alike(checkpoints)
     for checkpoint in checkpoints:
         check_same_features(checkpoint, training_data.features)
-    identities = _identities(checkpoints, device)
+    identities = identities_of(checkpoints, device)
     policies = [policy_of(checkpoint, device) for checkpoint in checkpoints]
-    names = _names(checkpoints)
+    names = names_of(checkpoints)
     makers = [partial(AgentStrategy, policy, device, name) for policy, name in zip(policies, names, strict=True)]
     found = [f"{name}: update {one.counters['update']}" for name, one in zip(names, checkpoints, strict=True)]
     together = EnsembleStrategy([make() for make in makers]).name
     subject = Subject(
         {together: lambda: EnsembleStrategy([make() for make in makers])},
-        identities[0] if len(identities) == 1 else _mark(identities, whole=True),
+        identities[0] if len(identities) == 1 else mark_of(identities, whole=True),
         {"agents": found, "decision": "the mean of the agents' portfolios"},
         members=[make() for make in makers],
     )
     return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
 
 
-def _check_alike(checkpoints: Sequence[Checkpoint]) -> None:
+def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
     """Agents that act as one see the same market in the same way.
 
     Raises
@@ -212,14 +212,14 @@ def _check_alike(checkpoints: Sequence[Checkpoint]) -> None:
             raise CheckpointError(f"{other.path} was trained on other prices than {first.path}; leave one of them out")
 
 
-def _names(checkpoints: Sequence[Checkpoint]) -> list[str]:
+def names_of(checkpoints: Sequence[Checkpoint]) -> list[str]:
     """Name of each agent: its seed where seeds differ, its number otherwise."""
     seeds = [f"seed {stored_config(checkpoint).train.seed}" for checkpoint in checkpoints]
     alike = len(set(seeds)) < len(seeds)
     return [f"agent {number}" for number in range(1, len(seeds) + 1)] if alike else seeds
 
 
-def _identities(checkpoints: Sequence[Checkpoint], device: torch.device) -> list[str]:
+def identities_of(checkpoints: Sequence[Checkpoint], device: torch.device) -> list[str]:
     """Identity of each agent in the ledger of readings.
 
     Raises
@@ -236,7 +236,7 @@ def _identities(checkpoints: Sequence[Checkpoint], device: torch.device) -> list
     return list(known)
 
 
-def _mark(identities: Sequence[str], whole: bool = False) -> str:
+def mark_of(identities: Sequence[str], whole: bool = False) -> str:
     """A hash of the agents, whatever their order."""
     digest = hashlib.sha256("\n".join(["ensemble", *sorted(identities)]).encode()).hexdigest()
     return digest if whole else digest[:8]

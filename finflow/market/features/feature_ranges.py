@@ -1,0 +1,77 @@
+"""Features of one bar beside their range in training, before clipping: how far from what was learned a day is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import FeaturesConfig
+from finflow.market.features.feature_set import Features, fit_features, scale_features
+from finflow.market.panel import MarketPanel
+
+FloatArray = NDArray[np.float64]
+
+
+class FeatureRanges(NamedTuple):
+    """Features before clipping, at one bar and in training, in training deviations from the training mean.
+
+    Attributes
+    ----------
+    assets : float64 (F, assets)
+        Features of the assets at the bar; NaN where one is not defined.
+    market : float64 (M,)
+        Features of the market at the bar.
+    assets_seen : float64 (F, 2)
+        Least and greatest value in training, over all listed assets.
+    market_seen : float64 (M, 2)
+        The same of the market's features.
+    """
+
+    assets: FloatArray
+    market: FloatArray
+    assets_seen: FloatArray
+    market_seen: FloatArray
+
+
+def compute_features_and_ranges(
+    panel: MarketPanel, fit_until: int, chosen: FeaturesConfig, bar: int
+) -> tuple[Features, FeatureRanges]:
+    """Compute every feature of every bar, and how those of one bar lie in the range of the training window.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    fit_until : int
+    chosen : FeaturesConfig
+        As in `compute_features`, whose features these are, bit for bit.
+    bar : int
+        Bar whose features are compared.
+
+    Returns
+    -------
+    Features, FeatureRanges
+
+    Raises
+    ------
+    MarketError
+        As `compute_features`.
+    """
+    raw, fitted = fit_features(panel, fit_until, chosen)
+    usable = raw.defined[:fit_until].copy()
+    usable[: raw.first_bar] = False
+    seen = [
+        np.array([[column[:fit_until][mask].min(), column[:fit_until][mask].max()] for column in values])
+        for values, mask in (
+            (raw.assets, usable),
+            (raw.market, raw.market_defined[:fit_until] & (np.arange(fit_until) >= raw.first_bar)),
+        )
+    ]
+    newest = np.where(raw.defined[bar], raw.assets[:, bar], np.nan)
+    return scale_features(raw, fitted), FeatureRanges(
+        (newest - fitted.assets[:, :1]) / fitted.assets[:, 1:],
+        (raw.market[:, bar] - fitted.market[:, 0]) / fitted.market[:, 1],
+        (seen[0] - fitted.assets[:, :1]) / fitted.assets[:, 1:],
+        (seen[1] - fitted.market[:, :1]) / fitted.market[:, 1:],
+    )
