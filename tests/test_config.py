@@ -394,7 +394,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
         overrides["online.algorithm"] = "sac"
     changed = load_config(None, overrides, {})
     assert changed != base
-    assert (config_hash(changed) == config_hash(base)) == (key in NOT_DECIDING or key.startswith(("output.", "tune.")))
+    assert (config_hash(changed) == config_hash(base)) == (
+        key in NOT_DECIDING or key.startswith(("output.", "trading.", "tune."))
+    )
 
 
 def test_a_former_name_of_a_key_is_still_read_from_every_level(tmp_path: Path) -> None:

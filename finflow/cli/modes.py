@@ -26,12 +26,14 @@ from finflow.cli.options import (
     add_recollect,
     add_scale,
     add_search,
+    add_trading,
     check_protocol,
     one_of,
     program,
 )
 from finflow.cli.output import describe_configuration
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
+from finflow.cli.trading import run_decision
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market, and answers whether it is worth trading: after
@@ -51,6 +53,8 @@ modes:
   compare    several runs side by side: metrics with intervals, verdicts, equity, differences of
              configuration; runs that differ by the seed alone are taken together; and what choosing
              the best of them is worth: probability of overfitting, its verdict as the best of several
+  decide     what to hold and to trade now: the newest prices, checked; target weights, orders, reasons
+             (--resume; --holdings, --cash or the log of earlier decisions say what is held)
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
@@ -69,6 +73,7 @@ examples:
   python main.py --mode tune --n-trials 100 --objective sharpe --workers 2
   python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
+  python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
   python main.py --mode inspect logs/20260131_120000
 
@@ -109,8 +114,8 @@ def _parser() -> Parser:
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
         "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
-        "explain, audit: the agent to judge; evaluate, backtest: several, or a job, act as one, by the mean of their "
-        "portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
+        "explain, audit, decide: the agent; evaluate, backtest, decide: several, or a job, act as one, by the mean of "
+        "their portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
     )
     parser.add_argument(
         "--strategy",
@@ -119,7 +124,12 @@ def _parser() -> Parser:
         help="backtest, audit: such as equal-weight or momentum, or your own as package.module:Name; backtest: also "
         "optimal, the best policy of a synthetic market",
     )
-    parser.add_argument("--date", nargs="+", metavar="DATE", help="explain: dates of the test window, as 2020-03-16")
+    parser.add_argument(
+        "--date",
+        nargs="+",
+        metavar="DATE",
+        help="explain: dates of the test window, as 2020-03-16; decide: the day to decide on, today when left out",
+    )
     parser.add_argument(
         "--what-if",
         nargs="+",
@@ -134,6 +144,7 @@ def _parser() -> Parser:
     add_protocol(parser)
     add_scale(parser)
     add_search(parser)
+    add_trading(parser)
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -142,12 +153,13 @@ def _parser() -> Parser:
 
 #: Options of some modes alone.
 _MODES_OF = {
-    "date": ("explain",),
+    "date": ("explain", "decide"),
     "what-if": ("explain",),
     "output": ("explain", "compare"),
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
+    **dict.fromkeys(("holdings", "fills", "accept-drift", "i-know"), ("decide",)),
 }
 
 
@@ -160,13 +172,14 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.refuse(given.run[0])
     if mode is None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {_with_mode(given)}")
-    if len(given.agents) > 1 and mode not in ("evaluate", "backtest"):
+    if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     for option, modes in _MODES_OF.items():
         if getattr(given, option.replace("-", "_")) and mode not in modes:
             parser.error(f"--{option} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
     for option in SCALE:
         allowed = ("train", "demo", "evaluate", *(("tune",) if option != "universe" else ()))
+        allowed = (*allowed, "decide") if option == "dry-run" else allowed
         if getattr(given, option.replace("-", "_")) and mode not in allowed:
             parser.error(
                 f"--{option} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
@@ -179,6 +192,12 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode inspect needs one run folder or checkpoint file")
     elif mode == "explain" and not (given.resume and given.date):
         parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
+    elif mode == "decide" and not given.resume:
+        parser.error("--mode decide needs --resume with the run folder or checkpoint of the agent")
+    elif mode == "decide" and len(given.date or ()) > 1:
+        parser.error("--mode decide decides on one day; name one after --date")
+    elif given.cash is not None and mode != "decide":
+        parser.error(f"--cash belongs to --mode decide, not to --mode {mode}")
     elif mode == "compare" and len(given.run) < 2:
         parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
     elif mode == "demo" and given.resume:
@@ -238,6 +257,7 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "tune": lambda given: run_search(search_configuration(given, given.resume), given),
     "explain": lambda given: run_explanation(given, given.resume, given.date, given.what_if or (), given.output),
     "compare": lambda given: run_comparison([Path(run) for run in given.run], given.output),
+    "decide": lambda given: run_decision(given, given.agents),
     "audit": _audit,
     "inspect": lambda given: run_inspection(given.resume or Path(given.run[0])),
     "demo": _demo,

@@ -13,7 +13,7 @@ from finflow.errors import FinflowError
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 SCALE = ("dry-run", "workers", "cluster", "universe")
-MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "audit", "inspect", "demo")
+MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "audit", "inspect", "demo")
 
 #: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
 _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
@@ -197,7 +197,9 @@ def add_protocol(parser: Parser) -> None:
         "of the agent",
     )
     add_dry_run(
-        parser, "train, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop"
+        parser,
+        "train, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop; decide: say "
+        "everything and write nothing",
     )
 
 
@@ -224,6 +226,32 @@ def add_scale(parser: Parser) -> None:
     )
 
 
+def add_trading(parser: Parser) -> None:
+    """Add the options of a decision: what is held, what was filled, and what may be gone on in spite of."""
+    group = parser.add_argument_group("a decision of today (--mode decide); docs/guide/decide.md")
+    group.add_argument(
+        "--holdings",
+        type=Path,
+        metavar="FILE",
+        help="decide: what is held, as .csv with the columns ticker,shares (cash may stand for a ticker), .json or "
+        ".yaml; without it, what the log of decisions says, or cash alone",
+    )
+    group.add_argument("--cash", type=_money, metavar="X", help="decide: money at hand")
+    group.add_argument(
+        "--fills",
+        type=Path,
+        metavar="FILE",
+        help="decide: what was filled of the decision before, as .csv with the columns ticker,shares,price and cost "
+        "(shares below zero were sold)",
+    )
+    group.add_argument(
+        "--accept-drift", action="store_true", help="decide: go on with features far outside their range in training"
+    )
+    group.add_argument(
+        "--i-know", action="store_true", help="decide: go on with an agent that is worse than equal weight"
+    )
+
+
 def check_protocol(parser: Parser, given: argparse.Namespace) -> None:
     """Refuse the options of trainings where nothing would be trained."""
     for option in SCALE if given.protocol in (None, "holdout") else ():
@@ -238,6 +266,17 @@ def _count(word: str) -> int:
     if not word.isascii() or not word.isdigit() or not 0 < int(word) < 10**6:
         raise argparse.ArgumentTypeError(f"{word!r} must be a whole number, 1 or more")
     return int(word)
+
+
+def _money(word: str) -> float:
+    """A type for argparse: an amount of money, not below zero."""
+    try:
+        found = float(word)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word!r} must be an amount of money, such as 25000 or 1250.50")
+    return found
 
 
 def one_of(*names: str) -> Any:

@@ -27,6 +27,7 @@ from finflow.config.loading import (
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
 from finflow.config.online_section import OnlineConfig
 from finflow.config.schema import Config, OutputConfig, changed_keys, describe_schema, holds_whole_numbers
+from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import (
     EntropyScheduleConfig,
     GuardConfig,
@@ -67,6 +68,7 @@ __all__ = [
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
     "TaxConfig",
+    "TradingConfig",
     "TrainConfig",
     "TuneConfig",
     "WorldsConfig",

@@ -148,7 +148,7 @@ def dump_run(config: Config) -> str:
 
 def config_hash(config: Config) -> str:
     """SHA-256 (hex) of canonical JSON of every key that affects results: no folders, no files kept, no search."""
-    nested = config.model_dump(mode="json", exclude={"output", "tune"})
+    nested = config.model_dump(mode="json", exclude={"output", "tune", "trading"})
     for key in _NOT_DECIDING:
         section, name = key.split(".")
         del nested[section][name]

@@ -26,6 +26,7 @@ from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
 from finflow.config.online_section import OnlineConfig
 from finflow.config.section_types import FilePath, Section, key
+from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import GuardConfig, OfflineConfig, TrainConfig
 
 
@@ -52,6 +53,7 @@ class Config(Section):
     guard: GuardConfig = key(GuardConfig(), "safety of learning")
     evaluation: EvaluationConfig = key(EvaluationConfig(), "evaluation")
     tune: TuneConfig = key(TuneConfig(), "search for better values")
+    trading: TradingConfig = key(TradingConfig(), "decisions of today, and paper trading")
     output: OutputConfig = key(OutputConfig(), "files")
 
     @model_validator(mode="after")

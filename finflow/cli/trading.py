@@ -1,0 +1,155 @@
+"""Decisions of today from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finflow.cli.configuration import evaluation_overrides
+from finflow.cli.options import explicit
+from finflow.cli.output import aligned
+from finflow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from finflow.trading.decision_results import Decision
+
+_SHOWN = 8
+
+
+def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
+    """Decide with the agent of a run, or with several as one, and print the decision.
+
+    Parameters
+    ----------
+    given
+        With the options of `add_configuration_options`, `add_trading`, ``date`` and ``dry_run``.
+    runs
+        Checkpoint files, run folders, or the folder of a job.
+    """
+    overrides = evaluation_overrides(given, runs[0]) | {
+        key: value for key, value in explicit(given).items() if key.startswith("market.tickers")
+    }
+    date = None if not given.date else read_date(given.date[0], "--date")
+    from finflow.trading.deciding import Request, decide
+
+    made = decide(
+        Request(
+            tuple(runs),
+            overrides,
+            holdings=given.holdings,
+            fills=given.fills,
+            cash=given.cash,
+            date=date,
+            accept_drift=given.accept_drift,
+            accept_verdict=given.i_know,
+            dry_run=given.dry_run,
+        )
+    )
+    print("\n".join(decision_lines(made.decision)))
+    for remark in made.remarks:
+        print(f"note: {remark}")
+    if made.folder is None:
+        print("nothing was written (--dry-run)")
+    else:
+        print(f"written: decision.json, orders.csv and decision.html in {made.folder}")
+
+
+def read_date(text: str, option: str) -> dt.date:
+    """Read a date of the command line.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text!r} is no date: write it as 2020-03-16") from None
+
+
+def decision_lines(made: Decision) -> list[str]:
+    """Lines that show a decision."""
+    agents = f" by the mean of {len(made.agents)} agents" if len(made.agents) > 1 else ""
+    text = [
+        f"decision of {made.date}{agents}, with what was known on {made.known}; orders fill {made.fills}",
+        f"account: {made.value:,.2f}, of which {made.cash:,.2f} in cash",
+        "",
+    ]
+    orders = [("orders", "side", "shares", "price", "value", "cost")]
+    orders += [
+        (one.ticker, one.side, f"{one.shares:,g}", f"{one.price:,.2f}", f"{one.value:,.2f}", f"{one.cost:,.2f}")
+        for one in made.orders
+    ]
+    text += [f"  {line}" for line in aligned(orders)] if made.orders else ["  no order: the account stays as it is"]
+    text += [
+        "",
+        f"turnover {made.turnover:.2%}, expected cost {made.cost:,.2f}, cash afterwards {made.cash_after:,.2f}",
+        *_held_back(made),
+        "",
+    ]
+    spread = len(made.agents) > 1
+    table = [("weights", "held", "aim", "target", "planned", *(("agents from", "to") if spread else ()))]
+    for name in sorted(made.assets, key=lambda name: (name == "cash", -made.assets[name].planned, name)):
+        one = made.assets[name]
+        cells = [one.held, one.aim, one.target, one.planned, *((one.spread.low, one.spread.high) if one.spread else ())]
+        table.append((name, *(f"{cell:.2%}" for cell in cells)))
+    text += [f"  {line}" for line in aligned(table)]
+    text += ["", *_reasons(made), *_follow_up(made)]
+    text += [f"look at it: {check.name}: {check.said}" for check in made.checks if not check.passed]
+    return text
+
+
+def _held_back(made: Decision) -> list[str]:
+    held = made.held_back
+    text = [
+        f"the aim is {held.to_aim:.2%} of the account away; the agent goes {held.trade_rate:.1%} of the way: "
+        f"{held.to_target:.2%}"
+    ]
+    if held.in_band:
+        text.append(
+            f"the largest change of a weight, {held.largest_change:.3%}, does not exceed the no-trade band of "
+            f"{held.no_trade_band:.3%}: nothing is traded"
+        )
+    if held.limited:
+        text.append(f"the limits of the account leave {held.to_allowed:.2%} of that")
+    if held.refused:
+        text.append("the account cannot pay for the trade: nothing is traded")
+    return text
+
+
+def _reasons(made: Decision) -> list[str]:
+    reasons = made.reasons
+    text = ["gate: " + ", ".join(f"{name} {share:.0%}" for name, share in reasons.gate.items())]
+    if reasons.features:
+        text.append(f"since the bar before the aim moved by {reasons.aim_change:.2%}; the features that moved it most:")
+        table = [("feature", "before", "now", "part")]
+        for name, one in reasons.largest(_SHOWN).items():
+            table.append((name, f"{one.before:+.2f}", f"{one.now:+.2f}", f"{one.part:+.3%}"))
+        text += [f"  {line}" for line in aligned(table)]
+    text.append(f"the largest change: {reasons.question}; another decision would need")
+    if not reasons.alternatives:
+        text.append("  more than any single feature can do within its range in training")
+    for other in reasons.alternatives:
+        text.append(
+            f"  {other.feature} at {other.changed:+.2f} in place of {other.now:+.2f} ({other.change:.2f} training "
+            f"deviations): {other.outcome}"
+        )
+    return text
+
+
+def _follow_up(made: Decision) -> list[str]:
+    before = made.follow_up
+    if before is None:
+        return []
+    if before.source == "plan":
+        return [f"the orders of {before.date} are taken to have filled as planned (--fills FILE enters others)"]
+    text = [
+        f"since the decision of {before.date}, by the {before.source} entered: cash {before.cash:+,.2f} beside the plan"
+    ]
+    for name, one in before.differences.items():
+        lost = "" if one.shortfall != one.shortfall else f", {one.shortfall:+,.2f} lost to the price"
+        text.append(f"  {name}: planned {one.planned:+,g}, done {one.done:+,g}{lost}")
+    return text

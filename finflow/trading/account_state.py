@@ -1,0 +1,256 @@
+"""The account that a decision begins with: from the log and fills, from a file of holdings, or from cash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.objective import Objective
+from finflow.errors import FinflowError
+from finflow.market.panel import MarketPanel
+from finflow.trading.decision_results import FollowUp, PlanDifference
+from finflow.trading.holdings import Fill, Holdings
+from finflow.trading.price_checks import restatements
+
+FloatArray = NDArray[np.float64]
+
+DECISION, FILLS = "decision", "fills"
+_SAME = 1e-6
+"""Shares, or money as a share of the account, that count as none."""
+
+
+@dataclass(frozen=True)
+class AccountState:
+    """An account at the newest bar.
+
+    Attributes
+    ----------
+    shares : float64 array, (assets,)
+    cash : float
+        In money.
+    reward_state : float64 array, (1, 3), or None
+        State of the reward through the newest bar; None for an account that begins.
+    follow_up : FollowUp or None
+        What became of the decision before.
+    source : str
+        Where all this is from, in words.
+    """
+
+    shares: FloatArray
+    cash: float
+    reward_state: FloatArray | None
+    follow_up: FollowUp | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """Account as a command names it."""
+
+    holdings: Holdings | None
+    cash: float | None
+    fills: Sequence[Fill] | None
+    capital: float
+
+
+def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[str, Any] | None:
+    """The decision on file that one of a date goes on from; None where there is none.
+
+    Raises
+    ------
+    FinflowError
+        If the log goes on beyond the date.
+    """
+    decisions = [entry for entry in entries if entry["kind"] == DECISION]
+    later = [entry["date"] for entry in decisions if entry["date"] > date]
+    if later:
+        raise FinflowError(
+            f"the log has a decision of {max(later)} already: --date {date} is before it; look at it with --dry-run"
+        )
+    before = [entry for entry in decisions if entry["date"] < date]
+    if not before:
+        return None
+    newest = max(entry["date"] for entry in before)
+    return [entry for entry in before if entry["date"] == newest][-1]
+
+
+def fills_entry(fills: Sequence[Fill], date: str) -> dict[str, Any]:
+    """Line of the log that records the fills of the decision of a date."""
+    return {"kind": FILLS, "date": date, "fills": [list(fill) for fill in fills]}
+
+
+def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:
+    """Fills on file of the decision of a date, those entered last; None where there are none."""
+    found = [entry["fills"] for entry in entries if entry["kind"] == FILLS and entry["date"] == date]
+    return [Fill(*fill) for fill in found[-1]] if found else None
+
+
+def state_of(
+    panel: MarketPanel,
+    objective: Objective,
+    entries: Sequence[Mapping[str, Any]],
+    given: Given,
+    lag: int,
+    prices: FloatArray,
+) -> AccountState:
+    """The account at the newest bar.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    objective : Objective
+        Whose state goes on with the returns of the account.
+    entries : sequence of mapping
+        Of the log, up to this decision.
+    given : Given
+    lag : int
+        Execution lag: at 0 a plan filled at its own bar, else at the next one.
+    prices : float64 array, (bars, assets)
+        At which decisions fill.
+
+    Raises
+    ------
+    FinflowError
+        If the command contradicts itself or the log.
+    """
+    before = last_decision(entries, str(panel.dates[-1]))
+    if before is None:
+        if given.fills is not None:
+            raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
+        return _begun(panel, given)
+    fills = given.fills if given.fills is not None else fills_of(entries, before["date"])
+    path = _Path(panel, before, lag, prices, fills)
+    reward_state = path.reward_state(objective)
+    source: str = "fills" if fills is not None else "plan"
+    shares, cash = path.shares, path.cash
+    if given.holdings is not None:
+        shares, cash, source = _shares(panel, given.holdings), _cash(given, path.cash), "holdings"
+    elif given.cash is not None:
+        if bool((shares > 0.0).any()):
+            raise FinflowError(
+                "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
+            )
+        cash, source = given.cash, "holdings"
+    follow_up = path.follow_up(shares, cash, source)
+    words = {
+        "plan": f"the log: the orders of {before['date']} as planned (enter others with --fills)",
+        "fills": f"the log, with the fills of {before['date']}",
+        "holdings": "what the command says is held",
+    }
+    return AccountState(shares, cash, reward_state, follow_up, words[source])
+
+
+def _begun(panel: MarketPanel, given: Given) -> AccountState:
+    """An account without a decision on file."""
+    if given.holdings is not None:
+        cash = _cash(given, 0.0)
+        return AccountState(_shares(panel, given.holdings), cash, None, None, "what the command says is held")
+    cash = given.capital if given.cash is None else given.cash
+    source = "cash alone" if given.cash is not None else "cash alone, env.initial_capital (or name --holdings, --cash)"
+    return AccountState(np.zeros(panel.n_assets), cash, None, None, source)
+
+
+def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:
+    found = np.array([holdings.shares.get(asset, 0.0) for asset in panel.assets])
+    held = np.flatnonzero((found > 0.0) & ~panel.listed[-1])
+    if held.size:
+        name = panel.assets[int(held[0])]
+        raise FinflowError(f"--holdings has {name}, which has no price on {panel.dates[-1]}: sell it, or leave it out")
+    return found
+
+
+def _cash(given: Given, otherwise: float) -> float:
+    own = given.holdings.cash if given.holdings is not None else None
+    if own is not None and given.cash is not None:
+        raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
+    return next(value for value in (own, given.cash, otherwise) if value is not None)
+
+
+class _Path:
+    """An account from the decision before to the newest bar."""
+
+    def __init__(
+        self,
+        panel: MarketPanel,
+        before: Mapping[str, Any],
+        lag: int,
+        prices: FloatArray,
+        fills: Sequence[Fill] | None,
+    ) -> None:
+        self.panel, self.before = panel, before
+        account = before["account"]
+        self.bar = panel.bars_until(before["date"]) - 1
+        if self.bar < 0 or str(panel.dates[self.bar]) != before["date"]:
+            raise FinflowError(f"the log has a decision of {before['date']}, a day that the prices do not have")
+        unknown = [name for name in (*account["shares"], *before["orders"]) if name not in panel.assets]
+        if unknown:
+            raise FinflowError(
+                f"the log holds {unknown[0]}, which is not in the universe any more: move state.jsonl away, and "
+                "name what is held with --holdings"
+            )
+        restated = restatements(panel, [before])
+        self.factor = np.array([restated.get(asset, {}).get(before["date"], 1.0) for asset in panel.assets])
+        self.start = self._by_asset(account["shares"]) / self.factor
+        self.planned = self._by_asset(before["orders"])
+        done, spent, self.fill_prices = self._done(fills, prices, lag)
+        self.done = done
+        self.fill_bar = min(self.bar + (1 if lag else 0), panel.n_bars - 1)
+        self.shares = np.maximum(self.start + done / self.factor, 0.0)
+        growth = np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])
+        self.interest = np.concatenate([[1.0], growth])
+        at_fill = self.fill_bar - self.bar
+        self.cash_start = float(account["cash"])
+        self.cash_filled = self.cash_start * self.interest[at_fill] - spent
+        self.cash = float(self.cash_filled * self.interest[-1] / self.interest[at_fill])
+
+    def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
+        return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
+
+    def _done(
+        self, fills: Sequence[Fill] | None, prices: FloatArray, lag: int
+    ) -> tuple[FloatArray, float, dict[str, float]]:
+        """Shares that changed hands, the money that they took, and the mean price of each fill."""
+        if fills is None:
+            bar = min(self.bar + (1 if lag else 0), self.panel.n_bars - 1)
+            paid = np.nan_to_num(prices[bar])
+            spent = float((self.planned / self.factor * paid).sum()) + float(self.before["cost"])
+            return self.planned, spent, {}
+        done, spent, values = dict.fromkeys(self.panel.assets, 0.0), 0.0, dict.fromkeys(self.panel.assets, 0.0)
+        for fill in fills:
+            done[fill.ticker] += fill.shares
+            values[fill.ticker] += fill.shares * fill.price
+            spent += fill.shares * fill.price + fill.cost
+        means = {name: values[name] / count for name, count in done.items() if count}
+        return self._by_asset(done), spent, means
+
+    def reward_state(self, objective: Objective) -> FloatArray:
+        """State of the reward through the newest bar."""
+        state = np.array([self.before["reward_state"]])
+        close = np.nan_to_num(self.panel.close[self.bar :])
+        values = close @ self.shares + self.cash_filled * self.interest / self.interest[self.fill_bar - self.bar]
+        if self.fill_bar > self.bar:
+            values[0] = close[0] @ self.start + self.cash_start
+        turnover = float(self.before["turnover"])
+        for step in range(1, len(values)):
+            gain = np.log(np.maximum(np.array([values[step] / values[step - 1]]), 1e-12))
+            _, state = objective.step(state, gain, np.array([turnover if step == 1 else 0.0]))
+        return np.asarray(state, dtype=np.float64)
+
+    def follow_up(self, shares: FloatArray, cash: float, source: Any) -> FollowUp:
+        """Differences from the plan."""
+        changed = (shares - self.start) * self.factor
+        expected = self.before["prices"]
+        differences = {}
+        for number, asset in enumerate(self.panel.assets):
+            planned, done = float(self.planned[number]), float(changed[number])
+            paid = self.fill_prices.get(asset)
+            if abs(planned - done) <= _SAME and paid is None:
+                continue
+            shortfall = float("nan") if paid is None else done * (paid - float(expected[asset]))
+            if abs(planned - done) > _SAME or abs(shortfall) > 0.0:
+                differences[asset] = PlanDifference(planned, done, shortfall)
+        return FollowUp(self.before["date"], source, differences, cash - self.cash)

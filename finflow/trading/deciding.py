@@ -1,0 +1,169 @@
+"""`--mode decide`: from a trained agent and the newest prices to target weights, orders, reasons and files."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finflow.config import Config
+from finflow.env.market_growth import fill_prices
+from finflow.errors import FinflowError, MarketError
+from finflow.market.panel import MarketPanel
+from finflow.trading import price_checks
+from finflow.trading.account_state import DECISION, Given, last_decision, state_of
+from finflow.trading.decision_files import write_decision
+from finflow.trading.decision_log import STATE, DecisionLog
+from finflow.trading.decision_making import DecisionMaking
+from finflow.trading.decision_results import Check, Decision, Drift
+from finflow.trading.holdings import Holdings, read_fills, read_holdings
+from finflow.trading.live_market import (
+    TRADING,
+    Agents,
+    LiveMarket,
+    load_agents,
+    load_prices,
+    market_until,
+    newest_until,
+)
+from finflow.trading.trading_calendar import calendar_of
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of a decision.
+
+    Attributes
+    ----------
+    runs : tuple of Path
+        Checkpoint files, run folders or a job.
+    overrides : mapping
+        Keys on top of the configuration of the run.
+    holdings, fills : Path or None
+        Files of what is held, and of what was filled of the decision before.
+    cash : float or None
+        Money at hand.
+    date : date or None
+        Day to decide on; today when left out.
+    accept_drift, accept_verdict : bool
+        Go on in spite of features outside their range, or of the verdict.
+    dry_run : bool
+        Write nothing.
+    """
+
+    runs: tuple[Path, ...]
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    holdings: Path | None = None
+    fills: Path | None = None
+    cash: float | None = None
+    date: dt.date | None = None
+    accept_drift: bool = False
+    accept_verdict: bool = False
+    dry_run: bool = False
+
+
+class Made(NamedTuple):
+    """A decision, where its files are (None after a dry run), and remarks for the terminal."""
+
+    decision: Decision
+    folder: Path | None
+    remarks: tuple[str, ...]
+
+
+def decide(request: Request, today: dt.date | None = None) -> Made:
+    """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
+
+    Parameters
+    ----------
+    request : Request
+    today : date, optional
+        Stands in for the present day, for tests.
+
+    Returns
+    -------
+    Made
+
+    Raises
+    ------
+    FinflowError
+        One line that says what to do, where the prices, the account or the verdict forbid a decision.
+    """
+    agents = load_agents(request.runs, request.overrides)
+    config, verdict = agents.config, agents.verdict
+    if verdict == "no" and not request.accept_verdict:
+        raise FinflowError(
+            f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
+            "with --i-know"
+        )
+    market, checks, drift, log = _checked_market(agents, request, today or dt.date.today())
+    given = _given(request, market.panel, config)
+    entries = _entries(log, market.panel, request, given)
+    prices = fill_prices(market.panel, config.env.fill)
+    account = state_of(market.panel, market.process.objective, entries, given, market.process.lag, prices)
+    made = DecisionMaking(agents, market, account).decision(verdict, checks, drift)
+    remarks = tuple(said for said in (_on_verdict(verdict, agents), log.message) if said)
+    if request.dry_run:
+        return Made(made, None, remarks)
+    folder = agents.folder / TRADING
+    return Made(made, write_decision(folder, made, account, given, market), remarks)
+
+
+def _checked_market(
+    agents: Agents, request: Request, today: dt.date
+) -> tuple[LiveMarket, list[Check], list[Drift], DecisionLog]:
+    """Market up to the day of the decision, once its prices have passed, and the log."""
+    config, day = agents.config, request.date or today
+    panel = newest_until(load_prices(config), request.date)
+    calendar = calendar_of(config.trading.calendar, panel.dates)
+    try:
+        age = price_checks.check_age(panel, day, calendar, config)
+    except MarketError:
+        if config.market.source != "yfinance":
+            raise
+        panel = newest_until(load_prices(config, fresh=True), request.date)
+        age = price_checks.check_age(panel, day, calendar, config)
+    data = agents.manifest
+    log = DecisionLog.read(agents.folder / TRADING / STATE)
+    decisions = [entry for entry in log.entries if entry["kind"] == DECISION]
+    before = [entry for entry in decisions if entry["date"] < str(panel.dates[-1])]
+    since = panel.bars_until(before[-1]["date"] if before else data.get("last_date", panel.dates[-1])) - 1
+    named = bool({"market.tickers", "market.tickers_file"} & set(request.overrides))
+    validated = panel.bars_until(config.market.validation_end)
+    checks = [
+        age,
+        price_checks.check_tickers(panel, data.get("assets", ()), validated, named),
+        price_checks.check_gaps(panel, since, calendar),
+    ]
+    market = market_until(panel, agents)
+    checks += [
+        price_checks.check_jumps(panel, since, market.train_end, config.trading.jump_limit),
+        price_checks.check_history(panel, before, data),
+    ]
+    said, drift = price_checks.check_drift(market, config, request.accept_drift)
+    return market, [*checks, said], drift, log
+
+
+def _given(request: Request, panel: MarketPanel, config: Config) -> Given:
+    holdings: Holdings | None = None
+    if request.holdings is not None:
+        holdings = read_holdings(request.holdings, panel.assets)
+    fills = None if request.fills is None else read_fills(request.fills, panel.assets)
+    return Given(holdings, request.cash, fills, config.env.initial_capital)
+
+
+def _entries(log: DecisionLog, panel: MarketPanel, request: Request, given: Given) -> list[Mapping[str, Any]]:
+    """Lines that the decision goes on from; a dry run may look at a day before the last one."""
+    date = str(panel.dates[-1])
+    if request.dry_run:
+        return [entry for entry in log.entries if entry["date"] < date]
+    if given.fills is not None:
+        last_decision(log.entries, date)
+    return list(log.entries)
+
+
+def _on_verdict(verdict: str | None, agents: Agents) -> str | None:
+    if verdict is None:
+        return "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading"
+    return "the evaluation found this agent worse than equal weight" if verdict == "no" else None

@@ -1,0 +1,126 @@
+"""`state.jsonl`: the append-only, hashed log of decisions, fills and days of paper trading.
+
+Each line is one JSON object. It holds the SHA-256 of the line before it (``previous``) and of itself (``sha256``), so
+that a line that was changed, removed or put in between is found. A crash while a line is written leaves a part of one
+at the end: it is cut off when the next line is written, and said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finflow.errors import FinflowError, OutputError
+from finflow.files import append_line, reason
+
+STATE = "state.jsonl"
+START = "0" * 64
+"""`previous` of the first line."""
+
+
+@dataclass
+class DecisionLog:
+    """Lines of a log, as they were read and as they are appended.
+
+    Attributes
+    ----------
+    path : Path
+    entries : list of dict
+        Contents of the lines, without the hashes, in their order.
+    message : str or None
+        What a crash had left, where it was cut off.
+    """
+
+    path: Path
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    message: str | None = None
+    _newest: str = START
+    _whole: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> DecisionLog:
+        """Read a log and check it line by line; an empty one where there is no file.
+
+        Raises
+        ------
+        FinflowError
+            One line that names the first line that is not what was written.
+        """
+        log = cls(path)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return log
+        except OSError as error:
+            raise FinflowError(f"{path} cannot be read: {error.strerror or error}") from None
+        lines = content.split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):
+            log._take(line, number)
+            log._whole += len(line) + 1
+        if lines[-1]:
+            log.message = (
+                f"the last line of {path.name} was cut short by a crash: it is left out, and what it said is done again"
+            )
+        return log
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Write one more line, flushed to the disk.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written; the log is then as it was.
+        """
+        self._mend()
+        content = {**entry, "previous": self._newest}
+        digest = _digest(content)
+        line = _canonical({**content, "sha256": digest})
+        append_line(self.path, line)
+        self.entries.append(json.loads(_canonical(entry)))
+        self._newest = digest
+        self._whole += len(line.encode()) + 1
+
+    def _mend(self) -> None:
+        """Cut off what a crash has left behind the last whole line."""
+        try:
+            if self.path.exists() and self.path.stat().st_size > self._whole:
+                with self.path.open("r+b") as stream:
+                    stream.truncate(self._whole)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+        except OSError as error:
+            raise OutputError(f"cannot write {self.path}: {reason(error)}") from error
+
+    def _take(self, line: bytes, number: int) -> None:
+        try:
+            content = json.loads(line)
+            digest, previous = content.pop("sha256"), content["previous"]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._changed(number, "it is not a line of a log") from None
+        if digest != _digest(content):
+            raise self._changed(number, "its SHA-256 is not that of what it says")
+        if previous != self._newest:
+            raise self._changed(number, "it does not follow the line before it")
+        del content["previous"]
+        self.entries.append(content)
+        self._newest = digest
+
+    def _changed(self, number: int, why: str) -> FinflowError:
+        return FinflowError(
+            f"line {number} of {self.path} was changed after it was written ({why}): put the file back as it was, or "
+            "move it away to begin a new log with --holdings"
+        )
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(content).encode()).hexdigest()
+
+
+def _canonical(content: Mapping[str, Any]) -> str:
+    """JSON text with sorted keys; floats as Python writes them, from which they are read back exactly."""
+    return json.dumps(dict(content), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)

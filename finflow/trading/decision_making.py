@@ -1,0 +1,199 @@
+"""One decision for an account: the agent's target by the code of the backtest, the limits, the orders, the reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.market_growth import fill_prices
+from finflow.env.portfolio_state import PortfolioState
+from finflow.errors import FinflowError
+from finflow.evaluation.backtest import targets_of
+from finflow.evaluation.price_history import History
+from finflow.ledger.accounting import Settlement, orders, settle
+from finflow.ledger.constraints import turnover
+from finflow.ledger.costs import MarketState
+from finflow.trading.account_state import AccountState
+from finflow.trading.decision_reasons import Observed, Reasoning
+from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, HeldBack, Order, Spread
+from finflow.trading.live_market import Agents, LiveMarket
+from finflow.trading.order_rounding import Account, LotRules, Plan, price_plan, round_orders
+
+FloatArray = NDArray[np.float64]
+
+_DUST = 1e-9
+"""Shares, or weight, that are rounding."""
+
+
+class DecisionMaking:
+    """One decision of some agents for an account.
+
+    The portfolio is observed at the prices at which the last decision filled, as in the backtest, and the target is
+    stated at them; both drift to the newest close, at which orders are planned.
+    """
+
+    def __init__(self, agents: Agents, market: LiveMarket, account: AccountState) -> None:
+        self.agents, self.market, self.account, self.process = agents, market, account, market.process
+        self.config, panel = agents.config, market.panel
+        self.prices = panel.close[-1]
+        at_fill = np.nan_to_num(fill_prices(panel, self.config.env.fill)[-1])
+        self.observed = self._weights(at_fill)
+        self.plan_account = Account(account.shares, self.prices, account.cash)
+        self.value = self.plan_account.wealth
+        if not self.value > 0.0:
+            raise FinflowError(f"the account is worth {self.value:,.2f}: name what is held with --holdings or --cash")
+        if account.cash < 0.0:
+            raise FinflowError(
+                f"the account would have {account.cash:,.2f} in cash: enter what was filled with --fills, or what is "
+                "held with --holdings"
+            )
+        self.moved = np.append(
+            np.where(at_fill > 0.0, np.nan_to_num(self.prices) / np.maximum(at_fill, 1e-300), 1.0), 1
+        )
+        self.state = self._portfolio()
+        strategies = agents.strategies()
+        rows = _repeated(self.state, len(strategies))
+        found = targets_of(self.process, rows, strategies, 0, market.next_fill, History(np.asarray(panel.close)))
+        self.target, self.alone = found[0], found[1:]
+        observation = self.process.observe(self.state)
+        self.reasoning = Reasoning(
+            agents.policies, Observed(market, observation["portfolio"][0], self.config.env.no_trade_band)
+        )
+
+    def _weights(self, prices: FloatArray) -> FloatArray:
+        money = np.append(self.account.shares * np.nan_to_num(prices), self.account.cash)
+        return np.asarray(money / max(money.sum(), 1e-300), dtype=np.float64)
+
+    def _portfolio(self) -> PortfolioState:
+        """State before the decision, such that what is observed is what is held."""
+        bar, weights = self.market.next_fill, self.observed[None]
+        if self.process.lag == 0:  # the process drifts it to the bar itself
+            weights = weights / self.process.growth[bar]
+            weights = weights / weights.sum(axis=1, keepdims=True)
+        state = self.account.reward_state
+        if state is None:
+            state = self.process.objective.initial(weights)
+        return PortfolioState(np.array([bar]), weights, np.array([self.value]), state, state)
+
+    def _fill(self) -> tuple[FloatArray, FloatArray, Settlement]:
+        """Weights before and after the trades that the target asks for, at the newest prices."""
+        listed = np.isfinite(self.prices)[None]
+        before, allowed = orders(
+            self.observed[None], self.target[None], self.moved[None], listed, self.process.limits, lag=1
+        )
+        done = settle(before, allowed, self.process.costs, np.array([self.value]), self._liquidity())
+        return before[0], allowed[0], done
+
+    def _liquidity(self) -> MarketState | None:
+        bar = self.market.next_fill
+        return self.process.market_known(range(bar, bar + 1))
+
+    def decision(self, verdict: Any, checks: list[Check], drift: list[Drift]) -> Decision:
+        """Everything that is said and written."""
+        before, allowed, done = self._fill()
+        plan = self._plan(before, allowed, done)
+        panel, assets = self.market.panel, (*self.market.panel.assets, "cash")
+        after = np.append((self.account.shares + plan.trades) * np.nan_to_num(self.prices), plan.cash)
+        planned = after / after.sum()
+        figures = np.append(self.prices, 1.0), np.append(self.account.shares, self.account.cash)
+        return Decision(
+            date=str(panel.dates[-1]),
+            known=str(panel.dates[self.market.known]),
+            fills=self._when(),
+            agents=list(self.agents.names),
+            agent_sha256=self.agents.identity,
+            panel_sha256=panel.sha256,
+            verdict=verdict,
+            value=self.value,
+            cash=self.account.cash,
+            cash_after=plan.cash,
+            turnover=float(turnover(before[None], planned[None])[0]),
+            cost=plan.cost,
+            distance=plan.distance,
+            lot=self.config.trading.lot,
+            assets={
+                name: AssetDecision(
+                    price=float(figures[0][n]),
+                    shares=float(figures[1][n]),
+                    held=float(before[n]),
+                    aim=float(self.reasoning.aim[n]),
+                    target=float(self.target[n]),
+                    allowed=float(allowed[n]),
+                    planned=float(planned[n]),
+                    spread=self._spread(n),
+                )
+                for n, name in enumerate(assets)
+            },
+            orders=self._orders(plan),
+            held_back=self._held_back(before, allowed, done),
+            reasons=self.reasoning.reasons(),
+            checks=checks,
+            drift=drift,
+            follow_up=self.account.follow_up,
+        )
+
+    def _plan(self, before: FloatArray, allowed: FloatArray, done: Settlement) -> Plan:
+        wanted = allowed[:-1] * float(done.wealth_factor[0]) * self.value
+        if np.array_equal(before, allowed) or (done.refused is not None and bool(done.refused[0])):
+            wanted = self.account.shares * np.nan_to_num(self.prices)
+            return price_plan(self.plan_account, np.zeros(len(wanted)), wanted, self.process.costs, self._liquidity())
+        settings = self.config.trading
+        rules = LotRules(settings.lot, settings.cash_reserve * self.value)
+        return round_orders(self.plan_account, wanted, rules, self.process.costs, self._liquidity())
+
+    def _orders(self, plan: Plan) -> list[Order]:
+        found = [
+            Order(
+                name,
+                "buy" if shares > 0.0 else "sell",
+                abs(shares),
+                float(self.prices[n]),
+                abs(shares) * float(self.prices[n]),
+                float(plan.costs[n]),
+            )
+            for n, (name, shares) in enumerate(zip(self.market.panel.assets, plan.trades.tolist(), strict=True))
+            if abs(shares) > _DUST
+        ]
+        return sorted(found, key=lambda one: (one.side == "buy", -one.value, one.ticker))
+
+    def _held_back(self, before: FloatArray, allowed: FloatArray, done: Settlement) -> HeldBack:
+        aim, limits = self.reasoning.aim.numpy(), self.process.limits
+        stated = self.target * self.moved
+        change = float(np.abs(stated / stated.sum() - before).max())
+        return HeldBack(
+            to_aim=_apart(self.observed, aim),
+            trade_rate=self.reasoning.trade_rate,
+            to_target=_apart(self.observed, self.target),
+            to_allowed=_apart(before, allowed),
+            largest_change=change,
+            no_trade_band=limits.no_trade_band,
+            in_band=change > 0.0 and bool(np.array_equal(before, allowed)) and limits.no_trade_band > 0.0,
+            limited=bool(
+                (stated[:-1] / stated.sum() > limits.max_weight + _DUST).any()
+                or _apart(before, stated / stated.sum()) > limits.max_turnover + _DUST
+            ),
+            refused=done.refused is not None and bool(done.refused[0]),
+        )
+
+    def _spread(self, asset: int) -> Spread | None:
+        if not len(self.alone):
+            return None
+        own = self.alone[:, asset]
+        return Spread(float(own.min()), float(own.max()), float(own.std()))
+
+    def _when(self) -> str:
+        price = self.config.env.fill
+        if self.process.lag == 0:
+            return f"at the {price} of {self.market.panel.dates[-1]}"
+        return f"at the {price} of the next session after {self.market.panel.dates[-1]}"
+
+
+def _apart(first: FloatArray, second: FloatArray) -> float:
+    return 0.5 * float(np.abs(first - second).sum())
+
+
+def _repeated(state: PortfolioState, count: int) -> PortfolioState:
+    """One portfolio, several times."""
+    return PortfolioState(**{name: np.repeat(value, count, axis=0) for name, value in vars(state).items()})

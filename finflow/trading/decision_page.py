@@ -1,0 +1,254 @@
+"""`decision.html`: one page that shows a decision."""
+
+from __future__ import annotations
+
+from finflow.evaluation.report.report_numbers import DASH, plain
+from finflow.evaluation.report.section import (
+    ROW,
+    Cell,
+    Finding,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    Tile,
+    make_table,
+    render_page,
+)
+from finflow.trading.decision_results import Decision
+
+FEATURES = 8
+"""Features that are shown."""
+_BESIDE = "On this page percentages are shares of the account."
+
+
+def decision_page(made: Decision) -> str:
+    """The page as HTML: orders, weights, what was held back, reasons, checks."""
+    numbers = plain(made)
+    sections = [
+        _orders(made, numbers),
+        _weights(made, numbers),
+        _held_back(made, numbers),
+        _features(made, numbers),
+        _alternatives(made, numbers),
+        _follow_up(made, numbers),
+        _checks(made, numbers),
+    ]
+    by = made.agents[0] if len(made.agents) == 1 else f"the mean of {len(made.agents)} agents"
+    return render_page(
+        f"Decision of {made.date}",
+        f"{by}; with what was known on {made.known}; orders fill {made.fills}",
+        _finding(made, numbers),
+        [section for section in sections if section is not None],
+    )
+
+
+def _section(key: str, title: str, numbers: object, **parts: object) -> Section:
+    return Section(key, title, numbers, within=(), **parts)  # type: ignore[arg-type]
+
+
+def _finding(made: Decision, numbers: dict[str, object]) -> Finding:
+    count = len(made.orders)
+    heading = "Nothing to trade" if not count else f"{count} order{'s' if count > 1 else ''}"
+    words: list[Sentence] = []
+    if count:
+        words.append(
+            (
+                "The orders move ",
+                Cell(("turnover",), "%", 2),
+                " of the account and are expected to cost ",
+                Cell(("cost",), ",", 2),
+                " in money, by the prices of the day.",
+            )
+        )
+    verdicts = {
+        "yes": "The evaluation of this agent found it better than equal weight.",
+        "no": "The evaluation of this agent found it worse than equal weight.",
+        "not shown": "The evaluation of this agent did not show that it beats equal weight.",
+    }
+    words.append(verdicts.get(str(made.verdict), "This agent was never evaluated on its test window."))
+    tiles = (
+        Tile("Account", Cell(("value",), ",", 2)),
+        Tile(
+            "Cash", Cell(("assets", "cash", "planned"), "%", 1), ("before ", Cell(("assets", "cash", "held"), "%", 1))
+        ),
+        Tile("Turnover", Cell(("turnover",), "%", 2)),
+        Tile("Expected cost", Cell(("cost",), ",", 2)),
+    )
+    pointed = tuple(f"{check.name}: {check.said}" for check in made.checks if not check.passed)
+    return Finding(
+        "",
+        heading,
+        numbers,
+        words=tuple(words),
+        within=(),
+        kind="ahead" if not pointed and made.verdict == "yes" else "not-shown" if not pointed else "behind",
+        label="Decision",
+        reasons=pointed,
+        tiles=tiles,
+    )
+
+
+def _orders(made: Decision, numbers: object) -> Section:
+    if not made.orders:
+        return _section("orders", "Orders", numbers, words=("No order: the account stays as it is.",))
+    rows = tuple(
+        Row(
+            order.ticker,
+            (
+                order.side,
+                Cell(("orders", str(n), "shares"), ",", 0 if order.shares.is_integer() else 4),
+                Cell(("orders", str(n), "price"), ",", 2),
+                Cell(("orders", str(n), "value"), ",", 2),
+                Cell(("orders", str(n), "cost"), ",", 2),
+            ),
+        )
+        for n, order in enumerate(made.orders)
+    )
+    table = Table("Orders", ("Ticker", "side", "shares", "price", "value", "cost"), rows, heading=False)
+    lots = (
+        "any fraction of a share" if made.lot == 0.0 else f"lots of {made.lot:g}" if made.lot != 1 else "whole shares"
+    )
+    notes: tuple[Sentence, ...] = (
+        (
+            f"In {lots}; of all plans that the account can pay for, this one comes nearest to the target in money: ",
+            Cell(("distance",), ",", 2),
+            " is left between them.",
+        ),
+    )
+    return _section("orders", "Orders", numbers, tables=(table,), notes=notes, links=("orders.csv", "decision.json"))
+
+
+def _weights(made: Decision, numbers: object) -> Section:
+    names = sorted(made.assets, key=lambda name: (name == "cash", -made.assets[name].planned, name))
+    columns = [(key, Cell(("assets", ROW, key), "%", 2)) for key in ("held", "aim", "target", "allowed", "planned")]
+    if len(made.agents) > 1:
+        columns += [
+            ("least of the agents", Cell(("assets", ROW, "spread", "low"), "%", 2)),
+            ("greatest", Cell(("assets", ROW, "spread", "high"), "%", 2)),
+        ]
+    caption = (
+        "Held: before the orders. Aim: where the agent moves to. Target: part of the way there. Allowed: after the "
+        f"limits of the account. Planned: after the orders. {_BESIDE}"
+    )
+    return _section(
+        "weights", "Weights", numbers, tables=(make_table("Weights", "Asset", names, columns, caption, heading=False),)
+    )
+
+
+def _held_back(made: Decision, numbers: object) -> Section:
+    said = made.held_back
+    words: list[Sentence] = [
+        (
+            "To reach its aim at once, the agent would replace ",
+            Cell(("held_back", "to_aim"), "%", 2),
+            " of the account. It goes ",
+            Cell(("held_back", "trade_rate"), "%", 1),
+            " of the way: ",
+            Cell(("held_back", "to_target"), "%", 2),
+            ".",
+        )
+    ]
+    if said.in_band:
+        words.append(
+            (
+                "The largest change of a weight, ",
+                Cell(("held_back", "largest_change"), "%", 3),
+                ", does not exceed the no-trade band of ",
+                Cell(("held_back", "no_trade_band"), "%", 3),
+                ": nothing is traded.",
+            )
+        )
+    if said.limited:
+        words.append("The maximum weight or the maximum turnover of the account changed the target.")
+    if said.refused:
+        words.append("The account cannot pay for the trade: nothing is traded.")
+    return _section("held-back", "What was held back", numbers, words=tuple(words))
+
+
+def _features(made: Decision, numbers: object) -> Section:
+    gate = make_table(
+        "Gate", "Expert", list(made.reasons.gate), [("share in the aim", Cell(("reasons", "gate", ROW), "%", 1))]
+    )
+    tables = [gate]
+    if made.reasons.features:
+        columns = [
+            ("the bar before", Cell(("reasons", "features", ROW, "before"))),
+            ("now", Cell(("reasons", "features", ROW, "now"))),
+            ("part", Cell(("reasons", "features", ROW, "part"), "%", 3, plus=True)),
+        ]
+        tables.append(
+            make_table(
+                "Features that moved the aim most since the bar before",
+                "Feature",
+                list(made.reasons.largest(FEATURES)),
+                columns,
+                "Values in training deviations from the training mean; parts are integrated gradients, and sum to the "
+                "change.",
+            )
+        )
+    words: Sentence = ("Since the bar before the aim has moved by ", Cell(("reasons", "aim_change"), "%", 2), ".")
+    return _section("reasons", "Why", numbers, tables=tuple(tables), words=(words,))
+
+
+def _alternatives(made: Decision, numbers: object) -> Section:
+    found = made.reasons.alternatives
+    title = "What would have made it another decision"
+    said = f"The largest change of a weight: {made.reasons.question}."
+    if not found:
+        none = "No single feature, anywhere within its range in training, makes it another decision."
+        return _section("alternatives", title, numbers, words=(said, none), short="Alternatives")
+    rows = tuple(
+        Row(
+            one.feature,
+            (
+                Cell(("reasons", "alternatives", str(n), "now")),
+                Cell(("reasons", "alternatives", str(n), "changed")),
+                Cell(("reasons", "alternatives", str(n), "change")),
+                one.outcome,
+            ),
+        )
+        for n, one in enumerate(found)
+    )
+    caption = "In training deviations, each feature alone and within its range in training; the smallest changes first."
+    table = Table(title, ("Feature", "now", "at", "change", "then"), rows, caption, heading=False)
+    return _section("alternatives", title, numbers, tables=(table,), words=(said,), short="Alternatives")
+
+
+def _follow_up(made: Decision, numbers: object) -> Section | None:
+    before = made.follow_up
+    if before is None:
+        return None
+    title = f"What became of the decision of {before.date}"
+    sources = {
+        "plan": "Nothing was entered: its orders are taken to have filled as planned.",
+        "fills": "By the fills that were entered.",
+        "holdings": "By the holdings that were entered.",
+    }
+    words: list[Sentence] = [sources[before.source]]
+    if before.source != "plan":
+        words.append(("Cash is ", Cell(("follow_up", "cash"), ",", 2, plus=True), " beside what was expected."))
+    if not before.differences:
+        words.append("No order differs from its plan.")
+        return _section("follow-up", title, numbers, words=tuple(words), short="Before")
+    rows = tuple(
+        Row(
+            name,
+            (
+                Cell(("follow_up", "differences", name, "planned"), ",", 2, plus=True),
+                Cell(("follow_up", "differences", name, "done"), ",", 2, plus=True),
+                DASH
+                if one.shortfall != one.shortfall
+                else Cell(("follow_up", "differences", name, "shortfall"), ",", 2),
+            ),
+        )
+        for name, one in before.differences.items()
+    )
+    table = Table("Orders", ("Ticker", "planned", "done", "lost to the price"), rows, heading=False)
+    return _section("follow-up", title, numbers, tables=(table,), words=tuple(words), short="Before")
+
+
+def _checks(made: Decision, numbers: object) -> Section:
+    facts = {check.name: ("" if check.passed else "look at it: ") + check.said for check in made.checks}
+    facts |= {"agent": made.agent_sha256[:16], "prices": made.panel_sha256[:16]}
+    return _section("checks", "Checks of the prices", numbers, facts=facts)

@@ -1,0 +1,223 @@
+"""Reasons of a decision: gate, experts, the features that moved the aim, and what would have made it another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.batch import States, states_of
+from finflow.agent.feature_attribution import aim_of, centre_of, decide, integrated_gradients, precise, precisely
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
+from finflow.trading.live_market import LiveMarket
+
+FloatArray = NDArray[np.float64]
+
+POINTS = 17
+"""Values of a feature that are tried over its range in training."""
+HALVINGS = 16
+"""Bisections between two of them."""
+SHOWN = 5
+"""Alternatives that are kept."""
+_NOTHING = 1e-9
+"""Change of a weight that is rounding."""
+_CLIP = 5.0
+REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Market and portfolio that a decision is made from.
+
+    Attributes
+    ----------
+    market : LiveMarket
+    portfolio : float64 array, (K + 3,)
+        Weights held and the state of the reward, as observed.
+    band : float
+        No-trade band.
+    """
+
+    market: LiveMarket
+    portfolio: FloatArray
+    band: float
+
+    def states(self, bar: int) -> States:
+        """State with the features of a bar and the portfolio of today, in double precision."""
+        process = self.market.process
+        observation = {
+            "assets": process.asset_features[bar].copy(),
+            "market": process.market_features[bar].copy(),
+            "portfolio": self.portfolio,
+        }
+        return precisely(states_of(observation, torch.device("cpu")))
+
+
+class Reasoning:
+    """Reasons of what some agents decide together.
+
+    Parameters
+    ----------
+    policies : sequence of ExpertPolicy
+        Agents that act as one, by the mean of their portfolios.
+    observed : Observed
+    """
+
+    def __init__(self, policies: Sequence[ExpertPolicy], observed: Observed) -> None:
+        self.policies = [precise(policy) for policy in policies]
+        self.observed, self.market = observed, observed.market
+        self.states = observed.states(self.market.known)
+        self.decisions = [decide(policy, self.states) for policy in self.policies]
+        self.assets = (*self.market.panel.assets, "cash")
+        self.held = self.states.weights[0]
+        self.target = _mean(centre_of(decision)[0] for decision in self.decisions)
+        self.aim = _mean(aim_of(decision)[0] for decision in self.decisions)
+        self.trade_rate = float(_mean(decision.trade_rate[0, 0] for decision in self.decisions))
+
+    def reasons(self) -> Reasons:
+        """All of them."""
+        names = self.policies[0].names
+        gate = _mean(decision.gate[0] for decision in self.decisions)
+        experts = _mean(decision.experts[0] for decision in self.decisions)
+        change, moves = self._moves()
+        question, alternatives = self._alternatives()
+        return Reasons(
+            gate=dict(zip(names, gate.tolist(), strict=True)),
+            experts={
+                name: dict(zip(self.assets, weights, strict=True))
+                for name, weights in zip(names, experts.tolist(), strict=True)
+            },
+            aim_change=change,
+            features=moves,
+            question=question,
+            alternatives=alternatives,
+        )
+
+    def _moves(self) -> tuple[float, dict[str, FeatureMove]]:
+        """Change of the aim since the bar before, divided among the features."""
+        market, known = self.market, self.market.known
+        if known - 1 < market.features.first_bar:
+            return float("nan"), {}
+        before = self.observed.states(known - 1)
+        before = States(  # what is listed, and the portfolio, are those of today
+            torch.cat([before.assets[:, :, :-1], self.states.assets[:, :, -1:]], dim=-1),
+            before.market,
+            self.states.portfolio,
+            self.states.complete,
+        )
+        aim_before = _mean(aim_of(decide(policy, before))[0] for policy in self.policies)
+        moved = self.aim - aim_before
+        direction = 0.5 * moved.sign().unsqueeze(0)
+        found = [
+            integrated_gradients(policy, self.states, direction, since=before, read=aim_of) for policy in self.policies
+        ]
+        of_assets = _mean(one.assets[0].sum(dim=0) for one in found)
+        of_market = _mean(one.market[0] for one in found)
+        listed = self.states.listed[0]
+        count = max(int(listed.sum()), 1)
+        means = [(one.assets[0, :, :-1] * listed.unsqueeze(1)).sum(dim=0) / count for one in (before, self.states)]
+        moves = {
+            name: FeatureMove(float(means[0][n]), float(means[1][n]), float(of_assets[n]))
+            for n, name in enumerate(market.features.asset_names)
+        }
+        moves |= {
+            name: FeatureMove(float(before.market[0, n]), float(self.states.market[0, n]), float(of_market[n]))
+            for n, name in enumerate(market.features.market_names)
+        }
+        return 0.5 * float(moved.abs().sum()), dict(sorted(moves.items(), key=lambda one: -abs(one[1].part)))
+
+    def _alternatives(self) -> tuple[str, list[Alternative]]:
+        """Smallest changes of single features that make it another decision."""
+        move = self.target - self.held
+        asset = int(move[:-1].abs().argmax())
+        name, size = self.assets[asset], float(move[asset])
+        code = int(self._codes(self.target.unsqueeze(0), asset)[0])
+        question = _WORDS[code].format(name) if abs(size) > _NOTHING else "nothing is traded"
+        searched = list(self._searched(asset))
+        rows = [(one, value) for one in searched for value in np.linspace(one.low, one.high, POINTS).tolist()]
+        codes = self._codes(self._targets(rows), asset)
+        brackets = []
+        for number, one in enumerate(searched):
+            values = np.linspace(one.low, one.high, POINTS)
+            other = values[codes[number * POINTS : (number + 1) * POINTS] != code]
+            if other.size:
+                brackets.append((one, float(other[np.abs(other - one.now).argmin()])))
+        found = [
+            Alternative(one.name, one.now, value, abs(value - one.now), _WORDS[after].format(name))
+            for one, value, after in self._bisected(brackets, asset, code)
+        ]
+        return question, sorted(found, key=lambda one: (one.change, one.feature))[:SHOWN]
+
+    def _bisected(
+        self, brackets: list[tuple[_Searched, float]], asset: int, code: int
+    ) -> Iterable[tuple[_Searched, float, int]]:
+        """Nearest values at which the decision is another one, between the present ones and those of the grid."""
+        if not brackets:
+            return []
+        inner = np.array([one.now for one, _ in brackets])
+        outer = np.array([value for _, value in brackets])
+        features = [one for one, _ in brackets]
+        for _ in range(HALVINGS):
+            middle = 0.5 * (inner + outer)
+            codes = self._codes(self._targets(list(zip(features, middle.tolist(), strict=True))), asset)
+            outer = np.where(codes != code, middle, outer)
+            inner = np.where(codes != code, inner, middle)
+        after = self._codes(self._targets(list(zip(features, outer.tolist(), strict=True))), asset)
+        return zip(features, outer.tolist(), after.tolist(), strict=True)
+
+    def _searched(self, asset: int) -> Iterable[_Searched]:
+        """Features that may change: those of the market, and of the asset traded most."""
+        features, ranges = self.market.features, self.market.ranges
+        name = self.assets[asset]
+        if bool(self.states.listed[0, asset]):
+            for column, feature in enumerate(features.asset_names):
+                low, high = np.clip(ranges.assets_seen[column], -_CLIP, _CLIP).tolist()
+                now = float(self.states.assets[0, asset, column])
+                yield _Searched(f"{name}:{feature}", asset, column, now, low, high)
+        for column, feature in enumerate(features.market_names):
+            low, high = np.clip(ranges.market_seen[column], -_CLIP, _CLIP).tolist()
+            yield _Searched(feature, None, column, float(self.states.market[0, column]), low, high)
+
+    def _targets(self, rows: Sequence[tuple[_Searched, float]]) -> Tensor:
+        """Targets with one feature at another value, (rows, K)."""
+        count = len(rows)
+        assets = self.states.assets.repeat(count, 1, 1)
+        market = self.states.market.repeat(count, 1)
+        for row, (one, value) in enumerate(rows):
+            if one.asset is None:
+                market[row, one.column] = value
+            else:
+                assets[row, one.asset, one.column] = value
+        states = States(assets, market, self.states.portfolio.repeat(count, 1), self.states.complete)
+        return _mean(centre_of(decide(policy, states)) for policy in self.policies)
+
+    def _codes(self, targets: Tensor, asset: int) -> NDArray[np.int64]:
+        """Decisions on an asset: 1 to buy it, -1 to sell it, 0 where the no-trade band stops all orders."""
+        moves = targets - self.held
+        trades = moves.abs().amax(dim=-1) > max(self.observed.band, _NOTHING)
+        codes: NDArray[np.int64] = (moves[:, asset].sign() * trades).long().numpy()
+        return codes
+
+
+_WORDS: Mapping[int, str] = {1: "{} is bought", -1: "{} is sold", 0: "nothing is traded"}
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """A feature that may change, of an asset or of the market, and the range over which it is searched."""
+
+    name: str
+    asset: int | None
+    column: int
+    now: float
+    low: float
+    high: float
+
+
+def _mean(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(values)).mean(dim=0)

@@ -1,0 +1,175 @@
+"""Files that say what is held and what was filled: shares by ticker, and cash."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from finflow.errors import FinflowError
+from finflow.files import read_text_input
+
+CASH = "cash"
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Shares and money of an account.
+
+    Attributes
+    ----------
+    shares : dict of float
+        By ticker; tickers that are left out have none.
+    cash : float or None
+        In money; None where a file does not say.
+    """
+
+    shares: dict[str, float]
+    cash: float | None = None
+
+
+class Fill(NamedTuple):
+    """One execution: shares (negative where sold), their price, and what the broker took for it, in money."""
+
+    ticker: str
+    shares: float
+    price: float
+    cost: float = 0.0
+
+
+def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
+    """Read what is held.
+
+    CSV with the columns ``ticker,shares``, in which ``cash`` may stand for a ticker; or JSON or YAML, a mapping of
+    tickers (and ``cash``) to numbers, which may lie under the key ``shares``.
+
+    Parameters
+    ----------
+    path : Path
+    universe : sequence of str
+        Tickers that the agent trades.
+
+    Raises
+    ------
+    FinflowError
+        One line that names the file, the place and the remedy.
+    """
+    text = read_text_input(path, "--holdings", FinflowError)
+    suffix = path.suffix.lower()
+    if suffix in (".json", ".yaml", ".yml"):
+        pairs = _mapping_pairs(path, text, suffix)
+    elif suffix == ".csv":
+        pairs = [(row["ticker"], row["shares"], f"line {number}") for number, row in _rows(path, text, "--holdings")]
+    else:
+        raise FinflowError(f"--holdings {path} is neither .csv, .json nor .yaml; write ticker,shares lines as .csv")
+    shares: dict[str, float] = {}
+    for name, value, place in pairs:
+        ticker = str(name).strip()
+        if ticker in shares:
+            raise FinflowError(f"--holdings {path}, {place}: {ticker} is there twice; add the two up")
+        shares[ticker] = _number(value, f"--holdings {path}, {place}: the number of {ticker}")
+        if shares[ticker] < 0.0:
+            raise FinflowError(
+                f"--holdings {path}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the "
+                "position, or leave it out"
+            )
+    cash = shares.pop(CASH, None)
+    _check_known(shares, universe, f"--holdings {path}")
+    return Holdings({ticker: count for ticker, count in shares.items() if count > 0.0}, cash)
+
+
+def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
+    """Read executions: CSV with the columns ``ticker,shares,price`` and, if there is one, ``cost``.
+
+    Shares are negative where they were sold. Several lines of a ticker add up.
+
+    Raises
+    ------
+    FinflowError
+        One line that names the file, the place and the remedy.
+    """
+    text = read_text_input(path, "--fills", FinflowError)
+    fills = []
+    for number, row in _rows(path, text, "--fills", "price"):
+        place = f"--fills {path}, line {number}"
+        ticker = row["ticker"].strip()
+        fill = Fill(
+            ticker,
+            _number(row["shares"], f"{place}: the number of {ticker}"),
+            _number(row["price"], f"{place}: the price of {ticker}"),
+            _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker}"),
+        )
+        if fill.price <= 0.0:
+            raise FinflowError(
+                f"{place}: a price of {fill.price:g}; a fill has one above zero (and shares below, sold)"
+            )
+        fills.append(fill)
+    _check_known([fill.ticker for fill in fills], universe, f"--fills {path}")
+    return fills
+
+
+def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, str]]:
+    import yaml
+
+    try:
+        content = json.loads(text) if suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        kind = "JSON" if suffix == ".json" else "YAML"
+        raise FinflowError(f"--holdings {path} is not {kind}; write a mapping of tickers to shares") from None
+    if not isinstance(content, Mapping):
+        raise FinflowError(f"--holdings {path} is no mapping; write tickers with their shares, and cash")
+    inner = content.get("shares")
+    found = {**content, **inner} if isinstance(inner, Mapping) else dict(content)
+    if isinstance(inner, Mapping):
+        del found["shares"]
+    return [(str(name), value, f"key {name}") for name, value in found.items()]
+
+
+def _rows(path: Path, text: str, option: str, *more: str) -> list[tuple[int, dict[str, str]]]:
+    """Rows of a CSV with their line numbers; empty ones are left out."""
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    columns = [str(name).strip().lower() for name in reader.fieldnames or ()]
+    reader.fieldnames = columns
+    needed = ("ticker", "shares", *more)
+    lacking = [name for name in needed if name not in columns]
+    if lacking:
+        raise FinflowError(
+            f"{option} {path} has no column {lacking[0]}; its first line must name the columns {','.join(needed)}"
+        )
+    rows = []
+    try:
+        for row in reader:
+            if None in row or any(row[name] is None for name in needed):
+                raise FinflowError(f"{option} {path}, line {reader.line_num}: {len(columns)} values are needed")
+            if any(value.strip() for value in row.values() if value):
+                rows.append((reader.line_num, row))
+    except csv.Error as error:
+        raise FinflowError(f"{option} {path}, line {reader.line_num}: not CSV ({error})") from None
+    return rows
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise FinflowError(f"{what} is {str(value)!r}; a number is needed, with a point and without separators")
+    return found
+
+
+def _check_known(tickers: Iterable[str], universe: Sequence[str], where: str) -> None:
+    for ticker in tickers:
+        if ticker in universe:
+            continue
+        near = difflib.get_close_matches(ticker.upper(), universe, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
+        raise FinflowError(
+            f"{where}: {ticker or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
+        )

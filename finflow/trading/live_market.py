@@ -1,0 +1,233 @@
+"""Agents of a run with the market up to a day, as their backtest sees it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.config import Config
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
+from finflow.errors import ConfigError, MarketError
+from finflow.market.features.feature_ranges import FeatureRanges, compute_features_and_ranges
+from finflow.market.features.feature_set import Features
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.training.checkpoints.checkpoint_reader import (
+    Checkpoint,
+    check_free,
+    check_same_features,
+    policy_of,
+    read_best,
+    stored_config,
+)
+from finflow.training.checkpoints.manifest import MANIFEST
+from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.data.training_data import device_here
+from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
+from finflow.training.judging.evaluations import check_alike, identities_of, mark_of, names_of
+
+TRADING = "trading"
+METRICS = Path("reports") / "metrics.json"
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Trained agents that decide as one.
+
+    Attributes
+    ----------
+    policies : tuple of ExpertPolicy
+    names : tuple of str
+        One each, by seed where they differ.
+    identity : str
+        SHA-256 of their networks.
+    config : Config
+        Of the first, with what was asked for on top.
+    device : torch.device
+    checkpoints : tuple of Checkpoint
+    folder : Path
+        Of the run, the job or the ensemble.
+    """
+
+    policies: tuple[ExpertPolicy, ...]
+    names: tuple[str, ...]
+    identity: str
+    config: Config
+    device: torch.device
+    checkpoints: tuple[Checkpoint, ...]
+    folder: Path
+
+    def strategies(self) -> list[AgentStrategy | EnsembleStrategy]:
+        """The one that decides, fresh, and of several agents each alone after it."""
+        members = [
+            AgentStrategy(policy, self.device, name) for policy, name in zip(self.policies, self.names, strict=True)
+        ]
+        if len(members) == 1:
+            return [*members]
+        alone = [
+            AgentStrategy(policy, self.device, name) for policy, name in zip(self.policies, self.names, strict=True)
+        ]
+        return [EnsembleStrategy(members), *alone]
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """Facts about the data of the run, as far as its manifest is still there."""
+        found: Mapping[str, Any] = _read_json(self.checkpoints[0].run_folder / MANIFEST).get("data", {})
+        return found
+
+    @property
+    def verdict(self) -> str | None:
+        """Answer of the run's own evaluation: beats equal weight yes, no or not shown; None where there is none."""
+        found = _read_json(self.folder / METRICS).get("verdict") or {}
+        answer = found.get("beats_equal_weight")
+        return None if answer is None else str(answer)
+
+
+def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agents:
+    """Read the agents that paths name.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Checkpoint files, run folders, or the folder of a job, which stands for all of its agents.
+    overrides : mapping
+        Keys on top of the first agent's configuration; those of training may not differ.
+
+    Raises
+    ------
+    ConfigError, CheckpointError
+        If an agent cannot be used, or does not see what the others see.
+    """
+    check_free(overrides)
+    found = [agent for path in paths for agent in resolve_run(path).find_agents()]
+    checkpoints = [read_best(path) for path in found]
+    check_alike(checkpoints)
+    config = stored_config(checkpoints[0], overrides)
+    torch.set_num_threads(config.train.threads)
+    device = device_here(config.train.device)
+    identities = identities_of(checkpoints, device)
+    identity = identities[0] if len(identities) == 1 else mark_of(identities, whole=True)
+    first = resolve_run(paths[0])
+    folder = first.folder if len(paths) == 1 else first.folder.parent / "ensembles" / identity[:8]
+    elsewhere = overrides.get("output.logs_dir")
+    if elsewhere is not None:
+        folder = Path(str(elsewhere)) / folder.name
+    return Agents(
+        tuple(policy_of(checkpoint, device) for checkpoint in checkpoints),
+        tuple(names_of(checkpoints)) if len(checkpoints) > 1 else ("finflow",),
+        identity,
+        config,
+        device,
+        tuple(checkpoints),
+        folder,
+    )
+
+
+class LiveMarket(NamedTuple):
+    """Market up to its newest bar.
+
+    Attributes
+    ----------
+    panel : MarketPanel
+        Its last bar is the newest that a decision may use.
+    train_end, validation_end : int
+        Bars of the training window, and those that the agent has learned or been chosen from.
+    process : DecisionProcess
+        Over all bars of the panel.
+    features : Features
+        Of the process.
+    ranges : FeatureRanges
+        Features of the bar that the next decision knows, beside those of training.
+    """
+
+    panel: MarketPanel
+    train_end: int
+    validation_end: int
+    process: DecisionProcess
+    features: Features
+    ranges: FeatureRanges
+
+    @property
+    def known(self) -> int:
+        """Bar whose features the next decision reads."""
+        return self.next_fill - self.process.lag
+
+    @property
+    def next_fill(self) -> int:
+        """Bar at which the next decision fills: the newest at an execution lag of 0, else the one to come."""
+        return self.panel.n_bars if self.process.lag else self.panel.n_bars - 1
+
+
+def load_prices(config: Config, fresh: bool = False) -> MarketPanel:
+    """All prices that the configured source has, beyond the test window too.
+
+    Parameters
+    ----------
+    config : Config
+    fresh : bool
+        Fetch downloaded prices anew, whatever is stored.
+    """
+    changes: dict[str, object] = {"test_end": None}
+    if fresh:
+        changes["use_cache"] = False
+    return load_panel(config.market.model_copy(update=changes))
+
+
+def market_until(panel: MarketPanel, agents: Agents) -> LiveMarket:
+    """Features and decision process up to the last bar of a panel, fitted on the training window of the agents.
+
+    Raises
+    ------
+    MarketError
+        If the last bar lies in the years that the agents learned from, or the windows do not fit.
+    """
+    config = agents.config
+    last = panel.dates[-1].astype(dt.date)
+    if last <= config.market.validation_end:
+        raise MarketError(
+            f"{last} lies in the years that the agent learned from and was chosen by, up to "
+            f"{config.market.validation_end} (market.validation_end): name a later --date"
+        )
+    train_end, validation_end = (
+        panel.bars_until(day) for day in (config.market.train_end, config.market.validation_end)
+    )
+    lag = config.env.execution_lag
+    known = panel.n_bars - (lag or 1)
+    features, ranges = compute_features_and_ranges(panel, train_end, config.features, known)
+    for checkpoint in agents.checkpoints:
+        check_same_features(checkpoint, features)
+    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, train_end))
+    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
+    return LiveMarket(panel, train_end, validation_end, process, features, ranges)
+
+
+def newest_until(panel: MarketPanel, date: dt.date | None) -> MarketPanel:
+    """Cut a panel at a date; all of it where there is none.
+
+    Raises
+    ------
+    ConfigError
+        If the date lies before all prices.
+    """
+    if date is None:
+        return panel
+    count = panel.bars_until(date)
+    if count < 2:
+        raise ConfigError(f"--date {date} lies before the prices, which begin on {panel.dates[0]}")
+    return panel.until(count)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,205 @@
+"""Checks of the newest prices before a decision: those that refuse it, and those that are said beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.errors import MarketError
+from finflow.market.panel import MarketPanel
+from finflow.trading.decision_results import Check, Drift
+from finflow.trading.live_market import LiveMarket
+from finflow.trading.trading_calendar import TradingCalendar
+
+FloatArray = NDArray[np.float64]
+
+LATELY = 21
+"""Bars that are looked at for gaps and jumps, at least."""
+RESTATED = 1e-6
+"""Relative change of a stored price that counts as one."""
+_SPLITS = (2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 1.5)
+_SHOWN = 5
+
+
+def check_age(panel: MarketPanel, today: dt.date, calendar: TradingCalendar, config: Config) -> Check:
+    """Hold the newest bar to the calendar.
+
+    Raises
+    ------
+    MarketError
+        If more sessions than `trading.max_age` have passed since.
+    """
+    newest = panel.dates[-1].astype(dt.date)
+    missed = calendar.sessions(newest, today)
+    limit = config.trading.max_age
+    if len(missed) > limit:
+        remedy = {
+            "yfinance": "run it again when Yahoo has them",
+            "csv": "bring market.path up to date",
+            "parquet": "bring market.path up to date",
+        }.get(config.market.source, "train on a source that goes on")
+        sessions = "session has" if len(missed) == 1 else "sessions have"
+        raise MarketError(
+            f"the newest prices are of {newest}, and {len(missed)} {sessions} passed until {today} (trading.max_age = "
+            f"{limit}): {remedy}, or decide as of then with --date {newest}"
+        )
+    return Check("age", True, f"the newest bar is of {newest}" + (", one session old" if missed else ""))
+
+
+def check_tickers(panel: MarketPanel, expected: Sequence[str], since: int, named: bool) -> Check:
+    """Hold the universe to that of the run.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    expected : sequence of str
+        Tickers of the run's data; empty where they are not known.
+    since : int
+        Bar after which a ticker that ends is gone; one that ended before was part of the run's history.
+    named : bool
+        Whether the command names the tickers itself.
+
+    Raises
+    ------
+    MarketError
+        For the first ticker that has no price any more.
+    """
+    gone = {name: "is not in the data any more" for name in expected if name not in panel.assets and not named}
+    lasts = panel.n_bars - 1 - np.argmax(panel.listed[::-1], axis=0)
+    for name, last in zip(panel.assets, lasts.tolist(), strict=True):
+        if since <= last < panel.n_bars - 1:
+            gone[name] = f"has had no price since {panel.dates[last]}"
+    if gone:
+        name, what = next(iter(gone.items()))
+        others = f" (and {len(gone) - 1} more)" if len(gone) > 1 else ""
+        raise MarketError(
+            f"{name}{others} {what}: bring the prices up to date, or, if it was delisted, sell it and name the others "
+            "with --tickers"
+        )
+    new = [name for name in panel.assets if expected and name not in expected]
+    if new:
+        return Check("tickers", False, f"{', '.join(new[:_SHOWN])} were not in the data of the run")
+    return Check("tickers", True, f"all {panel.n_assets} tickers have a price")
+
+
+def check_drift(market: LiveMarket, config: Config, accepted: bool) -> tuple[Check, list[Drift]]:
+    """Hold the features that the decision reads to their range in training.
+
+    Raises
+    ------
+    MarketError
+        If one lies further outside than `trading.drift_limit`, unless that is accepted.
+    """
+    found = sorted(_drifts(market), key=lambda one: -one.outside)
+    limit = config.trading.drift_limit
+    if not found:
+        return Check("features", True, "every feature lies in its range in training"), []
+    worst = found[0]
+    told = (
+        f"{worst.name} is {worst.value:+.1f}, {worst.outside:.1f} training deviations outside its range in training "
+        f"({worst.low:+.1f} to {worst.high:+.1f})"
+    )
+    if worst.outside > limit and not accepted:
+        raise MarketError(
+            f"{told}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
+        )
+    others = f"; {len(found) - 1} more lie outside, by less" if len(found) > 1 else ""
+    return Check("features", worst.outside <= limit, told + others), found
+
+
+def _drifts(market: LiveMarket) -> list[Drift]:
+    """Features outside their range in training."""
+    features, ranges, found = market.features, market.ranges, []
+    for row, feature in enumerate(features.asset_names):
+        low, high = ranges.assets_seen[row].tolist()
+        for asset, value in zip(market.panel.assets, ranges.assets[row].tolist(), strict=True):
+            found.append(Drift(f"{asset}:{feature}", value, low, high, max(low - value, value - high)))
+    for row, feature in enumerate(features.market_names):
+        low, high = ranges.market_seen[row].tolist()
+        value = float(ranges.market[row])
+        found.append(Drift(feature, value, low, high, max(low - value, value - high)))
+    return [one for one in found if one.outside > 0.0]
+
+
+def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Check:
+    """Sessions of the latest bars that have none."""
+    first = max(0, min(since, panel.n_bars - 1 - LATELY))
+    days = {day.astype(dt.date) for day in panel.dates[first:]}
+    expected = calendar.sessions(min(days), max(days))
+    missing = [str(day) for day in expected if day not in days]
+    if not missing or panel.bars_per_year != 252:
+        return Check("gaps", True, f"no session is missing since {min(days)}")
+    return Check("gaps", False, f"no bar on {_listed(missing)}, which the calendar has as sessions")
+
+
+def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) -> Check:
+    """Moves of the latest bars far beyond those of training."""
+    with np.errstate(invalid="ignore"):
+        moves = np.diff(np.log(panel.close), axis=0)
+    usual = np.nanstd(moves[: max(train_end - 1, 2)], axis=0)
+    first = max(0, min(since, panel.n_bars - 1 - LATELY))
+    far = np.abs(moves[first:]) > limit * np.where(usual > 0.0, usual, np.inf)
+    told = []
+    for row, column in np.argwhere(far):
+        ratio = float(np.exp(moves[first + row, column]))
+        hint = next((f", as after a split of {n:g}" for n in _SPLITS if _near(ratio, 1 / n) or _near(ratio, n)), "")
+        told.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
+    if not told:
+        return Check("jumps", True, f"no move beyond {limit:g} training deviations since {panel.dates[first]}")
+    return Check("jumps", False, _listed(told))
+
+
+def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
+    """Compare the prices with those of the run and of earlier decisions, where both know a bar.
+
+    Parameters
+    ----------
+    panel : MarketPanel
+    entries : sequence of mapping
+        Earlier decisions of the log.
+    data : mapping
+        Facts about the run's data, from its manifest.
+    """
+    told = []
+    last = data.get("last_date")
+    if last is not None and np.datetime64(last, "D") in panel.dates:
+        same = panel.until(last).sha256 == data.get("panel_sha256")
+        if not same:
+            told.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
+    for asset, factors in restatements(panel, entries).items():
+        low, high = min(factors.values()), max(factors.values())
+        if high / low - 1.0 > RESTATED:
+            told.append(f"{asset} was restated unevenly, by factors of {low:.6g} to {high:.6g}")
+        else:
+            told.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
+    if told:
+        return Check("history", False, _listed(told))
+    return Check("history", True, "the prices of the run and of earlier decisions are unchanged")
+
+
+def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Assets whose prices at earlier decisions are others now: by asset, by date, price now over price then."""
+    found: dict[str, dict[str, float]] = {}
+    for entry in entries:
+        bar = panel.bars_until(entry["date"]) - 1
+        if bar < 0 or str(panel.dates[bar]) != entry["date"]:
+            continue
+        for number, asset in enumerate(panel.assets):
+            then = entry["prices"].get(asset)
+            factor = float(panel.close[bar, number]) / then if then else np.nan
+            if abs(factor - 1.0) > RESTATED:
+                found.setdefault(asset, {})[entry["date"]] = factor
+    return found
+
+
+def _near(ratio: float, split: float) -> bool:
+    return abs(ratio / split - 1.0) < 0.1
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words[:_SHOWN]) + (f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else "")

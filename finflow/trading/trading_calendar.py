@@ -1,0 +1,157 @@
+"""Sessions of an exchange: from exchange_calendars where it is named, else from the dates of past prices."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.errors import ConfigError
+from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_year
+
+_FEWEST, _ASKED = 3, 5
+"""Past occurrences that a holiday needs, and how many of the latest must all be without a bar."""
+_COMMON = 0.5
+"""Share of the usual number of bars that a weekday must have, to count as a day of trading."""
+_DAY = dt.timedelta(days=1)
+
+
+class TradingCalendar(Protocol):
+    """Sessions of an exchange."""
+
+    def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
+        """Sessions after one day, up to and including another."""
+        ...
+
+
+class DerivedCalendar:
+    """Sessions by the dates of past prices.
+
+    A day is a session if prices have bars on its weekday, unless it is a holiday: a fixed day of the year (or the day
+    nearest to one that falls on a weekend), a weekday counted from the beginning or the end of a month, or a distance
+    from Easter on which the prices had no bar in the latest five years that could have one, three at least. A closure
+    that follows no such rule is not known beforehand.
+
+    Parameters
+    ----------
+    dates : datetime64[D] array, (bars,)
+        Ascending.
+    """
+
+    def __init__(self, dates: NDArray[np.datetime64]) -> None:
+        days = [day.astype(dt.date) for day in dates]
+        self._first, self._last = days[0], days[-1]
+        self._known = frozenset(days)
+        counts = np.bincount([day.weekday() for day in days], minlength=7)
+        self._weekdays = frozenset(int(day) for day in np.flatnonzero(counts > _COMMON * np.sort(counts)[-3]))
+        self._step = bars_per_year(dates)
+
+    def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
+        """Sessions after one day, up to and including another; of weekly and monthly bars, their ends."""
+        if self._step != BARS_PER_YEAR:
+            frequency = "W" if self._step > 12 else "ME"
+            ends = pd.date_range(after + _DAY, until, freq=frequency)
+            return [end.date() for end in ends][1:]  # the first ends the period that has just begun
+        days = (after + number * _DAY for number in range(1, (until - after).days + 1))
+        return [day for day in days if self.is_session(day)]
+
+    def is_session(self, day: dt.date) -> bool:
+        """True on a day of trading."""
+        return day.weekday() in self._weekdays and not self.is_holiday(day)
+
+    def is_holiday(self, day: dt.date) -> bool:
+        """True on a day on which the prices never had a bar in the latest years."""
+        beside = {4: day + _DAY, 0: day - _DAY}.get(day.weekday())  # a holiday on Saturday or Sunday is moved
+        moved = beside is not None and beside.weekday() not in self._weekdays and self._recurs(self._fixed(beside))
+        return moved or any(self._recurs(rule) for rule in self._rules(day))
+
+    def _recurs(self, occurrences: Iterator[dt.date]) -> bool:
+        """True where the latest occurrences of a rule, as far as they could have a bar, had none."""
+        found = [day not in self._known for day in occurrences if day.weekday() in self._weekdays][:_ASKED]
+        return len(found) >= _FEWEST and all(found)
+
+    def _rules(self, day: dt.date) -> Iterator[Iterator[dt.date]]:
+        yield self._fixed(day)
+        yield self._counted(day, (day.day - 1) // 7)
+        if (day + 7 * _DAY).month != day.month:
+            yield self._counted(day, -1)
+        yield self._from_easter(day)
+
+    def _years(self, day: dt.date) -> Iterator[int]:
+        """Years before a day's that prices cover, the latest first."""
+        yield from range(min(day.year - 1, self._last.year), self._first.year - 1, -1)
+
+    def _fixed(self, day: dt.date) -> Iterator[dt.date]:
+        for year in self._years(day):
+            if (day.month, day.day) != (2, 29):
+                yield from self._covered(dt.date(year, day.month, day.day))
+
+    def _counted(self, day: dt.date, number: int) -> Iterator[dt.date]:
+        """The same weekday of the month in earlier years, counted from its beginning, or the last for -1."""
+        for year in self._years(day):
+            first = dt.date(year, day.month, 1)
+            same = [first + n * _DAY for n in range(31) if (first + n * _DAY).weekday() == day.weekday()]
+            inside = [one for one in same if one.month == day.month]
+            if number < len(inside):
+                yield from self._covered(inside[number])
+
+    def _from_easter(self, day: dt.date) -> Iterator[dt.date]:
+        distance = day - _easter(day.year)
+        for year in self._years(day):
+            yield from self._covered(_easter(year) + distance)
+
+    def _covered(self, day: dt.date) -> Iterator[dt.date]:
+        if self._first <= day <= self._last:
+            yield day
+
+
+class ExchangeCalendar:
+    """Sessions by exchange_calendars.
+
+    Parameters
+    ----------
+    name : str
+        Of the exchange, such as XNYS.
+
+    Raises
+    ------
+    ConfigError
+        If the package is not installed, or does not know the exchange.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            package = importlib.import_module("exchange_calendars")
+        except ImportError:
+            raise ConfigError(
+                f"trading.calendar is {name}, and exchange_calendars is not installed: pip install exchange_calendars, "
+                "or leave the key out"
+            ) from None
+        try:
+            self._calendar = package.get_calendar(name)
+        except Exception as error:  # its own class of errors, whose module may not be imported above
+            raise ConfigError(f"trading.calendar {name!r} is no exchange that exchange_calendars knows") from error
+
+    def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
+        """Sessions after one day, up to and including another."""
+        if until <= after:
+            return []
+        found = self._calendar.sessions_in_range(str(after + _DAY), str(until))
+        return [session.date() for session in found]
+
+
+def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:
+    """The calendar of a configuration (`trading.calendar`); without a name, that of the dates of the prices."""
+    return DerivedCalendar(dates) if name is None else ExchangeCalendar(name)
+
+
+@cache
+def _easter(year: int) -> dt.date:
+    found: dt.date = (pd.Timestamp(year, 1, 1) + pd.offsets.Easter()).date()
+    return found

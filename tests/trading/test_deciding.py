@@ -1,0 +1,274 @@
+"""`--mode decide`: the backtest's decision, the same files again, and one line for what forbids a decision."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.cli import main
+from finflow.evaluation.backtest import run_backtests
+from finflow.strategies.strategy import Information
+from finflow.trading.account_state import AccountState
+from finflow.trading.decision_log import DecisionLog
+from finflow.trading.decision_making import DecisionMaking
+from finflow.trading.decision_results import decision_schema
+from finflow.trading.live_market import load_agents, market_until
+from finflow.training.data.training_data import prepare
+from finflow.training.judging.agent_strategy import AgentStrategy
+from tests.commands import refusal
+from tests.conftest import Page, check_numbers
+from tests.trading.conftest import Trained
+
+DAY, NEXT = "2011-12-14", "2011-12-15"
+Write = Callable[[str, str], Path]
+
+
+def decision_of(trained: Trained, day: str = DAY) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((trained.run / "trading" / day / "decision.json").read_text("utf-8"))
+    return found
+
+
+def files_of(trained: Trained, day: str = DAY) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (trained.run / "trading" / day).iterdir()}
+
+
+def refused(trained: Trained, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    given = ("--mode", "decide", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
+    return refusal(capsys, *given, *options)
+
+
+class Recorded(AgentStrategy):
+    """Agent that keeps its decisions."""
+
+    def decide(self, information: Information) -> Any:
+        self.made = [*getattr(self, "made", []), super().decide(information)]
+        return self.made[-1]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_the_target_is_that_of_the_backtest(trained: Trained, lag: int) -> None:
+    """On the evening of a decision, with no later bar at hand, for what the backtest held: the same target."""
+    agents = load_agents([trained.run], {"env.execution_lag": lag, "market.path": str(trained.prices)})
+    data = prepare(agents.config)
+    process, window = data.held_out_process(), data.split.test
+    agent = Recorded(agents.policies[0], agents.device)
+    run = run_backtests(process, window, [agent])[0]
+    assert run.explanation is not None
+    moments = process.objective.moments
+    for step in (1, 9, 20):
+        evening = process.decision_bars(window)[step] - (1 if lag else 0)
+        held, observed = run.explanation["held"][step], run.explanation["reward_state"][step]
+        reward_state = np.array(
+            [
+                observed[0] * 0.1 * moments.deviation + moments.first,
+                (observed[1] + 1.0) * moments.second,
+                observed[2] / 10.0,
+            ]
+        )
+        shares = held[:-1] * 1e6 / data.panel.close[evening]
+        account = AccountState(shares, float(held[-1]) * 1e6, reward_state[None], None, "")
+        market = market_until(data.panel.until(evening + 1), agents)
+        made = DecisionMaking(agents, market, account)
+        np.testing.assert_allclose(made.target, agent.made[step], atol=2e-7)
+        decision = made.decision(None, [], [])
+        assert decision.date == str(data.panel.dates[evening])
+        assert decision.held_back.trade_rate == pytest.approx(float(run.explanation["trade_rate"][step]), abs=1e-5)
+
+
+def test_a_decision_made_again_is_the_same_file_and_one_line_of_the_log(trained: Trained) -> None:
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    first = files_of(trained)
+    assert set(first) == {"decision.json", "orders.csv", "decision.html"}
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    assert files_of(trained) == first
+    assert len(DecisionLog.read(trained.run / "trading" / "state.jsonl").entries) == 1
+    assert str(trained.run).encode() not in first["decision.json"]
+
+
+def test_the_orders_can_be_paid_for_and_lead_to_the_plan(trained: Trained) -> None:
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    made = decision_of(trained)
+    rows = list(csv.DictReader((trained.run / "trading" / DAY / "orders.csv").open(encoding="utf-8")))
+    assert [(row["ticker"], float(row["shares"])) for row in rows] == [
+        (order["ticker"], order["shares"]) for order in made["orders"]
+    ]
+    spent = sum(order["value"] + order["cost"] for order in made["orders"])
+    assert made["cash_after"] == pytest.approx(20000.0 - spent)
+    assert made["cash_after"] >= 0.0
+    for order in made["orders"]:
+        share = order["shares"] * order["price"] / (20000.0 - made["cost"])
+        assert made["assets"][order["ticker"]]["planned"] == pytest.approx(share)
+    assert sum(one["planned"] for one in made["assets"].values()) == pytest.approx(1.0)
+
+
+def test_the_files_agree_with_their_schema_and_the_page_with_its_numbers(trained: Trained) -> None:
+    assert trained.decide("--date", DAY) == 0
+    made = decision_of(trained)
+    jsonschema.validate(made, decision_schema())
+    page = Page((trained.run / "trading" / DAY / "decision.html").read_text("utf-8"))
+    assert check_numbers(page, made) > 30
+
+
+def test_the_parts_of_the_features_sum_to_the_change_of_the_aim(trained: Trained) -> None:
+    assert trained.decide("--date", DAY) == 0
+    reasons = decision_of(trained)["reasons"]
+    assert reasons["aim_change"] > 0.0
+    assert sum(one["part"] for one in reasons["features"].values()) == pytest.approx(reasons["aim_change"], abs=1e-4)
+    assert sum(reasons["gate"].values()) == pytest.approx(1.0)
+
+
+def test_a_dry_run_writes_nothing(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(trained.run.rglob("*"))
+    assert trained.decide("--date", DAY, "--dry-run") == 0
+    assert sorted(trained.run.rglob("*")) == before
+    assert "nothing was written" in capsys.readouterr().out
+
+
+def test_the_next_decision_goes_on_from_the_plan(trained: Trained) -> None:
+    """Of the orders as planned, filled at the next close: shares to the letter, and the cash that is left."""
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    assert trained.decide("--date", NEXT) == 0
+    first, second = decision_of(trained), decision_of(trained, NEXT)
+    prices = pd.read_csv(trained.prices, index_col=0).loc[NEXT]
+    shares = {order["ticker"]: order["shares"] for order in first["orders"]}
+    assert {name: one["shares"] for name, one in second["assets"].items() if name != "cash"} == {
+        name: shares.get(name, 0.0) for name in "ABCD"
+    }
+    paid = sum(count * prices[name] for name, count in shares.items())
+    assert second["cash"] == pytest.approx(20000.0 - paid - first["cost"])
+    assert second["follow_up"] == {"cash": 0.0, "date": DAY, "differences": {}, "source": "plan"}
+
+
+def test_fills_say_what_was_really_held(trained: Trained, write: Write) -> None:
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    orders = decision_of(trained)["orders"]
+    missed, *filled = orders
+    lines = [f"{one['ticker']},{one['shares']},{one['price'] + 0.5},1.25\n" for one in filled]
+    path = write("fills.csv", "ticker,shares,price,cost\n" + "".join(lines))
+    assert trained.decide("--date", NEXT, "--fills", str(path)) == 0
+    made, first = decision_of(trained, NEXT), files_of(trained, NEXT)
+    differences = made["follow_up"]["differences"]
+    assert differences[missed["ticker"]] == {"planned": missed["shares"], "done": 0.0, "shortfall": None}
+    for one in filled:
+        assert differences[one["ticker"]]["shortfall"] == pytest.approx(0.5 * one["shares"])
+    spent = sum(one["shares"] * (one["price"] + 0.5) + 1.25 for one in filled)
+    assert made["cash"] == pytest.approx(20000.0 - spent)
+    assert trained.decide("--date", NEXT) == 0  # the log has them now
+    assert files_of(trained, NEXT) == first
+
+
+def test_a_split_restates_what_the_log_holds(trained: Trained) -> None:
+    """The account is worth the same: prices of A are halved in the whole history, so there are twice the shares."""
+    assert trained.decide("--date", DAY, "--cash", "20000") == 0
+    table = pd.read_csv(trained.prices, index_col=0)
+    table["A"] /= 2.0
+    table.to_csv(trained.prices)
+    assert trained.decide("--date", NEXT, "--accept-drift") == 0
+    made = decision_of(trained, NEXT)
+    bought = {order["ticker"]: order["shares"] for order in decision_of(trained)["orders"]}
+    assert made["assets"]["A"]["shares"] == pytest.approx(2.0 * bought["A"])
+    (said,) = [check["said"] for check in made["checks"] if check["name"] == "history"]
+    assert "A was restated by a factor of 0.5" in said
+
+
+def test_the_no_trade_band_is_said(trained: Trained) -> None:
+    held = trained.run.parent / "held.csv"
+    held.write_text("ticker,shares\nA,10\nB,10\nC,10\nD,10\ncash,10\n", "utf-8")
+    options = ("--date", DAY, "--holdings", str(held), "--set", "env.no_trade_band=0.9")
+    assert trained.decide(*options) == 0
+    made = decision_of(trained)
+    assert made["orders"] == []
+    assert made["held_back"]["in_band"]
+    assert made["turnover"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), r"the newest prices are of 2012-02-03, and \d+ sessions have passed .*--date 2012-02-03"),
+        (("--date", "2012-03-30"), "bring market.path up to date"),
+        (("--date", "2011-10-03"), "the years that the agent learned from"),
+        (("--date", "soon"), "write it as 2020-03-16"),
+        (("--date", DAY, DAY), "on one day"),
+        (("--cash", "-1"), "an amount of money"),
+        (("--fills", "fills.csv", "--date", DAY), "fills.csv does not exist"),
+        (("--date", DAY, "--set", "trading.calendar=XXXX"), "exchange_calendars"),
+        (("--date", DAY, "--set", "trading.lott=2"), "the nearest valid key is trading.lot"),
+    ],
+)
+def test_what_forbids_a_decision_is_one_line(
+    trained: Trained, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    assert re.search(said, refused(trained, capsys, "--i-know", *options))
+    assert not (trained.run / "trading").exists()
+
+
+def test_a_ticker_that_is_gone_is_refused(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pd.read_csv(trained.prices, index_col=0)
+    table.drop(columns="C").to_csv(trained.prices)
+    assert "C is not in the data any more" in refused(trained, capsys, "--date", DAY, "--i-know")
+    assert trained.decide("--date", DAY, "--tickers", "A", "B", "D") == 0  # once the rest is named
+    table.loc[table.index > "2011-12-09", "C"] = np.nan
+    table.to_csv(trained.prices)
+    assert "C has had no price since 2011-12-09" in refused(trained, capsys, "--date", DAY, "--i-know")
+
+
+def test_features_far_from_training_are_refused_with_how_far(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pd.read_csv(trained.prices, index_col=0)
+    table.loc[table.index >= DAY, "B"] *= 1.8
+    table.to_csv(trained.prices)
+    said = refused(trained, capsys, "--date", DAY, "--i-know")
+    assert re.search(r"is [+-][\d.]+, [\d.]+ training deviations outside its range in training .* --accept-drift", said)
+    assert trained.decide("--date", DAY, "--accept-drift") == 0
+    made = decision_of(trained)
+    assert made["drift"][0]["outside"] > 4.0
+    assert any("B +8" in check["said"] for check in made["checks"] if check["name"] == "jumps")
+
+
+def test_a_verdict_of_worse_asks_for_a_word(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trained.run / "reports" / "metrics.json"
+    content = json.loads(path.read_text("utf-8"))
+    content["verdict"]["beats_equal_weight"] = "no"
+    path.write_text(json.dumps(content), "utf-8")
+    assert "worse than equal weight" in refused(trained, capsys, "--date", DAY)
+    assert trained.decide("--date", DAY) == 0
+    assert decision_of(trained)["verdict"] == "no"
+    shutil.rmtree(trained.run / "reports")
+    assert trained.decide("--date", DAY) == 0
+    assert decision_of(trained)["verdict"] is None
+    assert "never evaluated" in capsys.readouterr().out
+
+
+def test_a_day_before_the_last_decision_can_be_looked_at_only(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained.decide("--date", NEXT) == 0
+    assert "the log has a decision of 2011-12-15 already" in refused(trained, capsys, "--date", DAY, "--i-know")
+    assert trained.decide("--date", DAY, "--dry-run") == 0
+
+
+def test_several_agents_answer_with_their_spread(trained: Trained, tmp_path: Path) -> None:
+    """Two checkpoints of a training stand for two agents: the target is the mean, the spread their extremes."""
+    numbered = sorted((trained.run / "models").glob("checkpoint_*.safetensors"))
+    pretrained = next(path for path in numbered if "pretrained" in path.name)
+    latest = next(path for path in numbered if "latest" in path.name)
+    given = ("--mode", "decide", "--i-know", "--set", f"market.path={trained.prices}", "--date", DAY)
+    assert main([*given, "--resume", str(pretrained), str(latest)]) == 0
+    (folder,) = tmp_path.glob("ensembles/*/trading")
+    made = json.loads((folder / DAY / "decision.json").read_text("utf-8"))
+    assert len(made["agents"]) == 2
+    for one in made["assets"].values():
+        middle = (one["spread"]["low"] + one["spread"]["high"]) / 2.0
+        assert one["target"] == pytest.approx(middle)
