@@ -240,8 +240,9 @@ def targets_of(
         target = np.asarray(strategy.decide(information), dtype=np.float64)
         wrong = _not_a_portfolio(target, process.n_weights)
         if wrong:
+            day = process.panel.dates[bar] if bar < process.panel.n_bars else f"the day after {process.panel.dates[-1]}"
             raise MarketError(
-                f"the strategy {strategy.name} named {wrong}, knowing {process.panel.dates[newest]}; a portfolio has "
+                f"the strategy {strategy.name} named {wrong} on {day}; a portfolio has "
                 f"{process.n_weights} weights, cash last, none negative, that sum to one"
             )
         targets[i] = target
