@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from finflow.cli.options import explicit
 from finflow.cli.output import plain
 from finflow.errors import ConfigError
+from finflow.market.sources.universes import UNIVERSES
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -115,7 +116,8 @@ def read_universes(path: Path) -> dict[str, list[str]]:
     try:
         content, lines = parse_file(path)
     except ConfigError as error:
-        raise ConfigError(str(error).replace("configuration file", "universe file")) from None
+        named = "" if path.exists() else f"; --universe takes a file, or {' or '.join(UNIVERSES)}"
+        raise ConfigError(str(error).replace("configuration file", "universe file") + named) from None
     if not content:
         raise ConfigError(f"universe file {path} names no universe; write lines such as tech: AAPL MSFT NVDA")
     universes = {}

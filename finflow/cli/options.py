@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from finflow.errors import FinflowError
+from finflow.market.sources.universes import UNIVERSES
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 SCALE = ("dry-run", "workers", "cluster", "universe")
@@ -105,7 +106,17 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(arguments)
         if unknown:
             self.refuse(unknown[0])
+        self._name_universe(found)
         return found
+
+    def _name_universe(self, given: argparse.Namespace) -> None:
+        """Put the tickers of a universe that `--universe` names in the place of `--tickers`."""
+        name = str(getattr(given, "universe", None))
+        if name not in UNIVERSES:
+            return
+        if given.tickers or given.tickers_file:
+            self.error(f"--universe {name} names the tickers; leave --tickers and --tickers-file out")
+        given.tickers, given.universe = list(UNIVERSES[name]), None
 
     def refuse(self, word: str) -> NoReturn:
         """Refuse an argument that is no option."""
@@ -221,8 +232,10 @@ def add_scale(parser: Parser) -> None:
     group.add_argument(
         "--universe",
         type=Path,
-        metavar="FILE",
-        help="the same in each of several universes: a line for each, such as tech: AAPL MSFT NVDA",
+        metavar="NAME",
+        help="tickers by name, in any mode: dow30 (the 30 stocks of the Dow, as of November 2024) or sectors (11 "
+        "sector ETFs); or a file, for the same in each of several universes: a line for each, such as "
+        "tech: AAPL MSFT NVDA",
     )
 
 

@@ -47,7 +47,7 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
         print()
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
     metrics = outcome.report.with_name("metrics.json")
-    for line in (*seeds_lines(metrics), *verdict_lines(metrics)):
+    for line in (*seeds_lines(metrics), *verdict_lines(metrics), *distance_lines(metrics)):
         print(line)
     print("the report has the intervals, and what these figures cannot show")
     print(f"report: {outcome.report}")
@@ -76,6 +76,21 @@ def seeds_lines(metrics: Path) -> list[str]:
     said = f"{spread['count']} agents alone: Sharpe {spread['interquartile_mean']:.2f} (interquartile mean"
     chance = "" if ahead is None else f"; ahead of equal weight with a probability of {ahead:.0%}"
     return [f"{said}, {low:.2f} to {high:.2f}){chance}"]
+
+
+def distance_lines(metrics: Path) -> list[str]:
+    """Distance of the features from those of training, where the agent was judged on another market."""
+    try:
+        found = json.loads(metrics.read_text("utf-8"))["feature_distance"]
+        if "unknown" in found:
+            return [f"another market than that of its training: {found['unknown']}"]
+        outside, largest, feature = found["outside"], found["largest"], found["largest_of"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [
+        f"another market than that of its training: {outside:.1%} of the features' values are outside the range of "
+        f"training, and the mean of {feature} is {largest:.2f} deviations from that of training"
+    ]
 
 
 def show_audit(findings: Sequence[Finding]) -> None:

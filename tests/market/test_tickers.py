@@ -8,10 +8,11 @@ import pytest
 
 from finflow.cli import main
 from finflow.cli.configuration import resolve
-from finflow.cli.options import Parser, add_configuration_options
+from finflow.cli.options import Parser, add_configuration_options, add_scale
 from finflow.config import Config, MarketConfig
 from finflow.errors import FinflowError, MarketError
 from finflow.market.sources.panel_loader import load_panel, read_tickers
+from finflow.market.sources.universes import UNIVERSES
 
 TEXT = "\ufeff# the list\nAAPL, MSFT  # two\n\nJPM\nKO,\tPG\n"
 
@@ -99,3 +100,28 @@ def test_the_command_line_answers_a_bad_list_with_one_line(
     assert main(("--mode", "backtest", "--strategy", "equal-weight", "--tickers-file", "tickers.txt")) == 2
     said = capsys.readouterr().err
     assert said == "error: tickers.txt, line 2: 'AAPL' is there already, on line 1\n"
+
+
+def universe(*arguments: str) -> Config:
+    parser = Parser("")
+    add_configuration_options(parser)
+    add_scale(parser)
+    return resolve(parser.parse(list(arguments)))
+
+
+@pytest.mark.parametrize(("name", "count"), [("dow30", 30), ("sectors", 11)])
+def test_a_universe_by_name_stands_for_its_tickers(name: str, count: int) -> None:
+    config = universe("--universe", name)
+    assert (config.market.source, config.market.tickers) == ("yfinance", UNIVERSES[name])
+    assert len(set(UNIVERSES[name])) == count
+    assert universe("--universe", name, "--set", "market.source=csv", "--set", "market.path=a.csv").market.path
+
+
+def test_a_universe_by_name_is_the_whole_choice_of_tickers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FinflowError, match="--universe sectors names the tickers; leave --tickers and --tickers-file"):
+        universe("--universe", "sectors", "--tickers", "A", "B")
+    assert main(("--mode", "train", "--universe", "dow3")) == 2
+    assert "dow3 does not exist; --universe takes a file, or dow30 or sectors" in capsys.readouterr().err

@@ -11,11 +11,19 @@ import pytest
 import torch
 
 from finflow.agent.learners.bcell import BCell
+from finflow.cli.output import distance_lines
 from finflow.config import AveragingConfig, Config, RewardNormalizationConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors
-from finflow.training.checkpoints.checkpoint_reader import carry_over, configuration_of, read_checkpoint
+from finflow.training.checkpoints.checkpoint_reader import (
+    carry_over,
+    configuration_of,
+    load_agent,
+    read_checkpoint,
+    stored_config,
+)
 from finflow.training.judging.evaluations import evaluate_checkpoint
+from finflow.training.judging.other_market import distance_sections
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import write_market
 from tests.training.whole_trainings import Make, checkpoint_of, train_through
@@ -47,6 +55,31 @@ def test_it_is_judged_on_thirty_others(trained: tuple[FinFlowTrainer, Path], tmp
     assets = content["attribution"]["finflow"]["assets"]
     assert set(assets) == {f"B{number}" for number in range(30)}
     assert np.isfinite(outcome.summary["finflow"]["sharpe"])
+    distance = content["feature_distance"]
+    assert 0.0 < distance["outside"] < 0.2
+    assert distance["largest"] == max(abs(one["shift"]) for one in distance["features"].values()) > 0.0
+    assert distance_lines(outcome.report.with_name("metrics.json")) != []
+
+
+def test_on_its_own_market_no_distance_is_reported(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
+    outcome = evaluate_checkpoint(checkpoint_of(trained[0], "best"), {}, output=tmp_path / "own")
+    assert "feature_distance" not in json.loads((outcome.report.parent / "metrics.json").read_text())
+
+
+def test_prices_of_the_training_that_are_gone_are_told(trained: tuple[FinFlowTrainer, Path], tmp_path: Path) -> None:
+    trainer, thirty = trained
+    checkpoint, data, _ = load_agent(checkpoint_of(trainer, "best"), {"market.path": str(thirty)})
+    own = stored_config(checkpoint).market.path
+    assert own is not None
+    moved = own.rename(tmp_path / "moved.csv")
+    try:
+        (gone,) = distance_sections(checkpoint, data)
+        own.write_text(thirty.read_text())
+        (changed,) = distance_sections(checkpoint, data)
+    finally:
+        moved.rename(own)
+    assert str(gone.numbers["unknown"]).startswith("The prices of the agent's training cannot be read: ")
+    assert changed.numbers["unknown"] == "The prices of the agent's training have changed since"
 
 
 @pytest.mark.parametrize("name", ["latest", "pretrained"])

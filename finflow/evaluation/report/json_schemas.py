@@ -18,6 +18,7 @@ from finflow.evaluation.analysis.attribution import Earned
 from finflow.evaluation.analysis.decision_explanation import Explanation
 from finflow.evaluation.analysis.expert_traits import ExpertTraits, GateState
 from finflow.evaluation.analysis.factors import Factors
+from finflow.evaluation.analysis.feature_distance import FeatureDistance
 from finflow.evaluation.analysis.generalisation_section import Generalisation
 from finflow.evaluation.analysis.optimality import OptimumNumbers
 from finflow.evaluation.analysis.out_of_fold_section import OutOfFold
@@ -240,6 +241,7 @@ class Report(TypedDict):
     choice: NotRequired[Choice]
     generalisation: NotRequired[Generalisation]
     out_of_fold: NotRequired[OutOfFold]
+    feature_distance: NotRequired[FeatureDistance]
     seeds: NotRequired[SeedAgents]
     gate_states: NotRequired[
         Annotated[

@@ -29,6 +29,7 @@ from finflow.training.data.offline_data import CARD
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy, EnsembleStrategy
 from finflow.training.judging.held_out import AGENT, Outcome, Subject, judge_held_out, maker_of
+from finflow.training.judging.other_market import distance_sections
 from finflow.training.judging.reading_count import policy_identity, strategy_identity
 from finflow.training.logs.run_log import EVENTS, METRICS
 
@@ -60,6 +61,7 @@ def evaluate_agent(
         policy=policy,
         training=pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
         events=None if events is None else tuple(json.loads(line) for line in events),
+        sections=distance_sections(checkpoint, training_data),
     )
     sweeps = with_backtest or training_data.config.evaluation.sweeps
     return judge_held_out(training_data, subject, folder, sweeps)
@@ -186,6 +188,7 @@ def judge_ensemble(
         identities[0] if len(identities) == 1 else mark_of(identities, whole=True),
         {"agents": found, "decision": "the mean of the agents' portfolios"},
         members=[make() for make in makers],
+        sections=distance_sections(checkpoints[0], training_data),
     )
     return judge_held_out(training_data, subject, folder, with_backtest or training_data.config.evaluation.sweeps)
 

@@ -81,6 +81,8 @@ class Subject:
         Rows that training logged.
     events : tuple of dict, optional
         Events of the guard in training.
+    sections : sequence of Section
+        Of the report, before all others.
     """
 
     makers: Mapping[str, Make]
@@ -90,6 +92,7 @@ class Subject:
     members: Sequence[Strategy] = ()
     training: pd.DataFrame | None = None
     events: tuple[dict[str, Any], ...] | None = None
+    sections: Sequence[Section] = ()
 
     @property
     def experts(self) -> list[Strategy]:
@@ -139,6 +142,7 @@ def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, 
         optimum=known,
         experts=alone,
         sections=(
+            *subject.sections,
             *_ensemble(context, played, agents, best, config),
             *_explanations(context, training_data, subject.policy),
             *sections_of_training(subject.training),

@@ -1,0 +1,122 @@
+"""Distance of the features that an agent is judged on from those of its training, where it is judged on another market.
+
+Features are compared as the agent reads them: each less its mean and over its deviation in the training window of its
+own market. A value outside the range of training is one that the networks never saw the like of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, NotRequired
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypedDict
+
+from finflow.evaluation.report.report_numbers import Number, Share, about
+from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+
+SHOWN = 10  # features in the table
+
+Values = Mapping[str, NDArray[np.float64]]
+
+
+class FeatureRange(NamedTuple):
+    """Range, mean and deviation of a feature in a training window, as the agent read it."""
+
+    low: float
+    high: float
+    mean: float
+    deviation: float
+
+
+class ShiftedFeature(TypedDict):
+    """Values of one feature beside those of training."""
+
+    outside: Annotated[Share, about("Share of the values outside the range of training.")]
+    shift: Annotated[Number, about("Mean less that of training, in deviations of training.")]
+    furthest: Annotated[Number, about("Largest distance of a value from the range of training, in its deviations.")]
+
+
+class FeatureDistance(TypedDict):
+    """Distance of the features of the judged window from those of the agent's training, on another market."""
+
+    outside: NotRequired[Annotated[Share, about("Share of all values outside the range of training.")]]
+    largest: NotRequired[Annotated[Number, about("Largest absolute shift of a feature's mean, in deviations.")]]
+    largest_of: NotRequired[Annotated[str, about("The feature of that shift.")]]
+    features: NotRequired[Annotated[dict[str, ShiftedFeature], about("By feature.")]]
+    unknown: NotRequired[Annotated[str, about("Why it cannot be measured, where it cannot.")]]
+
+
+def range_of(values: NDArray[np.float64]) -> FeatureRange:
+    """Range, mean and deviation of some values, (n,); a constant feature has a deviation of 1."""
+    deviation = float(values.std())
+    spread = deviation if deviation > 1e-12 else 1.0
+    return FeatureRange(float(values.min()), float(values.max()), float(values.mean()), spread)
+
+
+def measure_distance(trained: Values, judged: Values) -> FeatureDistance:
+    """Compare features of a judged window with those of a training.
+
+    Parameters
+    ----------
+    trained, judged : mapping of str to float64 (n,)
+        Name -> values, of the same names; at least one value each.
+
+    Returns
+    -------
+    FeatureDistance
+        Features by falling absolute shift.
+    """
+    found: dict[str, ShiftedFeature] = {}
+    for name, values in judged.items():
+        known = range_of(trained[name])
+        beyond = np.maximum(known.low - values, values - known.high)
+        found[name] = ShiftedFeature(
+            outside=float((beyond > 0.0).mean()),
+            shift=(float(values.mean()) - known.mean) / known.deviation,
+            furthest=max(0.0, float(beyond.max())) / known.deviation,
+        )
+    ordered = dict(sorted(found.items(), key=lambda item: -abs(item[1]["shift"])))
+    counts = np.array([len(judged[name]) for name in ordered])
+    shares = np.array([one["outside"] for one in ordered.values()])
+    first = next(iter(ordered))
+    return FeatureDistance(
+        outside=float((shares * counts).sum() / counts.sum()),
+        largest=abs(ordered[first]["shift"]),
+        largest_of=first,
+        features=ordered,
+    )
+
+
+def section(found: FeatureDistance) -> Section:
+    """The section of a report."""
+    title = "Distance from the market of training"
+    if "features" not in found:
+        return Section("feature_distance", title, dict(found), words=(f"{found['unknown']}.",))
+    words: tuple[str | Cell, ...] = (
+        "The agent was trained on another market. Of the values that it reads here, ",
+        Cell(("outside",), "%", 2),
+        " lie outside the range of its training; the mean of ",
+        str(found["largest_of"]),
+        " is ",
+        Cell(("largest",), "", 2),
+        " deviations of training away, further than that of any other feature. Features are scaled by the training "
+        "window of each market, as the agent reads them.",
+    )
+    names = list(found["features"])[:SHOWN]
+    columns = (
+        ("Mean less that of training, in deviations", Cell(("features", ROW, "shift"), "", 2, plus=True)),
+        ("Outside the range of training", Cell(("features", ROW, "outside"), "%", 2)),
+        ("Furthest outside, in deviations", Cell(("features", ROW, "furthest"), "", 2)),
+    )
+    more = len(found["features"]) - len(names)
+    caption = f"The {len(names)} that differ most; metrics.json has the other {more}." if more else ""
+    return Section(
+        "feature_distance",
+        title,
+        dict(found),
+        (make_table("Features", "Feature", names, columns, caption),),
+        (),
+        (words,),
+    )
