@@ -162,6 +162,9 @@ class CheckpointManager:
         score = metrics.reward if math.isfinite(metrics.reward) else None
         self.manager.save(step, tensors, state, score)
         self.manager.advance(step, alarmed=False)
+        first = self.manager.snapshots[0]
+        if self.manager.best is None and first.score is not None:  # healthy from the beginning, so it never becomes it
+            self.manager.best = first
         if self.folder is None:
             return
         known = {name: value for name, value in asdict(metrics).items() if value is not None and math.isfinite(value)}

@@ -85,6 +85,31 @@ def test_checkpoints_are_on_the_disk_and_another_process_finds_the_best(tmp_path
     assert not alone[1].state
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_first_checkpoint_may_be_the_best(folder: bool, tmp_path: Path) -> None:
+    loop = parts()
+    manager = CheckpointManager(strict(max_checkpoints=2), tmp_path if folder else None)
+    first = loop[0].weight.detach().clone()
+    for step, reward in ((0, 7.0), (100, 3.0), (200, 6.0), (300, 2.0)):
+        manager.save_checkpoint(step, *loop, metrics(reward=reward))
+        learn(loop)
+    assert (manager.get_statistics()["best_reward"], manager.load_best_checkpoint(*loop)) == (7.0, 0)
+    assert torch.equal(loop[0].weight, first)
+    if folder:
+        assert CheckpointManager(folder=tmp_path).load_best_checkpoint(*parts()) == 0
+
+
+def test_a_checkpoint_without_a_reward_is_never_the_best() -> None:
+    loop = parts()
+    manager = CheckpointManager(None, None)
+    manager.save_checkpoint(0, *loop, metrics(reward=math.nan))
+    with pytest.raises(CheckpointError, match="none was saved with a reward"):
+        manager.load_best_checkpoint(*loop)
+    manager.save_checkpoint(100, *loop, metrics(reward=-3.0))
+    manager.save_checkpoint(200, *loop, metrics(reward=math.nan))
+    assert manager.load_best_checkpoint(*loop) == 100
+
+
 @pytest.mark.parametrize(("preset", "limit"), [("conservative", 0.05), ("default", 0.1), ("aggressive", 0.15)])
 def test_strict_thresholds_are_those_of_the_preset(preset: str, limit: float) -> None:
     manager = CheckpointManager(strict(preset), None)
