@@ -48,7 +48,7 @@ LONGEST = (
 )
 
 # A slow or busy machine must not fail a property, and a failure must come back on the next run.
-hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("finflow", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("finflow")
 
 

@@ -215,12 +215,12 @@ def ppo_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
 
 
 def sac(process: DecisionProcess) -> BaseAlgorithm:
-    return SAC(env=window_env(process), **OFF_POLICY).learn(1000)
+    return SAC(env=window_env(process), **OFF_POLICY).learn(700)
 
 
 def sac_on_a_vector(process: DecisionProcess) -> BaseAlgorithm:
     env = SB3VecEnv(vector(process, 16))
-    return SAC(env=env, gradient_steps=1, **OFF_POLICY).learn(14_400)
+    return SAC(env=env, gradient_steps=1, **OFF_POLICY).learn(9_600)
 
 
 @pytest.mark.parametrize("train", [ppo, ppo_on_a_vector, sac, sac_on_a_vector])

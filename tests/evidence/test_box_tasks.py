@@ -23,7 +23,7 @@ from scripts.evidence.box_tasks import (
 )
 from scripts.evidence.box_training import BoxReplay, box_of, learn, rescaled, returns
 
-STEPS = 2500  # an eighth of what `make evidence` takes
+STEPS = 1800  # a tenth of what `make evidence` takes
 
 
 def test_the_identity_task_is_solved_in_four_hundred_steps() -> None:

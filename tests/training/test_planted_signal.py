@@ -19,7 +19,7 @@ def test_the_best_asset_is_found(tmp_path: Path) -> None:
         market__validation_end="2014-12-31",
         train__offline_episodes=150,
         train__offline_batch_size=256,
-        train__offline_training_epochs=4,
+        train__offline_training_epochs=3,
         bcell__actor_lr=3e-3,
         bcell__critic_lr=3e-3,
     )
@@ -36,7 +36,9 @@ def test_where_assets_do_not_differ_it_learns_to_hold(tmp_path: Path) -> None:
         market__validation_end="2014-12-31",
         train__offline_episodes=100,
         train__offline_batch_size=256,
-        train__offline_training_epochs=8,
+        train__offline_training_epochs=4,
+        bcell__actor_lr=2e-3,
+        bcell__critic_lr=2e-3,
     )
     held, aimed = learned.data.portfolio[:, :3], learned.data.action
     behaviour = 0.5 * abs(aimed - held).sum(axis=1).mean() * BARS_PER_YEAR

@@ -22,7 +22,7 @@ SMALL: dict[str, object] = {
     "bcell.rollouts.learning_rate": 1e-2,
     "bcell.rollouts.looks": 1,
     "bcell.rollouts.critic_updates": 1,
-    "train.online_episodes": 40,
+    "train.online_episodes": 34,
     "train.offline_episodes": 6,
     "train.offline_training_epochs": 1,
     "offline.evaluation_updates": 0,
@@ -61,7 +61,7 @@ def test_the_best_asset_is_found_and_held(tmp_path: Path) -> None:
 @pytest.mark.learning
 def test_where_assets_are_exchangeable_nothing_is_used(tmp_path: Path) -> None:
     """By luck at most one sample in forty uses a quarter or more of what it learned; this one is no such sample."""
-    _, trainer = learned(tmp_path, market__synthetic__kind="exchangeable")
+    _, trainer = learned(tmp_path, market__synthetic__kind="exchangeable", train__online_episodes=24)
     evidence = trainer._begin().state.rollouts.evidence  # type: ignore[union-attr]
     assert evidence is not None
     assert evidence["confidence"] <= 0.25
