@@ -55,6 +55,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             ("train.profile",),
             "write a torch profiler trace of a few updates into the run folder",
         ),
+        ("--log-with", "NAME", ("output.log_with",), "tensorboard, or wandb: Weights & Biases beside it"),
         ("--no-cache", "false", ("market.use_cache",), "fetch prices anew"),
     ),
     "search": (

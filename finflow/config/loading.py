@@ -35,6 +35,7 @@ __all__ = [
     "dump_config",
     "dump_run",
     "flatten",
+    "hyperparameters",
     "leaves",
     "load_config",
     "present_keys",
@@ -118,6 +119,13 @@ def leaves(config: Config) -> dict[str, object]:
     """Return every key and its value, such that `load_config` takes them as overrides."""
     found = {key: reduce(getattr, key.split("."), config) for key in KEYS}
     return {key: json.dumps(value) if isinstance(value, str) else value for key, value in found.items()}
+
+
+def hyperparameters(config: Config) -> dict[str, object]:
+    """Keys that decide what an agent learns, and their values: no folders, no evaluation, no search."""
+    without = ("output.", "evaluation.", "tune.")
+    decide = {key: reduce(getattr, key.split("."), config) for key in KEYS if not key.startswith(without)}
+    return {key: value for key, value in decide.items() if key not in _NOT_DECIDING}
 
 
 def present_keys(values: Mapping[str, object]) -> dict[str, object]:

@@ -31,11 +31,14 @@ from finflow.config.training_section import GuardConfig, OfflineConfig, TrainCon
 
 
 class OutputConfig(Section):
-    """Folders of files; affects no result."""
+    """Folders of files, and where curves go; affects no result."""
 
     logs_dir: FilePath = key(Path("logs"), "folder that holds the run folders")
     offline_dir: FilePath = key(Path("data/offline"), "folder of collected offline datasets")
     readings: FilePath | None = key(None, "log of test evaluations; left out: readings.jsonl in logs_dir")
+    log_with: Literal["tensorboard", "wandb"] = key(
+        "tensorboard", "where curves go: TensorBoard's files, and with wandb to Weights & Biases too (finflow[wandb])"
+    )
 
 
 class Config(Section):

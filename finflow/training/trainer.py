@@ -9,7 +9,7 @@ import torch
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import Config
+from finflow.config import Config, hyperparameters
 from finflow.errors import FinflowError
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED
 from finflow.offline.dataset import OfflineDataset
@@ -18,8 +18,9 @@ from finflow.training.checkpoints.starting_point import read_start, starting_poi
 from finflow.training.data.offline_data import OfflineData, offline_data
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.evaluations import evaluate_agent
-from finflow.training.judging.held_out import Outcome
+from finflow.training.judging.held_out import AGENT, Outcome
 from finflow.training.logs.progress_display import ProgressDisplay
+from finflow.training.logs.wandb_run import check_tracker, open_tracker
 from finflow.training.on_policy.reference_policy import read_reference
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
@@ -82,6 +83,7 @@ class FinFlowTrainer:
         on_validation: OnValidation | None = None,
     ) -> None:
         self.config = config
+        check_tracker(config)
         torch.set_num_threads(config.train.threads)
         self.device = choose_device(config.train.device)
         checkpoint = read_start(config, resume, pretrained)
@@ -151,14 +153,14 @@ class FinFlowTrainer:
         self.train_iql()
         run.writer.save_as(PRETRAINED, run.snapshot())  # to start online phases from
         run.writer.require_written()
-        return self._evaluate(run)
+        return _evaluate(run)
 
     def train(self) -> Outcome:
         """The whole pipeline, from wherever the state stands."""
         run = self._begin()
         self.train_iql()
         self.finetune()
-        return self._evaluate(run)
+        return _evaluate(run)
 
     @property
     def agent(self) -> BCell:
@@ -193,6 +195,8 @@ class FinFlowTrainer:
             self._folder.describe(self.training_data, data, self.device)
             progress = self._progress or ProgressDisplay()
             progress.write_to(log.console)
+            if tracker := open_tracker(self.config, self.run_folder, progress.message):
+                log.follow(tracker)
             for line in self._remarks:
                 log.console(line)
             if warning := self.training_data.gap_warning():
@@ -227,12 +231,15 @@ class FinFlowTrainer:
         start_online(run.state, self.config, self.training_data, self.device).seed_from(learner)
         run.state.counters.phase, run.state.counters.phase_update = ONLINE, 0
 
-    def _evaluate(self, run: TrainingRun) -> Outcome:
-        """Evaluate the best checkpoint on the test window; without one, the state as it stands."""
-        path = run.checkpoints.path(BEST)
-        if not path.is_file():
-            run.checkpoints.save_as(LATEST, *run.snapshot())
-            path = run.checkpoints.path(LATEST)
-        run.progress.message("judging the best checkpoint on the test window")
-        with stopping_at_once():
-            return evaluate_agent(self.training_data, read_checkpoint(path), self.device, self.run_folder)
+
+def _evaluate(run: TrainingRun) -> Outcome:
+    """Evaluate the best checkpoint on the test window; without one, the state as it stands."""
+    path = run.checkpoints.path(BEST)
+    if not path.is_file():
+        run.checkpoints.save_as(LATEST, *run.snapshot())
+        path = run.checkpoints.path(LATEST)
+    run.progress.message("judging the best checkpoint on the test window")
+    with stopping_at_once():
+        outcome = evaluate_agent(run.training_data, read_checkpoint(path), run.device, run.folder)
+    run.log.result(hyperparameters(run.config), outcome.summary[AGENT])
+    return outcome

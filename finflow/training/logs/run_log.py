@@ -13,27 +13,23 @@ import errno
 import json
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, supported_activities
-from torch.utils.tensorboard import SummaryWriter
 
 from finflow.errors import CheckpointError, OutputError
-from finflow.guard.signals import LEVELS
+from finflow.training.logs.event_files import EventFiles, Tracker, Value, naming_failed_writes
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 CONSOLE = "console.log"
 PROFILED = (20, 25)  # updates of a phase, after the caches are warm
-
-Value = float | int | str | bool | None
 
 
 class RunLog:
@@ -64,17 +60,18 @@ class RunLog:
         self._step = position.get("step", -1)
         kept = _kept_rows((branch_from or self.folder) / METRICS, position.get(METRICS, 0))
         told = _kept_rows((branch_from or self.folder) / EVENTS, position.get(EVENTS, 0))
-        with _writes(self.folder):
+        with naming_failed_writes(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        with _writes(self.folder / CONSOLE):
+        with naming_failed_writes(self.folder / CONSOLE):
             self._console = (self.folder / CONSOLE).open("a", encoding="utf-8")
         _lock(self._console, self.folder)
-        with _writes(self.folder / METRICS):
+        with naming_failed_writes(self.folder / METRICS):
             self._metrics = _open_cut(self.folder / METRICS, kept, copied=branch_from is not None)
-        with _writes(self.folder / EVENTS):
+        with naming_failed_writes(self.folder / EVENTS):
             self._told = _open_cut(self.folder / EVENTS, told, copied=branch_from is not None)
         self._waiting = {METRICS: b"", EVENTS: b""}
-        self._events = _EventFiles(self.folder, None if resume_at is None else self._step + 1)
+        self._events = EventFiles(self.folder, None if resume_at is None else self._step + 1)
+        self._trackers: list[Tracker] = [self._events]
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept.splitlines():
                 row = json.loads(line)
@@ -99,7 +96,8 @@ class RunLog:
         row |= {"phase": phase, "update": update}
         text = json.dumps(row, sort_keys=True, allow_nan=False) + "\n"
         self._append(METRICS, text)
-        self._events.add(update, phase, row)
+        for tracker in self._trackers:
+            tracker.add(update, phase, row)
         self._step = update
 
     def event(self, row: Mapping[str, Any]) -> None:
@@ -112,7 +110,29 @@ class RunLog:
         """
         text = json.dumps({name: _plain(value) for name, value in row.items()}, sort_keys=True, allow_nan=False)
         self._append(EVENTS, text + "\n")
-        self._events.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
+        for tracker in self._trackers:
+            tracker.add_event(int(row["update"]), str(row["level"]), str(row["signal"]), str(row["message"]))
+
+    def follow(self, tracker: Tracker) -> None:
+        """Hand what is logged from now on to another tracker too; it is closed with the log."""
+        self._trackers.append(tracker)
+
+    def result(self, hyperparameters: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """Hand the final metrics of a run to TensorBoard's table of hyperparameters, and to other trackers.
+
+        Parameters
+        ----------
+        hyperparameters
+            Dotted key -> value; what is neither number, text nor truth value is shown as text.
+        metrics
+            Name -> value; those that are not finite are left out.
+        """
+        known = {
+            key: value if isinstance(value, float | int | str) else str(value) for key, value in hyperparameters.items()
+        }
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        for tracker in self._trackers:
+            tracker.add_result(max(self._step, 0), known, finite)
 
     def console(self, text: str) -> None:
         """Add one line to console.log, with the time of day."""
@@ -130,7 +150,7 @@ class RunLog:
         """
         places = {}
         for name, file in ((METRICS, self._metrics), (EVENTS, self._told)):
-            with _writes(self.folder / name):
+            with naming_failed_writes(self.folder / name):
                 self._write_waiting(name)
                 os.fsync(file.fileno())
             places[name] = file.tell()
@@ -152,9 +172,14 @@ class RunLog:
         for name in (METRICS, EVENTS):
             with suppress(OSError, ValueError):
                 self._write_waiting(name)
-        for file in (self._metrics, self._told, self._console, self._events):
+        for close in (
+            self._metrics.close,
+            self._told.close,
+            self._console.close,
+            *(one.close for one in self._trackers),
+        ):
             with suppress(OSError):  # every write was flushed and checked when it was made
-                file.close()
+                close()
 
     def __enter__(self) -> Self:
         return self
@@ -163,74 +188,6 @@ class RunLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _EventFiles:
-    """TensorBoard event files; each point is on the disk when a method returns.
-
-    After a write that failed, the next point opens a new file; the points between are in metrics.jsonl alone.
-
-    Parameters
-    ----------
-    folder
-        Of the files.
-    purge_step
-        Points of earlier files from this step on are discarded by TensorBoard; None keeps all.
-    """
-
-    def __init__(self, folder: Path, purge_step: int | None) -> None:
-        self._folder = folder
-        _hide_failed_event_writes()
-        with _writes(folder / "events.out.tfevents"):
-            self._writer: SummaryWriter | None = SummaryWriter(str(folder), purge_step=purge_step)
-
-    def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
-        """The numbers of a row of metrics, each as a curve ``phase/name``."""
-        numbers = {name: float(value) for name, value in row.items() if isinstance(value, float | int)}
-        numbers.pop("update", None)
-
-        def write(writer: SummaryWriter) -> None:
-            for name, value in numbers.items():
-                writer.add_scalar(f"{phase}/{name}", value, step)
-
-        self._write(write)
-
-    def add_event(self, step: int, level: str, signal: str, message: str) -> None:
-        """An event of the guard: a marker as high as its level, and its words."""
-        height = float(1 + LEVELS.index(level))
-        self._write(lambda writer: writer.add_scalar(f"guard_events/{signal}", height, step))
-        self._write(lambda writer: writer.add_text(f"guard/{signal}", f"{level}: {message}", step))
-
-    def close(self) -> None:
-        """Close the file; safe to call twice."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            with suppress(OSError):
-                writer.close()
-
-    def _write(self, add: Callable[[SummaryWriter], object]) -> None:
-        """Add points and flush them; a failure closes the file."""
-        try:
-            if self._writer is None:
-                self._writer = SummaryWriter(str(self._folder))
-            add(self._writer)
-            self._writer.flush()
-        except OSError:
-            self.close()
-
-
-def _hide_failed_event_writes() -> None:
-    """Keep the thread of a SummaryWriter from printing a traceback for a failed write, which `flush` raises as well."""
-    shown = threading.excepthook
-    if getattr(shown, "hides_event_writes", False):
-        return
-
-    def show(failure: threading.ExceptHookArgs) -> None:
-        if not (isinstance(failure.exc_value, OSError) and type(failure.thread).__module__.startswith("tensorboard.")):
-            shown(failure)
-
-    show.hides_event_writes = True  # type: ignore[attr-defined]
-    threading.excepthook = show
 
 
 class UpdateProfiler:
@@ -267,18 +224,6 @@ class UpdateProfiler:
             except (OSError, RuntimeError) as error:
                 raise OutputError(f"cannot write {path}: {error}") from error
             self._running = None
-
-
-@contextmanager
-def _writes(path: Path) -> Iterator[None]:
-    """Turn an OSError into an OutputError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}; free the space or the rights, "
-            "or name another folder with output.logs_dir"
-        ) from error
 
 
 def _lock(file: IO[str], folder: Path) -> None:
