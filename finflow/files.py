@@ -204,7 +204,7 @@ def exclusively(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def in_use(folder: Path) -> Iterator[None]:
+def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
     """Keep others out of a folder, which is made if it is missing. A lock that a killed process had is gone with it.
 
     Raises
@@ -218,7 +218,7 @@ def in_use(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
     if stream is None:
-        raise OutputError(f"another process is training in {folder}; wait for it, or stop it first")
+        raise OutputError(f"another process is {doing} in {folder}; wait for it, or stop it first")
     try:
         yield
     finally:

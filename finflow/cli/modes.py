@@ -33,7 +33,7 @@ from finflow.cli.options import (
 )
 from finflow.cli.output import describe_configuration
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
-from finflow.cli.trading import run_decision
+from finflow.cli.trading import run_decision, run_paper
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market, and answers whether it is worth trading: after
@@ -55,6 +55,8 @@ modes:
              the best of them is worth: probability of overfitting, its verdict as the best of several
   decide     what to hold and to trade now: the newest prices, checked; target weights, orders, reasons
              (--resume; --holdings, --cash or the log of earlier decisions say what is held)
+  paper      the agent (--resume) day by day on the ledger, from --from on, each evening with what was known
+             then; a log that a stop leaves whole, and a test against what the backtest led one to expect
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
@@ -74,6 +76,7 @@ examples:
   python main.py --mode explain --resume logs/20260131_120000 --date 2020-03-16
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
+  python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
   python main.py --mode inspect logs/20260131_120000
 
@@ -114,8 +117,8 @@ def _parser() -> Parser:
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
         "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
-        "explain, audit, decide: the agent; evaluate, backtest, decide: several, or a job, act as one, by the mean of "
-        "their portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
+        "explain, audit, decide, paper: the agent; evaluate, backtest, decide, paper: several, or a job, act as one, "
+        "by the mean of their portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
     )
     parser.add_argument(
         "--strategy",
@@ -160,6 +163,7 @@ _MODES_OF = {
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
     **dict.fromkeys(("holdings", "fills", "accept-drift", "i-know"), ("decide",)),
+    **dict.fromkeys(("until", "follow"), ("paper",)),
 }
 
 
@@ -172,7 +176,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.refuse(given.run[0])
     if mode is None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {_with_mode(given)}")
-    if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide"):
+    if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide", "paper"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
     for option, modes in _MODES_OF.items():
         if getattr(given, option.replace("-", "_")) and mode not in modes:
@@ -192,8 +196,10 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode inspect needs one run folder or checkpoint file")
     elif mode == "explain" and not (given.resume and given.date):
         parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
-    elif mode == "decide" and not given.resume:
-        parser.error("--mode decide needs --resume with the run folder or checkpoint of the agent")
+    elif given.first_day is not None and mode != "paper":
+        parser.error(f"--from belongs to --mode paper, not to --mode {mode}")
+    elif mode in ("decide", "paper") and not given.resume:
+        parser.error(f"--mode {mode} needs --resume with the run folder or checkpoint of the agent")
     elif mode == "decide" and len(given.date or ()) > 1:
         parser.error("--mode decide decides on one day; name one after --date")
     elif given.cash is not None and mode != "decide":
@@ -257,6 +263,7 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "tune": lambda given: run_search(search_configuration(given, given.resume), given),
     "explain": lambda given: run_explanation(given, given.resume, given.date, given.what_if or (), given.output),
     "compare": lambda given: run_comparison([Path(run) for run in given.run], given.output),
+    "paper": lambda given: run_paper(given, given.agents),
     "decide": lambda given: run_decision(given, given.agents),
     "audit": _audit,
     "inspect": lambda given: run_inspection(given.resume or Path(given.run[0])),

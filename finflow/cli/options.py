@@ -14,7 +14,7 @@ from finflow.market.sources.universes import UNIVERSES
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 SCALE = ("dry-run", "workers", "cluster", "universe")
-MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "audit", "inspect", "demo")
+MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "paper", "audit", "inspect", "demo")
 
 #: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
 _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
@@ -242,7 +242,7 @@ def add_scale(parser: Parser) -> None:
 
 def add_trading(parser: Parser) -> None:
     """Add the options of a decision: what is held, what was filled, and what may be gone on in spite of."""
-    group = parser.add_argument_group("a decision of today (--mode decide); docs/guide/decide.md")
+    group = parser.add_argument_group("trading (--mode decide, --mode paper); docs/guide/decide.md")
     group.add_argument(
         "--holdings",
         type=Path,
@@ -264,6 +264,14 @@ def add_trading(parser: Parser) -> None:
     group.add_argument(
         "--i-know", action="store_true", help="decide: go on with an agent that is worse than equal weight"
     )
+    group.add_argument(
+        "--from",
+        dest="first_day",
+        metavar="DATE",
+        help="paper: first day that a decision fills on; it names the account, and without it the last one goes on",
+    )
+    group.add_argument("--until", metavar="DATE", help="paper: last day; the newest bar when left out")
+    group.add_argument("--follow", action="store_true", help="paper: wait for new bars, and decide once on each")
 
 
 def check_protocol(parser: Parser, given: argparse.Namespace) -> None:

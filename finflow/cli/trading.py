@@ -57,6 +57,44 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
         print(f"written: decision.json, orders.csv and decision.html in {made.folder}")
 
 
+def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
+    """Trade on paper with the agent of a run, or with several as one, and print what became of the account.
+
+    Parameters
+    ----------
+    given
+        With the options of `add_configuration_options` and `add_trading`.
+    runs
+        Checkpoint files, run folders, or the folder of a job.
+    """
+    overrides = evaluation_overrides(given, runs[0])
+    first, until = (None if day is None else read_date(day, option) for day, option in _days(given))
+    from finflow.trading.paper.paper_trading import PaperRequest, check_dates, trade_on_paper
+
+    request = PaperRequest(tuple(runs), overrides, first, until, given.follow)
+    check_dates(request)
+    outcome = trade_on_paper(request)
+    numbers = outcome.numbers
+    sharpe = "-" if numbers.sharpe != numbers.sharpe else f"{numbers.sharpe:.2f}"
+    print(f"paper account of {numbers.account}, {len(numbers.days):,} evenings up to {numbers.date}")
+    print(
+        f"worth {numbers.value:,.2f}, net {numbers.total_return:+.2%}, Sharpe {sharpe}, turnover {numbers.turnover:.2f}"
+    )
+    if numbers.outside_since is not None:
+        print(f"warning: since {numbers.outside_since} it is outside of what its backtest led one to expect (5 %)")
+    elif numbers.expected_from:
+        print("it is within what its backtest led one to expect (5 %, at every look)")
+    else:
+        print("nothing says what was to be expected: the run has no backtest before the account began")
+    for remark in outcome.remarks:
+        print(f"note: {remark}")
+    print(f"page: {outcome.page}")
+
+
+def _days(given: argparse.Namespace) -> tuple[tuple[str | None, str], ...]:
+    return (given.first_day, "--from"), (given.until, "--until")
+
+
 def read_date(text: str, option: str) -> dt.date:
     """Read a date of the command line.
 

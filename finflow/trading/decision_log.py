@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from finflow.errors import FinflowError, OutputError
-from finflow.files import append_line, reason
+from finflow.files import append_line, exclusively, reason
 
 STATE = "state.jsonl"
+LOCK = ".state.lock"
+"""Beside it, held while a line is written."""
 START = "0" * 64
 """`previous` of the first line."""
 
@@ -76,14 +78,23 @@ class DecisionLog:
         OutputError
             If it cannot be written; the log is then as it was.
         """
-        self._mend()
-        content = {**entry, "previous": self._newest}
-        digest = _digest(content)
-        line = _canonical({**content, "sha256": digest})
-        append_line(self.path, line)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with exclusively(self.path.with_name(LOCK)):
+            self._take_others()
+            self._mend()
+            content = {**entry, "previous": self._newest}
+            digest = _digest(content)
+            line = _canonical({**content, "sha256": digest})
+            append_line(self.path, line)
         self.entries.append(json.loads(_canonical(entry)))
         self._newest = digest
         self._whole += len(line.encode()) + 1
+
+    def _take_others(self) -> None:
+        """Take in what another process has appended meanwhile."""
+        if self.path.exists() and self.path.stat().st_size > self._whole:
+            found = DecisionLog.read(self.path)
+            self.entries[:], self._newest, self._whole = found.entries, found._newest, found._whole
 
     def _mend(self) -> None:
         """Cut off what a crash has left behind the last whole line."""

@@ -38,6 +38,13 @@ def test_a_changed_line_is_refused(path: Path, line: int) -> None:
         DecisionLog.read(path)
 
 
+def test_two_writers_follow_one_another(path: Path) -> None:
+    first, second = DecisionLog.read(path), DecisionLog.read(path)
+    first.append({"kind": "decision", "date": "2020-01-04"})
+    second.append({"kind": "paper", "date": "2020-01-05"})
+    assert [entry["date"] for entry in DecisionLog.read(path).entries][3:] == ["2020-01-04", "2020-01-05"]
+
+
 def test_a_line_that_was_taken_out_is_missed(path: Path) -> None:
     lines = path.read_text("utf-8").splitlines()
     path.write_text("\n".join([lines[0], lines[2]]) + "\n", "utf-8")

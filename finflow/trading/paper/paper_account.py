@@ -1,0 +1,171 @@
+"""An account that an agent trades day by day on the ledger, as one lives it: no evening knows a later bar.
+
+On the evening of bar T the trade that was decided before fills at the prices of T, and the next one is decided. That
+takes the step of the decision process apart: its first half, the fill, needs no later price; its second half, the
+growth of what is held, is made up on the next evening. The numbers are those of the backtest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.decision_process import DecisionProcess, fill_at
+from finflow.env.portfolio_state import PortfolioState
+from finflow.errors import FinflowError
+from finflow.evaluation.backtest import targets_of
+from finflow.evaluation.price_history import History
+from finflow.strategies.strategy import Strategy
+
+FloatArray = NDArray[np.float64]
+
+_STATE = ("weights", "wealth", "objective", "objective_before")
+
+
+@dataclass(frozen=True)
+class Evening:
+    """Account on the evening of a bar.
+
+    Attributes
+    ----------
+    date : str
+        Of the bar.
+    step : int
+        Decisions made before, this evening's left out.
+    state : dict
+        Of the portfolio before the fill at the bar, as `PortfolioState` has it; None before the first fill.
+    target : list of float or None
+        What filled at the bar; None before the first fill.
+    next_target : list of float or None
+        What was decided this evening for the next bar; None at an execution lag of 0, where it has filled already.
+    filled : list of float or None
+        Weights right after the fill.
+    wealth : float
+        Before the fill, in money.
+    simple_return : float or None
+        Net return of the holding period that ended at the bar; None at the first.
+    cost, turnover : float
+        Of the fill.
+    """
+
+    date: str
+    step: int
+    state: dict[str, Any] | None
+    target: list[float] | None
+    next_target: list[float] | None
+    filled: list[float] | None
+    wealth: float
+    simple_return: float | None
+    cost: float
+    turnover: float
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> Self:
+        """An evening from its line of the log."""
+        return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
+
+
+class PaperAccount:
+    """Evenings of an account, one after the other.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+        Over the bars that have been published.
+    strategy : Strategy
+        Fresh.
+    first : int
+        Bar of the first fill.
+    last : Evening, optional
+        To go on from.
+
+    Raises
+    ------
+    FinflowError
+        If the bars do not have the evening to go on from, or there is nothing to decide from before the first fill.
+    """
+
+    def __init__(self, process: DecisionProcess, strategy: Strategy, first: int, last: Evening | None = None) -> None:
+        self.process, self.strategy, self.first = process, strategy, first
+        self.history = History(process.panel.close)
+        self.last = last
+        self.bar = first - 1 - (1 if process.lag else 0)
+        if first < process.first_bar:
+            raise FinflowError(
+                f"nothing can be decided before {process.panel.dates[min(process.first_bar, process.panel.n_bars - 1)]}"
+                ", where all features have their history: name a later --from"
+            )
+        if last is not None:
+            self.bar = process.panel.bars_until(last.date) - 1
+            if self.bar < 0 or str(process.panel.dates[self.bar]) != last.date:
+                raise FinflowError(
+                    f"the account is at {last.date}, a day that the prices do not have: bring them back, or begin "
+                    "another account with --from"
+                )
+
+    def evenings(self, until: int) -> Iterator[Evening]:
+        """Evenings after the last one, up to and including that of a bar."""
+        while self.bar < until:
+            self.bar += 1
+            self.last = self._evening(self.bar)
+            yield self.last
+
+    def _evening(self, bar: int) -> Evening:
+        process, date = self.process, str(self.process.panel.dates[bar])
+        if bar < self.first:  # the evening before the first fill
+            begun = process.start(np.array([bar + 1]))
+            target = self._decide(begun, bar + 1, 0)
+            return Evening(date, 0, None, None, target, None, float(begun.wealth[0]), None, 0.0, 0.0)
+        state, simple_return, step = self._opened(bar)
+        target = self._decide(state, bar, step) if process.lag == 0 else self._pending()
+        fill = fill_at(process, state, np.array([target]))
+        following = None
+        if process.lag:
+            ahead = PortfolioState(
+                np.array([bar + 1]),
+                fill.weights,
+                state.wealth * fill.wealth_factor,
+                state.objective,
+                state.objective,
+            )
+            following = self._decide(ahead, bar + 1, step + 1)
+        return Evening(
+            date,
+            step + (1 if process.lag else 0),
+            {name: getattr(state, name)[0].tolist() for name in _STATE},
+            target,
+            following,
+            fill.weights[0].tolist(),
+            float(state.wealth[0]),
+            simple_return,
+            float(fill.cost[0]),
+            float(fill.turnover[0]),
+        )
+
+    def _opened(self, bar: int) -> tuple[PortfolioState, float | None, int]:
+        """State before the fill at a bar, the return of the period that ended there, and the decisions made before."""
+        last = self.last
+        if last is None or last.state is None:
+            return self.process.start(np.array([bar])), None, 0
+        outcome = self.process.step(state_of(last, bar - 1), np.array([last.target]))
+        return outcome.state, float(outcome.simple_return[0]), last.step + (0 if self.process.lag else 1)
+
+    def _pending(self) -> list[float]:
+        if self.last is None or self.last.next_target is None:
+            raise FinflowError("the log has no decision for this bar: begin another account with --from")
+        return self.last.next_target
+
+    def _decide(self, state: PortfolioState, bar: int, step: int) -> list[float]:
+        target: list[float] = targets_of(self.process, state, [self.strategy], step, bar, self.history)[0].tolist()
+        return target
+
+
+def state_of(evening: Evening, bar: int) -> PortfolioState:
+    """State of the portfolio before the fill of an evening."""
+    if evening.state is None:
+        raise ValueError("an account has no state before its first fill")
+    return PortfolioState(np.array([bar]), *(np.array([evening.state[name]]) for name in _STATE))

@@ -1,0 +1,204 @@
+"""`paper.html` and `paper.json`: a paper account beside what its backtest led one to expect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from finflow.evaluation.report.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
+from finflow.evaluation.report.json_schemas import schema_of
+from finflow.evaluation.report.report_numbers import Number, about, plain
+from finflow.evaluation.report.section import Cell, Finding, Row, Section, Table, Tile, render_page
+from finflow.market.panel import MarketPanel
+from finflow.trading.paper.expectation import ALPHA, Expectation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LATEST = 10
+"""Evenings in the table."""
+
+
+@dataclass(frozen=True)
+class PaperDay:
+    """One evening of a paper account."""
+
+    date: Annotated[str, about("Bar.")]
+    value: Annotated[float, about("Worth before the fill, in money.")]
+    simple_return: Annotated[Number, about("Net return of the holding period that ended; null at the first.")]
+    turnover: Annotated[float, about("Of the fill.")]
+    cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
+    low: Annotated[Number, about("Lower edge of what was to be expected, in money; null without a backtest.")]
+    high: Annotated[Number, about("Upper edge of what was to be expected, in money; null without a backtest.")]
+    evidence: Annotated[Number, about("Evidence against the expectation; 20 or more is outside at 5 %.")]
+
+
+@dataclass(frozen=True)
+class PaperNumbers:
+    """Numbers of a paper account."""
+
+    account: Annotated[str, about("First day that a decision fills on; the name of the account.")]
+    date: Annotated[str, about("Newest bar.")]
+    value: Annotated[float, about("Worth at it, in money.")]
+    total_return: Annotated[float, about("Net return since the beginning.")]
+    sharpe: Annotated[Number, about("Sharpe ratio in excess of cash, a year; null for less than two returns.")]
+    turnover: Annotated[float, about("Sum over all fills.")]
+    outside_since: Annotated[
+        str | None, about("First bar at which it was outside of what was to be expected; null where it never was.")
+    ]
+    expected_from: Annotated[int, about("Returns of the backtest behind the expectation; 0 without one.")]
+    days: Annotated[list[PaperDay], about("Every evening since the first fill.")]
+
+
+def paper_schema() -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of `paper.json`."""
+    return schema_of(PaperNumbers, "paper.json of finflow")
+
+
+def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None, panel: MarketPanel) -> PaperNumbers:
+    """Numbers of an account.
+
+    Parameters
+    ----------
+    lines : sequence of mapping
+        Its evenings, as the log has them.
+    expected : Expectation or None
+    panel : MarketPanel
+        For the returns of cash.
+    """
+    filled = [line for line in lines if line["filled"] is not None]
+    returns = np.array([line["simple_return"] for line in filled if line["simple_return"] is not None])
+    capital = float(lines[0]["wealth"])
+    low = high = evidence = np.full(len(returns), math.nan)
+    left = None
+    if expected is not None and len(returns):
+        low, high = (capital * edge for edge in expected.band(len(returns)))
+        evidence, left = np.exp(expected.log_evidence(returns)), expected.left_on(returns)
+    edges = np.concatenate(
+        [np.full((3, len(filled) - len(returns)), math.nan), np.stack([low, high, evidence])], axis=1
+    )
+    days = [
+        PaperDay(
+            line["date"],
+            line["wealth"],
+            math.nan if line["simple_return"] is None else line["simple_return"],
+            line["turnover"],
+            line["cost"],
+            *edges[:, number].tolist(),
+        )
+        for number, line in enumerate(filled)
+    ]
+    ends = [line["date"] for line in filled if line["simple_return"] is not None]
+    cash = np.array([panel.cash_returns[panel.bars_until(day) - 1] for day in ends])
+    spread = float((returns - cash).std(ddof=1)) if len(returns) > 1 else 0.0
+    value = float(lines[-1]["wealth"])
+    return PaperNumbers(
+        account=str(lines[0]["account"]),
+        date=str(lines[-1]["date"]),
+        value=value,
+        total_return=value / capital - 1.0,
+        sharpe=float((returns - cash).mean()) / spread * math.sqrt(panel.bars_per_year) if spread > 0.0 else math.nan,
+        turnover=float(sum(line["turnover"] for line in lines)),
+        outside_since=None if left is None else ends[left],
+        expected_from=0 if expected is None else expected.count,
+        days=days,
+    )
+
+
+def paper_page(numbers: PaperNumbers) -> str:
+    """The page as HTML."""
+    content = plain(asdict(numbers))
+    outside = numbers.outside_since is not None
+    said = (
+        "The run has no backtest before the account began: nothing says what was to be expected."
+        if not numbers.expected_from
+        else f"On {numbers.outside_since} the account left what its backtest led one to expect."
+        if outside
+        else "The account is within what its backtest led one to expect."
+    )
+    finding = Finding(
+        "",
+        "Outside of what was to be expected"
+        if outside
+        else "As expected"
+        if numbers.expected_from
+        else "Paper account",
+        content,
+        words=(said,),
+        within=(),
+        kind="behind" if outside else "ahead" if numbers.expected_from else "not-compared",
+        label="Paper account",
+        tiles=(
+            Tile("Account", Cell(("value",), ",", 2)),
+            Tile("Net return", Cell(("total_return",), "%", 2, plus=True)),
+            Tile("Sharpe ratio", Cell(("sharpe",))),
+            Tile("Turnover so far", Cell(("turnover",), "\N{MULTIPLICATION SIGN}", 2)),
+        ),
+    )
+    sections = [
+        *([Section("account", "Account", {}, figures=(_figure(numbers),))] if len(numbers.days) > 1 else []),
+        _latest(numbers, content),
+        Section("method", "How it is tested", {}, notes=_method(numbers)),
+    ]
+    title = f"Paper account of {numbers.account}"
+    return render_page(title, f"{len(numbers.days):,} evenings, up to {numbers.date}", finding, sections)
+
+
+def _latest(numbers: PaperNumbers, content: Any) -> Section:
+    first = max(0, len(numbers.days) - LATEST)
+    rows = tuple(
+        Row(
+            numbers.days[n].date,
+            (
+                Cell(("days", str(n), "value"), ",", 2),
+                Cell(("days", str(n), "simple_return"), "%", 2, plus=True),
+                Cell(("days", str(n), "turnover"), "%", 2),
+                Cell(("days", str(n), "low"), ",", 2),
+                Cell(("days", str(n), "high"), ",", 2),
+                Cell(("days", str(n), "evidence"), "", 2),
+            ),
+        )
+        for n in range(first, len(numbers.days))
+    )
+    heads = ("Evening", "worth", "return", "turnover", "expected from", "to", "evidence against it")
+    return Section(
+        "evenings", "Latest evenings", content, tables=(Table("Evenings", heads, rows, heading=False),), within=()
+    )
+
+
+def _method(numbers: PaperNumbers) -> tuple[str, ...]:
+    return (
+        "Worth is before the fill of the evening, after the costs of all fills before it.",
+        f"The band holds an account that behaves like its backtest, at all times, with a probability of "
+        f"{1 - ALPHA:.0%}"
+        f" at least: it comes from the {numbers.expected_from:,} returns of the backtest before the account began, and "
+        "has the uncertainty of their mean in it. It may be looked at every day.",
+        "Returns are taken as normal and independent. A market that has become wilder leaves the band more often.",
+    )
+
+
+def _figure(numbers: PaperNumbers) -> Rendered:
+    dates = np.array([day.date for day in numbers.days], dtype="datetime64[D]")
+    values, low, high = (np.array([getattr(day, name) for day in numbers.days]) for name in ("value", "low", "high"))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        if numbers.expected_from:
+            axes.fill_between(dates, low, high, color=LIGHT_GREY, label="to be expected", linewidth=0.0)
+        axes.plot(dates, values, color=BLUE, label="account")
+        axes.set_ylabel("worth, in money")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        date_axis(axes, dates)
+        legend_of_figure(figure, axes)
+
+    return Rendered(
+        "account",
+        "Account",
+        "Worth of the account every evening, beside the band in which its backtest led one to expect it.",
+        f"Line chart of the account's worth: {values[0]:,.0f} at first, {values[-1]:,.0f} at the end.",
+        render(draw, 3.6),
+    )

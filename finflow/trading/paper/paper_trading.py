@@ -1,0 +1,212 @@
+"""`--mode paper`: an agent as it would have run, day by day, with a log that a stop at any moment leaves whole."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from finflow.errors import ConfigError, FinflowError
+from finflow.evaluation.report.report_numbers import json_text
+from finflow.files import in_use, write_together
+from finflow.market.panel import MarketPanel
+from finflow.trading.decision_log import STATE, DecisionLog
+from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until, newest_until
+from finflow.trading.paper.expectation import Expectation
+from finflow.trading.paper.paper_account import Evening, PaperAccount
+from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
+from finflow.trading.trading_calendar import calendar_of
+
+FloatArray = NDArray[np.float64]
+
+PAPER = "paper"
+POLL = 300.0
+"""Seconds between looks for a new bar, once its session is over."""
+_SETTINGS = ("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight")
+_RESULTS = ("max_turnover", "no_trade_band", "costs")
+
+
+@dataclass(frozen=True)
+class PaperRequest:
+    """Options of a paper account.
+
+    Attributes
+    ----------
+    runs : tuple of Path
+        Checkpoint files, run folders or a job.
+    overrides : mapping
+        Keys on top of the configuration of the run.
+    first, until : date or None
+        First day that a decision fills on, and the last day; the account begun last, and the newest bar, when left out.
+    follow : bool
+        Wait for new bars at the end.
+    """
+
+    runs: tuple[Path, ...]
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    first: dt.date | None = None
+    until: dt.date | None = None
+    follow: bool = False
+
+
+class PaperOutcome(NamedTuple):
+    """Numbers of an account, its page, and remarks for the terminal."""
+
+    numbers: PaperNumbers
+    page: Path
+    remarks: tuple[str, ...]
+
+
+@dataclass
+class Clock:
+    """Present day and waiting, which tests replace."""
+
+    today: Callable[[], dt.date] = dt.date.today
+    wait: Callable[[float], None] = time.sleep
+
+
+def trade_on_paper(
+    request: PaperRequest, clock: Clock | None = None, say: Callable[[str], None] = print
+) -> PaperOutcome:
+    """Live an account day by day, from where its log ends, and write its page.
+
+    Every evening is one line of `state.jsonl`, flushed to the disk before the next one begins: a stop at any moment
+    loses no line and repeats none.
+
+    Parameters
+    ----------
+    request : PaperRequest
+    clock : Clock, optional
+    say : callable
+        Prints what happens while it follows the market.
+
+    Returns
+    -------
+    PaperOutcome
+
+    Raises
+    ------
+    FinflowError
+        One line, where the account cannot begin or go on.
+    """
+    agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
+    folder = agents.folder / TRADING
+    with in_use(folder / PAPER, "trading on paper"):
+        trading = _Trading(agents, folder, request)
+        outcome = trading.catch_up(trading.prices())
+        if not request.follow:
+            return outcome
+        say(f"followed from {trading.newest}; Ctrl-C stops, and the same command goes on")
+        while True:
+            panel = trading.next_prices(clock)
+            outcome = trading.catch_up(panel)
+            say(f"{trading.newest}: worth {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
+
+
+class _Trading:
+    """One paper account, its log and its files."""
+
+    def __init__(self, agents: Agents, folder: Path, request: PaperRequest) -> None:
+        self.agents, self.folder, self.request = agents, folder, request
+        self.log = DecisionLog.read(folder / STATE)
+        self.first = self._first()
+        self.lines = [one for one in self.log.entries if one["kind"] == PAPER and one["account"] == str(self.first)]
+        self._check_settings()
+
+    @property
+    def newest(self) -> str:
+        """Date of the last evening."""
+        return str(self.lines[-1]["date"])
+
+    def _first(self) -> dt.date:
+        if self.request.first is not None:
+            return self.request.first
+        begun = [one["account"] for one in self.log.entries if one["kind"] == PAPER]
+        if not begun:
+            raise ConfigError("no paper account has begun with this agent: name its first day with --from")
+        return dt.date.fromisoformat(begun[-1])
+
+    def _mark(self) -> str:
+        """Hash of the agent, and of the settings that decide what an account does."""
+        env = self.agents.config.env.model_dump(mode="json")
+        kept = {name: env[name] for name in (*_SETTINGS, *_RESULTS)}
+        text = json.dumps({"agent": self.agents.identity, **kept}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _check_settings(self) -> None:
+        if self.lines and self.lines[-1]["settings"] != self._mark():
+            raise ConfigError(
+                f"the paper account of {self.first} was run by another agent or with other keys under env: leave the "
+                "changes out, or begin another account with --from"
+            )
+
+    def prices(self, fresh: bool = False) -> MarketPanel:
+        """Prices up to the last day asked for."""
+        return newest_until(load_prices(self.agents.config, fresh), self.request.until)
+
+    def next_prices(self, clock: Clock) -> MarketPanel:
+        """Wait until the prices have a bar after the last evening."""
+        last = dt.date.fromisoformat(self.newest)
+        while True:
+            panel = self.prices(fresh=True)
+            if panel.dates[-1].astype(dt.date) > last:
+                return panel
+            calendar = calendar_of(self.agents.config.trading.calendar, panel.dates)
+            due = bool(calendar.sessions(last, clock.today()))
+            clock.wait(POLL if due else 12.0 * POLL)
+
+    def catch_up(self, panel: MarketPanel) -> PaperOutcome:
+        """Live every evening that the log does not have yet, and write the page."""
+        start = int(np.searchsorted(panel.dates, np.datetime64(self.first, "D")))
+        if start >= panel.n_bars:
+            raise ConfigError(f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}")
+        market = market_until(panel, self.agents)
+        if start < market.validation_end:
+            raise ConfigError(
+                f"--from {self.first} lies in the years that the agent learned from and was chosen by, up to "
+                f"{self.agents.config.market.validation_end} (market.validation_end): name a later day"
+            )
+        last = Evening.read(self.lines[-1]) if self.lines else None
+        account = PaperAccount(market.process, self.agents.strategies()[0], start, last)
+        mark, message = self._mark(), self.log.message
+        for evening in account.evenings(panel.n_bars - 1):
+            entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
+            self.log.append(entry)
+            self.lines.append(entry)
+        numbers = numbers_of(self.lines, self._expectation(), panel)
+        own = self.folder / PAPER / str(self.first)
+        write_together({own / "paper.html": paper_page(numbers), own / "paper.json": json_text(asdict(numbers))})
+        return PaperOutcome(numbers, own / "paper.html", () if message is None else (message,))
+
+    def _expectation(self) -> Expectation | None:
+        """By the returns of the run's own backtest, as far as they lie before the account."""
+        reports = self.agents.folder / "reports"
+        try:
+            name = json.loads((reports / "metrics.json").read_text("utf-8"))["agent"]
+            table = pd.read_csv(reports / "returns.csv", index_col="date")[name]
+        except (OSError, ValueError, KeyError):
+            return None
+        before = table[table.index < str(self.first)]
+        return Expectation.of(before.to_numpy(dtype=np.float64), 252)
+
+
+def check_dates(request: PaperRequest) -> None:
+    """Refuse a span that ends before it begins.
+
+    Raises
+    ------
+    FinflowError
+    """
+    if request.first is not None and request.until is not None and request.until < request.first:
+        raise FinflowError(f"--until {request.until} lies before --from {request.first}")
+    if request.follow and request.until is not None:
+        raise FinflowError("--follow goes on with every new bar: leave --until out")

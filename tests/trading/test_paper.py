@@ -1,0 +1,224 @@
+"""Paper trading: the backtest's numbers evening by evening, whole after any stop, and an honest test beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.cli import main
+from finflow.env.decision_process import DecisionProcess
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.trading.decision_log import DecisionLog
+from finflow.trading.live_market import load_agents, market_until
+from finflow.trading.paper.expectation import ALPHA, Expectation
+from finflow.trading.paper.paper_account import PaperAccount
+from finflow.trading.paper.paper_page import paper_schema
+from finflow.trading.paper.paper_trading import Clock, PaperRequest, trade_on_paper
+from finflow.training.data.training_data import prepare
+from tests.commands import refusal
+from tests.conftest import Page, check_numbers
+from tests.trading.conftest import Trained
+
+FIRST, UNTIL = "2011-11-10", "2011-12-30"
+
+
+def paper(trained: Trained, *options: str) -> int:
+    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
+    return main([*given, *options])
+
+
+def log_of(trained: Trained) -> Path:
+    return trained.run / "trading" / "state.jsonl"
+
+
+def lines_of(trained: Trained) -> list[dict[str, Any]]:
+    return DecisionLog.read(log_of(trained)).entries
+
+
+def backtest_of(trained: Trained, **env: object) -> tuple[Backtest, DecisionProcess, range]:
+    """The agent's backtest from the first day on, through the code of the evaluation."""
+    overrides = {"market.path": str(trained.prices), **{f"env.{key}": value for key, value in env.items()}}
+    agents = load_agents([trained.run], overrides)
+    data = prepare(agents.config)
+    window = range(data.panel.bars_until("2011-11-09"), data.split.test_end)
+    process = data.held_out_process()
+    return run_backtests(process, window, agents.strategies())[0], process, window
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("keys", [{}, {"no_trade_band": 0.004, "costs": {"minimum": 5.0}}])
+def test_the_replay_is_the_backtest(trained: Trained, lag: int, keys: dict[str, Any]) -> None:
+    run, process, window = backtest_of(trained, execution_lag=lag, **_flat(keys))
+    options = [f"env.execution_lag={lag}", *(f"env.{key}={value}" for key, value in _flat(keys).items())]
+    sets = [word for option in options for word in ("--set", option)]
+    assert paper(trained, "--from", FIRST, "--until", UNTIL, *sets) == 0
+    lines = [line for line in lines_of(trained) if line["filled"] is not None]
+    count = len(process.decision_bars(window))
+    assert len(lines) == count + 1
+    returns = [line["simple_return"] for line in lines[1:]]
+    np.testing.assert_allclose(returns, run.returns, rtol=0.0, atol=1e-10)
+    np.testing.assert_allclose([line["filled"] for line in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
+    np.testing.assert_allclose([line["cost"] for line in lines[:-1]], run.costs, rtol=0.0, atol=1e-10)
+    assert [line["date"] for line in lines[1:]] == [str(day) for day in run.dates]
+
+
+def _flat(keys: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in keys.items():
+        flat |= {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def test_no_evening_knows_a_later_bar(trained: Trained) -> None:
+    """Lived with the bars of each evening alone, features and all, the account decides the same."""
+    agents = load_agents([trained.run], {"market.path": str(trained.prices)})
+    panel = prepare(agents.config).panel
+    start = panel.bars_until("2011-11-09")
+    whole = PaperAccount(market_until(panel, agents).process, agents.strategies()[0], start)
+    evenings = list(whole.evenings(start + 3))
+    last = None
+    for number, evening in enumerate(evenings):
+        until = panel.until(start + number)
+        account = PaperAccount(market_until(until, agents).process, agents.strategies()[0], start, last)
+        (last,) = account.evenings(until.n_bars - 1)
+        assert last.date == evening.date
+        for name in ("next_target", "filled"):
+            np.testing.assert_allclose(getattr(last, name) or 0.0, getattr(evening, name) or 0.0, rtol=0.0, atol=2e-7)
+
+
+def test_it_goes_on_where_it_stopped_and_repeats_no_day(trained: Trained) -> None:
+    assert paper(trained, "--from", FIRST, "--until", UNTIL) == 0
+    whole = log_of(trained).read_bytes()
+    log_of(trained).unlink()
+    for until in ("2011-11-09", "2011-11-25", "2011-11-25", UNTIL):
+        assert paper(trained, "--from", FIRST, "--until", until) == 0 or until == "2011-11-09"
+    assert log_of(trained).read_bytes() == whole
+    assert paper(trained, "--until", UNTIL) == 0  # the account begun last
+    assert log_of(trained).read_bytes() == whole
+
+
+def test_a_crash_at_any_byte_of_the_log_loses_and_repeats_nothing(trained: Trained) -> None:
+    request = PaperRequest(
+        (trained.run,), {"market.path": str(trained.prices)}, dt.date(2011, 11, 10), dt.date(2011, 12, 30)
+    )
+    trade_on_paper(request)
+    whole = log_of(trained).read_bytes()
+    for cut in np.random.default_rng(0).integers(0, len(whole), size=12).tolist():
+        log_of(trained).write_bytes(whole[:cut])
+        trade_on_paper(request)
+        assert log_of(trained).read_bytes() == whole, cut
+
+
+def test_decisions_and_paper_accounts_share_a_log(trained: Trained) -> None:
+    assert paper(trained, "--from", FIRST, "--until", "2011-11-25") == 0
+    assert trained.decide("--date", "2011-12-14") == 0
+    assert paper(trained, "--until", "2011-12-02") == 0
+    assert paper(trained, "--from", "2011-11-21", "--until", "2011-12-02") == 0  # a second account
+    entries = lines_of(trained)
+    assert {entry["kind"] for entry in entries} == {"paper", "decision"}
+    assert len(
+        {(entry["kind"], entry.get("account") and str(entry["account"]), entry["date"]) for entry in entries}
+    ) == len(entries)
+
+
+def test_the_page_agrees_with_its_numbers(trained: Trained) -> None:
+    assert paper(trained, "--from", FIRST, "--until", UNTIL) == 0
+    folder = trained.run / "trading" / "paper" / FIRST
+    content = json.loads((folder / "paper.json").read_text("utf-8"))
+    jsonschema.validate(content, paper_schema())
+    assert check_numbers(Page((folder / "paper.html").read_text("utf-8")), content) > 20
+    growth = np.prod([1.0 + (day["simple_return"] or 0.0) for day in content["days"]])
+    assert content["total_return"] == pytest.approx(growth - 1.0)
+
+
+def test_it_follows_new_bars_and_decides_on_each_once(trained: Trained) -> None:
+    """Bars arrive while it waits; a stop in between changes nothing."""
+    table = pd.read_csv(trained.prices, index_col=0)
+    dates = list(table.index)
+    now = dates.index("2011-12-01")
+    table.iloc[: now + 1].to_csv(trained.prices)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        waits.append(seconds)
+        if len(waits) % 2 == 0:  # every other look finds nothing new
+            now += 1
+            table.iloc[: now + 1].to_csv(trained.prices)
+        if len(waits) in (5, 12):
+            raise KeyboardInterrupt
+
+    clock = Clock(lambda: dt.date(2011, 12, 1) + dt.timedelta(days=len(waits)), wait)
+    request = PaperRequest((trained.run,), {"market.path": str(trained.prices)}, dt.date(2011, 11, 10), follow=True)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            trade_on_paper(request, clock, lambda line: None)
+    found = [line["date"] for line in lines_of(trained)]
+    assert found == dates[dates.index("2011-11-09") : dates.index("2011-12-01") + 1 + 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "name its first day with --from"),
+        (("--from", "2011-09-01"), "the years that the agent learned from"),
+        (("--from", "2030-01-01"), "lies after the prices"),
+        (("--from", UNTIL, "--until", FIRST), "lies before --from"),
+        (("--from", FIRST, "--until", UNTIL, "--follow"), "leave --until out"),
+        (("--from", "soon"), "write it as 2020-03-16"),
+        (("--from", FIRST, "--holdings", "h.csv"), "--holdings belongs to --mode decide"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    trained: Trained, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
+    assert said in refusal(capsys, *given, *options)
+    assert not log_of(trained).exists()
+
+
+def test_an_account_keeps_its_costs(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper(trained, "--from", FIRST, "--until", "2011-11-25") == 0
+    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
+    assert "other keys under env" in refusal(capsys, *given, "--set", "env.commission_bps=0")
+
+
+def simulated(count: int, draw: Callable[[np.random.Generator, int], Any], shift: float = 0.0) -> float:
+    """Share of accounts that ever leave what a backtest of 500 days led one to expect, in three years."""
+    rng, left = np.random.default_rng(0), 0
+    for _ in range(count):
+        backtest, account = 0.01 * draw(rng, 500), 0.01 * draw(rng, 756) + shift
+        expected = Expectation.of(np.expm1(backtest), 252)
+        assert expected is not None
+        left += expected.left_on(np.expm1(account)) is not None
+    return left / count
+
+
+@pytest.mark.parametrize("tails", ["normal", "heavy"])
+def test_an_account_like_its_backtest_is_seldom_outside_however_often_one_looks(tails: str) -> None:
+    draws: dict[str, Callable[[np.random.Generator, int], Any]] = {
+        "normal": lambda rng, size: rng.standard_normal(size),
+        "heavy": lambda rng, size: rng.standard_t(4, size) / np.sqrt(2.0),
+    }
+    assert simulated(400, draws[tails]) <= ALPHA + 0.02
+
+
+def test_an_account_that_loses_what_the_backtest_gained_is_found_out() -> None:
+    assert simulated(50, lambda rng, size: rng.standard_normal(size), shift=-0.004) > 0.8
+
+
+def test_the_edges_of_the_band_are_where_the_evidence_is_twenty() -> None:
+    expected = Expectation(0.0004, 0.01, 500, 252)
+    low, high = expected.band(40)
+    for edge in (low, high):
+        last = np.log(edge[-1]) - 39 * 0.0004
+        path = np.expm1(np.append(np.full(39, 0.0004), last))
+        assert np.exp(expected.log_evidence(path)[-1]) == pytest.approx(1.0 / ALPHA)
