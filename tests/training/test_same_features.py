@@ -86,6 +86,7 @@ def test_an_agent_of_filters_refuses_a_market_without_them(tiny: Callable[..., C
         check_same_features(saved, compute_features(panel, FIT))
 
 
+@pytest.mark.usefixtures("quick_reports")
 def test_an_agent_is_trained_on_filters_and_judged_on_them(tiny: Callable[..., Config], tmp_path: Path) -> None:
     trainer = FinFlowTrainer(tiny(features__filters="momentum"))
     trainer.train_iql()
