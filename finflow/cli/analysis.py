@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit
-from finflow.cli.output import explanation_lines, plain, show_audit, show_outcome
+from finflow.cli.output import explanation_lines, plain, show_audit, show_outcome, show_report
 from finflow.errors import CheckpointError, FinflowError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
 
     outcome = compare_runs(runs, output)
     print("\n".join(outcome.lines))
-    print(f"report: {outcome.page}")
+    show_report(outcome.page)
 
 
 def _evaluation_folder(run: Path, overrides: Mapping[str, object], elsewhere: object) -> Path | None:

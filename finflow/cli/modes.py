@@ -31,7 +31,7 @@ from finflow.cli.options import (
     one_of,
     program,
 )
-from finflow.cli.output import describe_configuration
+from finflow.cli.output import describe_configuration, open_report
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
 from finflow.cli.trading import run_decision, run_paper
 
@@ -104,6 +104,8 @@ def _main(arguments: Sequence[str]) -> None:
         given.typed = arguments
         _check(given, parser)
         _FUNCTIONS[given.mode](given)
+        if given.open:
+            open_report()
 
 
 def _parser() -> Parser:
@@ -148,6 +150,7 @@ def _parser() -> Parser:
     add_scale(parser)
     add_search(parser)
     add_trading(parser)
+    parser.add_argument("--open", action="store_true", help="open the report in the web browser when it is written")
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -162,6 +165,7 @@ _MODES_OF = {
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
+    "open": ("train", "demo", "evaluate", "backtest", "tune", "compare"),
     **dict.fromkeys(("holdings", "fills", "accept-drift", "i-know"), ("decide",)),
     **dict.fromkeys(("until", "follow"), ("paper",)),
 }

@@ -50,7 +50,27 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
     for line in (*seeds_lines(metrics), *verdict_lines(metrics), *distance_lines(metrics)):
         print(line)
     print("the report has the intervals, and what these figures cannot show")
-    print(f"report: {outcome.report}")
+    show_report(outcome.report)
+
+
+_SHOWN: list[Path] = []
+"""Reports that this process said the place of."""
+
+
+def show_report(page: Path) -> None:
+    """Say where a report is; `open_report` opens the last."""
+    print(f"report: {page}")
+    _SHOWN.append(page)
+
+
+def open_report() -> None:
+    """Open the report that was shown last in the web browser, and say so where there is none that can."""
+    if not _SHOWN:
+        return
+    import webbrowser
+
+    if not webbrowser.open(_SHOWN[-1].resolve().as_uri()):
+        print("--open found no web browser on this machine; open the report by hand")
 
 
 def verdict_lines(metrics: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from finflow.cli.configuration import checkpoint_configuration, read_universes, resolve, resume_configuration
 from finflow.cli.exit_status import stopping_between_updates
 from finflow.cli.options import explicit, program
-from finflow.cli.output import show_outcome
+from finflow.cli.output import show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def run_search(config: Config, arguments: argparse.Namespace) -> None:
                 return
             outcome = tune(config, arguments.resume, resources)
     print("\n".join(outcome.lines))
-    print(f"report: {outcome.report}")
+    show_report(outcome.report)
 
 
 def _read_seeds_for(given: argparse.Namespace, mode: str) -> None:
@@ -239,7 +239,9 @@ def _show(
         return
     from finflow.experiments.jobs.training_jobs import report_universes
 
-    print("\n".join(report_universes([job.market for job in jobs], outcomes, folder)))
+    lines, page = report_universes([job.market for job in jobs], outcomes, folder)
+    print("\n".join(lines))
+    show_report(page)
 
 
 def _job(config: Config, folder: Path, market: str = "") -> SeedJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,6 +275,18 @@ def test_a_backtest_of_an_agent_always_has_the_sweeps(
 def test_backtest_of_a_named_strategy(application: Application) -> None:
     assert main(["--mode", "backtest", "--strategy", "momentum", "mine:Own", "--set", "env.slippage_bps=9"]) == 0
     assert application.called("backtest") == (load_config(None, {"env.slippage_bps": 9}, {}), ["momentum", "mine:Own"])
+
+
+def test_open_shows_the_report_when_it_is_written(
+    application: Application, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: not opened.append(url))
+    assert main(["--mode", "backtest", "--resume", str(run)]) == 0
+    assert opened == []
+    assert main(["--mode", "backtest", "--resume", str(run), "--open"]) == 0
+    assert opened == [application.outcome.report.resolve().as_uri()]
+    assert "--open belongs to --mode train or demo" in refusal(capsys, "--mode", "inspect", str(run), "--open")
 
 
 class Trainings:

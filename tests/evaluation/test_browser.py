@@ -1,7 +1,7 @@
 """The report as a browser shows it: nothing fails, nothing is missing, nothing runs off the side, every number holds.
 
-Chromium is driven over its debugging pipe, so that the page is measured as it is, without a script in it. Where there
-is no Chromium these tests skip; what can be checked without one is in test_report.py.
+Chromium is driven over its debugging pipe, so that the page is measured as it is, with no script of a test in it. Where
+there is no Chromium these tests skip; what can be checked without one is in test_report.py.
 """
 
 from __future__ import annotations
@@ -173,6 +173,30 @@ def test_nothing_runs_off_the_side_of_a_screen(page: Browser, width: int, scheme
     found = page.measured(width, scheme)
     assert found["over"] == 0
     assert bool(found["wide"]) == (width == PHONE), "on a desk nothing has to be scrolled sideways"
+
+
+SORT = """(() => {
+  const table = [...document.querySelectorAll('table.sortable')].find(t => t.tBodies[0].rows.length > 2);
+  const head = table.tHead.rows[0].cells[PLACE];
+  const read = () => [head.getAttribute('aria-sort'), ...[...table.tBodies[0].rows].map(row => PLACE
+    ? Number(row.cells[PLACE].dataset.value) : row.cells[0].textContent)];
+  head.click();
+  const first = read();
+  head.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'}));
+  return [first, read()];
+})()"""
+
+
+@pytest.mark.parametrize(("place", "orders"), [(0, ["ascending", "descending"]), (1, ["descending", "ascending"])])
+def test_a_table_is_sorted_by_its_head(page: Browser, place: int, orders: list[str]) -> None:
+    """By a click and by the keyboard: names from A on, numbers from the largest on, and then the other way."""
+    expression = SORT.replace("PLACE", str(place))
+    answer = page.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
+    for order, (told, *values) in zip(orders, answer, strict=True):
+        assert told == order
+        assert len(values) > 2
+        assert values == sorted(values, reverse=order == "descending")
+    assert page.complaints == []
 
 
 def test_nothing_runs_off_the_side_of_a_sheet(page: Browser) -> None:

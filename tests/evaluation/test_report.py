@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import json
 import logging
 import math
@@ -75,9 +77,20 @@ def test_every_figure_is_embedded_and_described(html: Any) -> None:
     assert [anchor for anchor in anchors if anchor in FIGURES] == FIGURES
 
 
+def without_script(text: str) -> str:
+    """The page without its one script, whose hash the page's policy allows, and which loads nothing."""
+    (script,) = re.findall(r'<script id="sorting">(.*?)</script>', text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'\">" in text
+    assert not re.search(r"fetch|XMLHttpRequest|import|https?:|eval|innerHTML", script)
+    return text.replace(script, "").replace('<script id="sorting"></script>', "")
+
+
 @pytest.mark.parametrize("name", ["report.html", "tearsheet.html"])
 def test_a_page_loads_nothing_from_anywhere(folder: Path, name: str) -> None:
     text = (folder / name).read_text("utf-8")
+    if name == "report.html":
+        text = without_script(text)
     for tag, attributes in re.findall(r"<([a-z]\w*)\b([^>]*)>", text):
         assert tag not in ("script", "iframe", "object", "embed", "base")
         assert not re.search(r"\bon\w+=", attributes)

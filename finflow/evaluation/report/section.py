@@ -8,7 +8,9 @@ they print is escaped.
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -309,4 +311,6 @@ def _environment() -> Environment:
         loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
     environment.globals["dash"] = DASH
+    script = environment.get_template("sort.js").render()
+    environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     return environment

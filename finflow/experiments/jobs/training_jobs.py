@@ -171,13 +171,15 @@ def _note_text(note: Mapping[str, object]) -> str:
     return json.dumps(note, indent=2, sort_keys=True) + "\n"
 
 
-def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: Path) -> list[str]:
+def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: Path) -> tuple[list[str], Path]:
     """Report the universes together, from the numbers of each one's own report.
 
     Returns
     -------
     list of str
-        Lines to print, with the path of the page.
+        Lines to print.
+    Path
+        The page.
     """
     found = []
     for name, outcome in zip(names, outcomes, strict=True):
@@ -185,4 +187,4 @@ def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: 
         found.append(Universe.of(name, content))
     made = universes_page.make(found)
     write_together({folder / REPORTS / file: content for file, content in made.files.items()})
-    return [*made.lines, f"report: {folder / REPORTS / 'report.html'}"]
+    return list(made.lines), folder / REPORTS / "report.html"
