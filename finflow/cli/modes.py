@@ -166,7 +166,7 @@ _MODES_OF = {
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
     "open": ("train", "demo", "evaluate", "backtest", "tune", "compare"),
-    **dict.fromkeys(("holdings", "fills", "accept-drift", "i-know"), ("decide",)),
+    **dict.fromkeys(("holdings", "fills", "broker", "accept-drift", "i-know"), ("decide",)),
     **dict.fromkeys(("until", "follow"), ("paper",)),
 }
 

@@ -259,6 +259,13 @@ def add_trading(parser: Parser) -> None:
         "(shares below zero were sold)",
     )
     group.add_argument(
+        "--broker",
+        type=one_of("paper"),
+        metavar="NAME",
+        help="decide: take what is held from this broker, and place the orders with it: paper, on the ledger, which "
+        "begins with --cash or env.initial_capital",
+    )
+    group.add_argument(
         "--accept-drift", action="store_true", help="decide: go on with features far outside their range in training"
     )
     group.add_argument(

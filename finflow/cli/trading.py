@@ -46,6 +46,7 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
             accept_drift=given.accept_drift,
             accept_verdict=given.i_know,
             dry_run=given.dry_run,
+            broker=given.broker,
         )
     )
     print("\n".join(decision_lines(made.decision)))

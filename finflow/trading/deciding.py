@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from finflow.config import Config
 from finflow.env.market_growth import fill_prices
-from finflow.errors import FinflowError, MarketError
+from finflow.errors import ConfigError, FinflowError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
 from finflow.trading.account_state import DECISION, Given, last_decision, state_of
+from finflow.trading.brokers.broker import Broker, MarketOrder, client_id
+from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_files import write_decision
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_making import DecisionMaking
@@ -51,6 +53,8 @@ class Request:
         Go on in spite of features outside their range, or of the verdict.
     dry_run : bool
         Write nothing.
+    broker : str or None
+        ``paper``: the account is that of the paper broker, and the orders go to it.
     """
 
     runs: tuple[Path, ...]
@@ -62,6 +66,7 @@ class Request:
     accept_drift: bool = False
     accept_verdict: bool = False
     dry_run: bool = False
+    broker: str | None = None
 
 
 class Made(NamedTuple):
@@ -98,7 +103,11 @@ def decide(request: Request, today: dt.date | None = None) -> Made:
             "with --i-know"
         )
     market, checks, drift, log = _checked_market(agents, request, today or dt.date.today())
+    folder = agents.folder / TRADING
+    broker = _open_broker(request, folder, market, config) if request.broker else None
     given = _given(request, market.panel, config)
+    if broker is not None:
+        given = Given(Holdings(broker.positions(), broker.cash()), None, None, config.env.initial_capital)
     entries = _entries(log, market.panel, request, given)
     prices = fill_prices(market.panel, config.env.fill)
     account = state_of(market.panel, market.process.objective, entries, given, market.process.lag, prices)
@@ -106,8 +115,31 @@ def decide(request: Request, today: dt.date | None = None) -> Made:
     remarks = tuple(said for said in (_on_verdict(verdict, agents), log.message) if said)
     if request.dry_run:
         return Made(made, None, remarks)
-    folder = agents.folder / TRADING
-    return Made(made, write_decision(folder, made, account, given, market), remarks)
+    own = write_decision(folder, made, account, given, market)
+    if broker is not None:
+        remarks = (*remarks, _submit(broker, made))
+    return Made(made, own, remarks)
+
+
+def _open_broker(request: Request, folder: Path, market: LiveMarket, config: Config) -> PaperBroker:
+    """The paper broker, with all orders filled whose bar has come."""
+    if request.holdings is not None or request.fills is not None:
+        raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
+    broker = PaperBroker(folder / BROKER_LOG, keep=not request.dry_run)
+    if not broker.is_open:
+        broker.open(config.env.initial_capital if request.cash is None else request.cash)
+    elif request.cash is not None and broker.positions():
+        raise ConfigError("--cash opens the paper broker's account, which has begun: leave it out")
+    broker.fill_due(market.process)
+    return broker
+
+
+def _submit(broker: Broker, made: Decision) -> str:
+    """Place the orders of a decision, each under an id of its own, so that none is placed twice."""
+    for one in made.orders:
+        shares = one.shares if one.side == "buy" else -one.shares
+        broker.submit(MarketOrder(client_id(made.agent_sha256, made.date, one.ticker), made.date, one.ticker, shares))
+    return f"{len(made.orders)} orders are with the paper broker"
 
 
 def _checked_market(

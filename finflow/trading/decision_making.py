@@ -23,6 +23,8 @@ from finflow.trading.order_rounding import Account, LotRules, Plan, price_plan, 
 
 FloatArray = NDArray[np.float64]
 
+OVERDRAFT = 0.05
+"""Share of the account that prices which moved until the fill may have left cash short of; orders make it up."""
 _DUST = 1e-9
 """Shares, or weight, that are rounding."""
 
@@ -44,7 +46,7 @@ class DecisionMaking:
         self.value = self.plan_account.wealth
         if not self.value > 0.0:
             raise FinflowError(f"the account is worth {self.value:,.2f}: name what is held with --holdings or --cash")
-        if account.cash < 0.0:
+        if account.cash < -OVERDRAFT * self.value:
             raise FinflowError(
                 f"the account would have {account.cash:,.2f} in cash: enter what was filled with --fills, or what is "
                 "held with --holdings"
@@ -63,7 +65,7 @@ class DecisionMaking:
         )
 
     def _weights(self, prices: FloatArray) -> FloatArray:
-        money = np.append(self.account.shares * np.nan_to_num(prices), self.account.cash)
+        money = np.append(self.account.shares * np.nan_to_num(prices), max(self.account.cash, 0.0))
         return np.asarray(money / max(money.sum(), 1e-300), dtype=np.float64)
 
     def _portfolio(self) -> PortfolioState:
@@ -136,7 +138,8 @@ class DecisionMaking:
 
     def _plan(self, before: FloatArray, allowed: FloatArray, done: Settlement) -> Plan:
         wanted = allowed[:-1] * float(done.wealth_factor[0]) * self.value
-        if np.array_equal(before, allowed) or (done.refused is not None and bool(done.refused[0])):
+        refused = done.refused is not None and bool(done.refused[0])
+        if self.account.cash >= 0.0 and (refused or np.array_equal(before, allowed)):
             wanted = self.account.shares * np.nan_to_num(self.prices)
             return price_plan(self.plan_account, np.zeros(len(wanted)), wanted, self.process.costs, self._liquidity())
         settings = self.config.trading

@@ -74,7 +74,7 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
         if ticker in shares:
             raise FinflowError(f"--holdings {path}, {place}: {ticker} is there twice; add the two up")
         shares[ticker] = _number(value, f"--holdings {path}, {place}: the number of {ticker}")
-        if shares[ticker] < 0.0:
+        if ticker != CASH and shares[ticker] < 0.0:
             raise FinflowError(
                 f"--holdings {path}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the "
                 "position, or leave it out"

@@ -1,0 +1,97 @@
+"""Interface of a broker: what is held, and orders that are known by an id of the client's own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from finflow.errors import FinflowError
+
+
+class BrokerError(FinflowError):
+    """An order or an account that a broker refuses."""
+
+
+@dataclass(frozen=True)
+class MarketOrder:
+    """An order at the next price.
+
+    Attributes
+    ----------
+    client_id : str
+        Of the client's own making: an order of the same id is the same order, however often it is submitted.
+    date : str
+        Newest bar that its decision knew.
+    ticker : str
+    shares : float
+        Negative to sell.
+    """
+
+    client_id: str
+    date: str
+    ticker: str
+    shares: float
+
+
+@dataclass(frozen=True)
+class OrderStatus:
+    """Status of an order at a broker.
+
+    Attributes
+    ----------
+    order : MarketOrder
+    state : str
+        ``accepted`` until it has filled.
+    filled_on : str or None
+        Bar of the fill.
+    price, cost : float or None
+        Of the fill, in money; the cost is that of the whole order.
+    """
+
+    order: MarketOrder
+    state: Literal["accepted", "filled"]
+    filled_on: str | None = None
+    price: float | None = None
+    cost: float | None = None
+
+
+class Broker(Protocol):
+    """An account at a broker."""
+
+    def positions(self) -> dict[str, float]:
+        """Shares held, by ticker."""
+        ...
+
+    def cash(self) -> float:
+        """Cash at hand, in money."""
+        ...
+
+    def submit(self, order: MarketOrder) -> OrderStatus:
+        """Place an order, unless one of its id is known, whose status is then the answer.
+
+        Raises
+        ------
+        BrokerError
+            If an order of its id says something else.
+        """
+        ...
+
+    def status(self, client_id: str) -> OrderStatus | None:
+        """Status of an order; None where no order has this id."""
+        ...
+
+
+def client_id(agent: str, date: str, ticker: str) -> str:
+    """Id of the order of an agent's decision in a ticker: one and the same, whenever it is made again.
+
+    Parameters
+    ----------
+    agent : str
+        Hash of the agent.
+    date : str
+        Of the decision.
+    ticker : str
+    """
+    digest = hashlib.sha256(f"{agent} {date} {ticker}".encode()).hexdigest()
+    return f"{date}-{ticker}-{digest[:12]}"

@@ -1,0 +1,176 @@
+"""A broker on paper: orders fill at the prices and costs of the ledger, and every step is a line of a hashed log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import fill_prices
+from finflow.trading.brokers.broker import BrokerError, MarketOrder, OrderStatus
+from finflow.trading.decision_log import DecisionLog
+
+BROKER_LOG = "broker.jsonl"
+OPENED, ORDER, FILL = "opened", "order", "fill"
+_LATER = "9999-12-31"
+"""After every day of the log."""
+
+
+class PaperBroker:
+    """An account whose orders fill at the bar that the configuration names.
+
+    An order that was accepted is on the disk before it is acknowledged, and so is a fill. After a stop at any moment
+    the same calls lead to the same account.
+
+    Parameters
+    ----------
+    path : Path
+        Of its log.
+    keep : bool
+        Write to it; without, what happens is forgotten (a dry run).
+    """
+
+    def __init__(self, path: Path, keep: bool = True) -> None:
+        self._log, self._keep = DecisionLog.read(path), keep
+        self._entries: list[dict[str, Any]] = list(self._log.entries)
+
+    @property
+    def is_open(self) -> bool:
+        """True once it has been given money."""
+        return bool(self._entries)
+
+    def open(self, cash: float) -> None:
+        """Begin an account with money.
+
+        Raises
+        ------
+        BrokerError
+            If it has begun.
+        """
+        if self.is_open:
+            raise BrokerError("the paper broker's account has begun: leave --cash out")
+        self._append({"kind": OPENED, "cash": cash})
+
+    def positions(self) -> dict[str, float]:
+        """Shares held, by ticker; of filled orders alone."""
+        return self._held(_LATER)
+
+    def cash(self) -> float:
+        """Cash at hand, in money; interest is not paid."""
+        return self._money(_LATER)
+
+    def submit(self, order: MarketOrder) -> OrderStatus:
+        """Accept an order, once; see `Broker`."""
+        known = self.status(order.client_id)
+        if known is None:
+            self._append({"kind": ORDER, **asdict(order)})
+            return OrderStatus(order, "accepted")
+        if known.order != order:
+            raise BrokerError(
+                f"an order of {known.order.shares:+,g} {order.ticker} was submitted on {order.date} already, and the "
+                f"decision says {order.shares:+,g} now: decide with the options of the first time, or wait for the fill"
+            )
+        return known
+
+    def status(self, client_id: str) -> OrderStatus | None:
+        """Status of an order; None where no order has this id."""
+        placed = next((one for one in self._orders() if one["client_id"] == client_id), None)
+        if placed is None:
+            return None
+        order = MarketOrder(client_id, placed["date"], placed["ticker"], placed["shares"])
+        fill = self._fills().get(client_id)
+        if fill is None:
+            return OrderStatus(order, "accepted")
+        return OrderStatus(order, "filled", fill["date"], fill["price"], fill["cost"])
+
+    def fill_due(self, process: DecisionProcess) -> list[OrderStatus]:
+        """Fill the orders whose bar has come, at its prices and the ledger's costs.
+
+        Orders of the newest bar wait for the next one, at an execution lag of 0 as well: the decision that named them
+        may be made again until then.
+
+        Parameters
+        ----------
+        process : DecisionProcess
+            Over the bars that have been published.
+
+        Returns
+        -------
+        list of OrderStatus
+            Of the orders that filled now.
+
+        Raises
+        ------
+        BrokerError
+            If an order's day or ticker is not in the prices any more.
+        """
+        panel, filled = process.panel, []
+        waiting = [one for one in self._orders() if one["client_id"] not in self._fills()]
+        for date in sorted({one["date"] for one in waiting if one["date"] < str(panel.dates[-1])}):
+            together = [one for one in self._orders() if one["date"] == date]
+            bar = panel.bars_until(date) - (0 if process.lag else 1)
+            prices = fill_prices(panel, process.env.fill)[bar]
+            costs = self._costs(process, together, bar)
+            for order, cost in zip(together, costs, strict=True):
+                if order["client_id"] in self._fills():  # before a stop among them
+                    continue
+                price = float(prices[panel.assets.index(order["ticker"])])
+                if not np.isfinite(price):
+                    raise BrokerError(f"{order['ticker']} has no price on {panel.dates[bar]}, where its order fills")
+                day = str(panel.dates[bar])
+                self._append({"kind": FILL, "client_id": order["client_id"], "date": day, "price": price, "cost": cost})
+                filled.append(self.status(order["client_id"]))
+        return [status for status in filled if status is not None]
+
+    def _costs(self, process: DecisionProcess, due: Sequence[dict[str, Any]], bar: int) -> list[float]:
+        """Costs of orders that fill together, in money."""
+        panel = process.panel
+        unknown = [one["ticker"] for one in due if one["ticker"] not in panel.assets]
+        if unknown:
+            raise BrokerError(f"{unknown[0]} is ordered and not in the prices any more: bring it back")
+        prices = np.nan_to_num(fill_prices(panel, process.env.fill)[bar])
+        shares = np.zeros(panel.n_assets)
+        for one in due:
+            shares[panel.assets.index(one["ticker"])] += one["shares"]
+        before = self._held(due[0]["date"])
+        held = np.array([before.get(name, 0.0) for name in panel.assets])
+        wealth = float(held @ prices) + self._money(due[0]["date"])
+        paid = process.costs.by_asset(
+            (shares * prices / wealth)[None], np.array([wealth]), process.market_known(range(bar, bar + 1))
+        )
+        return [float(paid[0][panel.assets.index(one["ticker"])] * wealth) for one in due]
+
+    def _orders(self) -> list[dict[str, Any]]:
+        return [entry for entry in self._entries if entry["kind"] == ORDER]
+
+    def _fills(self) -> dict[str, dict[str, Any]]:
+        return {entry["client_id"]: entry for entry in self._entries if entry["kind"] == FILL}
+
+    def _held(self, until: str) -> dict[str, float]:
+        """Shares by ticker, of the orders of the days before one."""
+        held: dict[str, float] = {}
+        for order, _ in self._filled():
+            if order["date"] < until:
+                held[order["ticker"]] = held.get(order["ticker"], 0.0) + order["shares"]
+        return {ticker: shares for ticker, shares in held.items() if abs(shares) > 1e-9}
+
+    def _money(self, until: str) -> float:
+        """Cash after the orders of the days before one."""
+        begun = sum(entry["cash"] for entry in self._entries if entry["kind"] == OPENED)
+        paid = (
+            order["shares"] * fill["price"] + fill["cost"] for order, fill in self._filled() if order["date"] < until
+        )
+        return float(begun - sum(paid))
+
+    def _filled(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        fills = self._fills()
+        return [(order, fills[order["client_id"]]) for order in self._orders() if order["client_id"] in fills]
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        if self._keep:
+            self._log.append(entry)
+        self._entries.append(entry)
