@@ -6,6 +6,7 @@ The checks read source text, so that each is also shown to catch a planted viola
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -64,6 +65,12 @@ SLOW_TO_LOAD = {
 DROPOUTS = {"torch.nn.Dropout", "torch.nn.functional.dropout", "torch.dropout"}
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a file, which every check reads and none changes."""
+    return ast.parse(source)
+
+
 def module_of(path: Path) -> str:
     """The dotted name of a file of the package."""
     parts = list(path.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -79,7 +86,7 @@ def room_of(module: str) -> str | None:
 
 def imported(source: str, module: str, is_package: bool = False) -> Iterator[str]:
     """Every dotted name that a module imports, inside functions and by name at run time too."""
-    yield from _imported(ast.parse(source), module, is_package)
+    yield from _imported(parsed(source), module, is_package)
 
 
 def _imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
@@ -140,9 +147,9 @@ def import_graph(
     """
     graph: dict[str, set[str]] = {}
     for module, source in sources.items():
-        tree, found = ast.parse(source), set()
+        tree, found = parsed(source), set()
         if not with_types:
-            tree = _WithoutTypes().visit(tree)
+            tree = _WithoutTypes().visit(ast.parse(source))  # which it changes
         for name in _imported(tree, module, module in packages):
             while name and name not in sources:
                 name = name.rpartition(".")[0]
@@ -205,7 +212,7 @@ def _references(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def unpickling(source: str) -> list[str]:
     """Places where stored bytes could run code."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     found = [
         f"line {line}: {name}"
         for line, name in _references(tree)
@@ -220,7 +227,7 @@ def unpickling(source: str) -> list[str]:
 
 def global_randomness(source: str) -> list[str]:
     """Places where random state is shared by the whole process: seeding it, or drawing from it."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     aliases = _aliases(tree)
     found = []
     for line, name in _references(tree):
@@ -264,7 +271,7 @@ def test_no_random_state_is_global() -> None:
 def interrogative_docstrings(source: str) -> list[str]:
     """First lines of docstrings that ask, as "What ...", where a noun phrase or an imperative is wanted."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = (ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
+    docstrings = (ast.get_docstring(node) or "" for node in ast.walk(parsed(source)) if isinstance(node, kinds))
     return [text.splitlines()[0] for text in docstrings if text.startswith(("What ", "How ", "Whether ", "Where"))]
 
 
@@ -452,7 +459,7 @@ def test_generators_that_are_passed_along_are_allowed(source: str) -> None:
 def test_no_public_name_is_that_of_another_file_in_a_sibling_room(room: str) -> None:
     places: dict[str, list[str]] = {}
     for path in (PACKAGE / room).rglob("*.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in parsed(path.read_text("utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path.name)
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
@@ -466,7 +473,7 @@ def test_files_classes_and_folders_stay_small() -> None:
     for path in SOURCES:
         source = path.read_text("utf-8")
         assert len(source.splitlines()) <= LONGEST_FILE, path
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parsed(source)):
             if isinstance(node, ast.ClassDef):
                 assert (node.end_lineno or 0) - node.lineno < LARGEST_CLASS, f"{path}: {node.name}"
     for folder in {path.parent for path in SOURCES}:
@@ -480,7 +487,7 @@ def test_no_two_files_of_the_package_share_a_name() -> None:
 
 def loaded_at_start(source: str) -> list[str]:
     """Imports, outside functions, of packages that are slow to load."""
-    statements = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    statements = [node for node in parsed(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [name for node in statements for name in _imported(node, "", False)]
     return [name for name in names if any(f"{name}.".startswith(f"{slow}.") for slow in SLOW_TO_LOAD)]
 
