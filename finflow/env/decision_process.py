@@ -188,7 +188,7 @@ class DecisionProcess:
         ahead = _rows(self.growth, replace(state, bar=state.bar + 1))
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
-        components, objective = self.objective.step(state.objective, log_return, fill.turnover)
+        components, objective = self.objective.step(state.objective, log_return, fill.turnover, xp.log(ahead[..., -1]))
         wealth = state.wealth * (1.0 + simple_return)
         after = next_state(state, fill.weights, wealth, objective)
         ruined = wealth <= RUIN * self.env.initial_capital

@@ -51,7 +51,7 @@ def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float6
 
 
 def equal_weight_moments(panel: MarketPanel, fill: str, bars: range) -> Moments:
-    """Moments of equal weight's daily log return over ``bars``, before costs."""
-    log_returns = equal_weight_log_returns(panel, fill)[bars.start : bars.stop]
+    """Moments of equal weight's log return in excess of cash over ``bars``, before costs."""
+    log_returns = (equal_weight_log_returns(panel, fill) - np.log1p(panel.cash_returns))[bars.start : bars.stop]
     log_returns = log_returns[panel.listed[bars.start : bars.stop].any(axis=1)]
     return Moments(float(log_returns.mean()), float((log_returns**2).mean()))

@@ -6,8 +6,8 @@ none outweighs equal weight's own mean net return (a test holds that):
 =================  ==========================================================================================
 ``log_return``     ``log(W_after / W_before)`` net of costs
 ``sharpe``         ``beta * eta * D``, D the differential Sharpe ratio; eta is its natural scale, since
-                   eta * D is the change of the moving Sharpe ratio to first order. The moving deviation
-                   counts as a quarter of equal weight's at least
+                   eta * D is the change of the moving Sharpe ratio to first order, of returns in excess of
+                   cash. The moving deviation counts as a quarter of equal weight's at least
 ``turnover``       ``- lambda_turn * 0.01 * turnover``: lambda 0.1 feels like a further 10 basis points
 ``cvar``           ``- lambda_cvar * (0.005 / alpha) * max(0, -r - zeta)``, zeta = -cvar_target: Rockafellar and
                    Uryasev's excess over alpha, whose mean plus zeta bounds CVaR from above
@@ -39,12 +39,12 @@ STATE_SIZE = 3
 
 @dataclass(frozen=True)
 class Moments:
-    """First and second moment of equal weight's log returns on the training window, the averages' initial values.
+    """Moments of equal weight's log returns in excess of cash on the training window, the averages' initial values.
 
     Attributes
     ----------
     first, second : float
-        Mean of the daily log return, and of its square.
+        Mean of the log return of a bar less that of cash, and of its square.
     """
 
     first: float
@@ -59,8 +59,8 @@ class Moments:
 class Objective:
     """The reward as a function of the step and of a small state that makes it Markov.
 
-    The state of a portfolio, (batch, 3): exponential averages of the log return and of its square, and the log
-    of wealth over its peak.
+    The state of a portfolio, (batch, 3): exponential averages of the log return in excess of cash and of its square,
+    and the log of wealth over its peak.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Objective:
         second = state[..., 1:2] / self.moments.second - 1.0
         return xp.concat([first, second, 10.0 * state[..., 2:]], axis=-1)
 
-    def step(self, state: Any, log_return: Any, turnover: Any) -> tuple[Any, Any]:
+    def step(self, state: Any, log_return: Any, turnover: Any, cash_return: Any = 0.0) -> tuple[Any, Any]:
         """Reward of one step.
 
         Parameters
@@ -106,6 +106,8 @@ class Objective:
         log_return : array, (batch,)
             Net of costs.
         turnover : array, (batch,)
+        cash_return : array, (batch,)
+            Log return of cash over the bar: what it earns without risk would otherwise be a Sharpe ratio without bound.
 
         Returns
         -------
@@ -117,7 +119,8 @@ class Objective:
         xp = array_namespace(state)
         weights = self.config
         first, second, below_peak = state[..., 0], state[..., 1], state[..., 2]
-        step_first, step_second = log_return - first, log_return**2 - second
+        risky = log_return - cash_return
+        step_first, step_second = risky - first, risky**2 - second
         variance = xp.clip(second - first**2, (LEAST_DEVIATION * self.moments.deviation) ** 2)
         differential_sharpe = (second * step_first - 0.5 * first * step_second) / variance**1.5
         zeta = -weights.cvar_target

@@ -237,7 +237,8 @@ class _Path:
         turnover = float(self.before["turnover"])
         for step in range(1, len(values)):
             gain = np.log(np.maximum(np.array([values[step] / values[step - 1]]), 1e-12))
-            _, state = objective.step(state, gain, np.array([turnover if step == 1 else 0.0]))
+            cash = np.log(self.interest[step : step + 1] / self.interest[step - 1])
+            _, state = objective.step(state, gain, np.array([turnover if step == 1 else 0.0]), cash)
         return np.asarray(state, dtype=np.float64)
 
     def follow_up(self, shares: FloatArray, cash: float, source: Any) -> FollowUp:

@@ -301,3 +301,23 @@ def test_decisions_lie_inside_their_window_with_a_bar_of_growth_after_them(
     observation = process.observe(process.start(np.array([20])))
     assert observation["market"][0, 0] == 20 - lag
     assert observation["assets"][0, 0].tolist() == [20 - lag, 20 - lag, 1.0]
+
+
+@LAGS
+def test_cash_that_earns_is_no_skill(prices: Prices, process_of: MakeProcess, lag: int) -> None:
+    """All in cash at a rate: the return counts, its Sharpe ratio does not, and the moments of the excess shrink."""
+    process = process_of(prices(), cash_rate=2e-4, execution_lag=lag)
+    state = process.start(np.array([5]))
+    cash = np.eye(process.n_weights)[-1:]
+    before = state.objective[0].copy()
+    outcome = process.step(state, cash)
+    assert outcome.components[0, 0] == pytest.approx(np.log1p(2e-4), abs=1e-15)
+    eta = 1 / 252
+    np.testing.assert_allclose(outcome.state.objective[0, :2], (1 - eta) * before[:2], rtol=1e-9)
+
+
+def test_the_moments_are_in_excess_of_cash(prices: Prices, process_of: MakeProcess) -> None:
+    close = prices()
+    paid, free = (process_of(close, cash_rate=rate).panel for rate in (2e-4, 0.0))
+    first, other = (equal_weight_moments(panel, "close", range(30, 50)).first for panel in (paid, free))
+    assert first == pytest.approx(other - np.log1p(2e-4), abs=1e-15)

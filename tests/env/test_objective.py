@@ -60,6 +60,19 @@ def test_a_long_time_in_cash_does_not_make_the_first_risky_day_everything() -> N
     assert abs(one_step(goal, list(state[0]), 0.01)["sharpe"]) < 0.05
 
 
+def test_cash_that_earns_has_no_sharpe_ratio() -> None:
+    """Cash at 6 % a year in months has next to no deviation: counted whole, it would have the best ratio of all."""
+    goal, rate = objective(sharpe_eta=1 / 12), np.array([math.log(1.06) / 12])
+    state = np.array([[0.0, 1.5e-4, 0.0]])
+    for _ in range(50):
+        components, state = goal.step(state, rate, np.zeros(1), rate)
+        assert components[0, 0] == rate[0]
+        assert components[0, 1] == 0.0
+    excess, _ = goal.step(state, rate + 0.01, np.zeros(1), rate)
+    plain, _ = goal.step(state, np.array([0.01]), np.zeros(1))
+    assert excess[0, 1] == pytest.approx(plain[0, 1], rel=1e-12)
+
+
 def test_moody_and_saffells_formula_worked_by_hand() -> None:
     """A = 0.001, B = 0.0001, r = 0.02: dA = 0.019, dB = 0.0003, variance 0.000099.
 
