@@ -79,10 +79,16 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
     Ranking or None
         None for fewer than `FEWEST_FILLS` fills with `FEWEST_ASSETS` assets.
     """
-    rows = [row for row in range(len(weights)) if np.count_nonzero(np.isfinite(forward[row])) >= FEWEST_ASSETS]
+    followed = np.isfinite(forward)
+    rows = np.flatnonzero(followed.sum(axis=1) >= FEWEST_ASSETS)
     if len(rows) < FEWEST_FILLS:
         return None
-    found: FloatArray = np.array([_one(weights[row], forward[row], top) for row in rows])
+    found: FloatArray = np.empty((len(rows), 7))
+    assets, group_of = np.unique(followed[rows], axis=0, return_inverse=True)
+    for group, known in enumerate(assets):
+        own = group_of == group
+        held, realised = (np.ascontiguousarray(table[rows[own]][:, known]) for table in (weights, forward))
+        found[own] = _of_fills(held, realised, top)
     means = found[:, :6].mean(axis=0)
     correlations = found[:, 6]
     mean, error = _mean_and_error(correlations[np.isfinite(correlations)], overlap)
@@ -90,32 +96,43 @@ def rank(weights: FloatArray, forward: FloatArray, top: int, overlap: int = 0) -
     return Ranking(ndcg, hit, mrr, ndcg_chance, hit_chance, mrr_chance, mean, error, len(rows))
 
 
-def _one(weights: FloatArray, forward: FloatArray, top: int) -> tuple[float, ...]:
-    """NDCG, hit and reciprocal rank of one fill, each with chance, and the rank correlation."""
-    followed = np.isfinite(forward)
-    held, realised = weights[followed], forward[followed]
-    count = len(held)
+def _of_fills(held: FloatArray, realised: FloatArray, top: int) -> FloatArray:
+    """NDCG, hit and reciprocal rank of each fill, each with chance, and the rank correlation: (fills, 7).
+
+    Parameters
+    ----------
+    held, realised : float64 (fills, assets)
+        Weights, and finite returns.
+    top : int
+        K.
+    """
+    count = held.shape[1]
     k = min(top, count)
-    places = scipy.stats.rankdata(realised)
+    places, ranks = (scipy.stats.rankdata(table, axis=1) for table in (realised, held))
     gains = (places - 1.0) / (count - 1.0)
     discounts = 1.0 / np.log2(np.arange(2, count + 2))
     discounts[k:] = 0.0
-    ideal = float(np.sort(gains)[::-1] @ discounts)
-    above = np.count_nonzero(held[:, None] < held[None, :], axis=1)
-    tied = np.count_nonzero(held[:, None] == held[None, :], axis=1)
+    above = np.count_nonzero(held[:, :, None] < held[:, None, :], axis=2)
+    tied = np.count_nonzero(held[:, :, None] == held[:, None, :], axis=2)
     summed = np.concatenate([[0.0], np.cumsum(discounts)])
-    ndcg = float(gains @ ((summed[above + tied] - summed[above]) / tied)) / ideal
-    best = int(np.argmax(realised))
-    first, shared = int(above[best]), int(tied[best])
+    shares = (summed[above + tied] - summed[above]) / tied
     inverse = np.where(np.arange(count) < k, 1.0 / np.arange(1, count + 1), 0.0)
-    hit = min(max(k - first, 0) / shared, 1.0)
-    reciprocal = float(inverse[first : first + shared].mean())
-    chance = float(gains.mean() * discounts.sum()) / ideal
-    correlation = np.nan
-    ranks = scipy.stats.rankdata(held)
-    if ranks.std() > 0.0 and places.std() > 0.0:
-        correlation = float(np.corrcoef(ranks, places)[0, 1])
-    return ndcg, hit, reciprocal, chance, k / count, float(inverse.mean()), correlation
+    varies = (ranks.std(axis=1) > 0.0) & (places.std(axis=1) > 0.0)
+    best = realised.argmax(axis=1)
+    found: FloatArray = np.empty((len(held), 7))
+    for row, (gain, asset) in enumerate(zip(gains, best, strict=True)):
+        ideal = float(np.sort(gain)[::-1] @ discounts)
+        first, shared = int(above[row, asset]), int(tied[row, asset])
+        found[row] = (
+            float(gain @ shares[row]) / ideal,
+            min(max(k - first, 0) / shared, 1.0),
+            inverse[first : first + shared].mean(),
+            float(gain.mean() * discounts.sum()) / ideal,
+            k / count,
+            inverse.mean(),
+            np.corrcoef(ranks[row], places[row])[0, 1] if varies[row] else np.nan,
+        )
+    return found
 
 
 def _mean_and_error(values: FloatArray, overlap: int) -> tuple[float, float]:
