@@ -54,6 +54,11 @@ class OnlineConfig(Section):
         "lambda of group-relative advantages: later differences from the group are weighted by its powers; 1 is "
         "unbiased, less has less variance and neglects what a decision earns later",
     )
+    group_noise: NonNegativeInt = key(
+        0,
+        "decisions over which the effect of every later decision's own noise is followed, at the same prices, and "
+        "taken off group-relative returns: less variance without bias, for one reading of the policy each; 0 is off",
+    )
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")
     value_clip: PositiveNumber | None = key(None, "epsilon of the clipped value loss, in scaled rewards; null is off")

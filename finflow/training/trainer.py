@@ -14,6 +14,7 @@ from finflow.errors import FinflowError
 from finflow.guard.checkpoint_folder import BEST, LATEST, PRETRAINED
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
+from finflow.training.checkpoints.reference_policy import read_reference
 from finflow.training.checkpoints.starting_point import read_start, starting_point
 from finflow.training.data.offline_data import OfflineData, offline_data
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
@@ -21,7 +22,6 @@ from finflow.training.judging.evaluations import evaluate_agent
 from finflow.training.judging.held_out import AGENT, Outcome
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.wandb_run import check_tracker, open_tracker
-from finflow.training.on_policy.reference_policy import read_reference
 from finflow.training.phases.finetune import finetune
 from finflow.training.phases.finetune_on_policy import finetune_on_policy
 from finflow.training.phases.finetune_rollouts import finetune_rollouts

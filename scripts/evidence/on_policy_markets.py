@@ -49,6 +49,8 @@ ESTIMATORS: Mapping[str, Mapping[str, object]] = {
     "group 1": {"online.advantages": "group"},
     "group 0.8": {"online.advantages": "group", "online.group_lambda": 0.8},
     "group 0.5": {"online.advantages": "group", "online.group_lambda": 0.5},
+    "followed 8": {"online.advantages": "group", "online.group_noise": 32},
+    "followed 4": {"online.advantages": "group", "online.group_noise": 32, "online.group_size": 4},
 }
 #: One size for all gradients.
 SMALL: dict[str, object] = {

@@ -19,7 +19,7 @@ from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.on_policy.reference_policy import ReferenceControl
+from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
 from tests.training.test_on_policy_phase import SMALL

@@ -22,9 +22,9 @@ from finflow.training.checkpoints.checkpoint_reader import (
     read_checkpoint,
 )
 from finflow.training.checkpoints.manifest import changed, runtime
+from finflow.training.checkpoints.reference_policy import saved_reference
 from finflow.training.data.training_data import TrainingData
 from finflow.training.logs.run_log import METRICS, RunLog
-from finflow.training.on_policy.reference_policy import saved_reference
 from finflow.training.phases.training_state import OFFLINE, ONLINE, TrainingState, start_offline, start_online
 
 

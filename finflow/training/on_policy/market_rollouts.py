@@ -20,6 +20,7 @@ from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic, distribution_of
+from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
 
 Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
 """Which of the environments' rewards may be learned from; None for all."""
@@ -78,6 +79,8 @@ class Played(NamedTuple):
     divergence : float
         Mean KL to the reference in nats per free dimension; 0 without one.
     episodes : list of EndedEpisode
+    states : list of PortfolioState
+        Of the environments before each step.
     """
 
     observations: Observations
@@ -90,6 +93,7 @@ class Played(NamedTuple):
     kept: Tensor
     divergence: float
     episodes: list[EndedEpisode]
+    states: list[PortfolioState]
 
     def learnable(self, advantages: Tensor, values: Tensor) -> Rollout:
         """The decisions to learn from, one below the other, with targets ``advantages + values``."""
@@ -165,8 +169,10 @@ class MarketPlayer:
         """Play so many vector steps from where the environments stand."""
         rows: list[dict[str, Any]] = []
         episodes: list[EndedEpisode] = []
+        states: list[PortfolioState] = []
         divergence = 0.0
         for _ in range(steps):
+            states.append(self.env.state)
             row, apart, over = self._step(reference)
             rows.append(row)
             episodes += over
@@ -176,7 +182,7 @@ class MarketPlayer:
             tuple(torch.stack(part) for part in zip(*(row[name] for row in rows), strict=True))
             for name in ("observations", "next_observations")
         ]
-        return Played(parts[0], parts[1], **columns, divergence=divergence, episodes=episodes)
+        return Played(parts[0], parts[1], **columns, divergence=divergence, episodes=episodes, states=states)
 
     def _step(self, reference: Reference | None) -> tuple[dict[str, Any], float, list[EndedEpisode]]:
         """One vector step: its row, the mean KL to the reference, and the episodes that ended."""
@@ -251,16 +257,29 @@ class MarketPlayer:
         """Returns to the end of the window less the mean of the group's others; an ended portfolio earns no more.
 
         Later rewards are weighted by powers of gamma and ``online.group_lambda``. Differences from the others are
-        linear in the returns, so that differences of weighted returns are weighted differences.
+        linear in the returns, so that differences of weighted returns are weighted differences. The effects of the
+        noise of later decisions are taken off, where they are followed (``online.group_noise``).
         """
         decay = self.config.bcell.gamma * self.config.online.group_lambda
         alive = torch.ones_like(played.ended)
         alive[1:] = (1.0 - played.ended[:-1]).cumprod(dim=0)
         returns = torch.empty_like(played.rewards)
+        effects = self._noise_effects(played, decay)
         following = torch.zeros_like(played.rewards[0])
         for step in range(len(returns) - 1, -1, -1):
-            following = alive[step] * played.rewards[step] + decay * following
-            returns[step] = following
+            returns[step] = alive[step] * played.rewards[step] + decay * following
+            following = returns[step] if effects is None else returns[step] - alive[step] * effects[step]
         grouped = returns.view(len(returns), -1, self.config.online.group_size)
         advantages = leave_one_out_advantages(grouped).view_as(returns)
         return played._replace(kept=played.kept & (alive > 0.0)).learnable(advantages, torch.zeros_like(returns))
+
+    def _noise_effects(self, played: Played, decay: float) -> Tensor | None:
+        """Effect of each decision's own noise on rewards from there on, (steps, portfolios); None where it stays in."""
+        horizon = self.config.online.group_noise
+        if horizon == 0:
+            return None
+        process = self.env.process
+        followed = NoiseEffects(
+            process, self.agent, self.units, lambda one: self._observed(one, one.bar), horizon, decay
+        )
+        return followed.of(played.states, played.actions, remaining_decisions(played.ended.cpu())).to(played.rewards)

@@ -20,13 +20,13 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.rollback import GuardState
 from finflow.guard.state_capture import capture, check_like, restore
 from finflow.training.checkpoints.feature_names import feature_names
+from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
 from finflow.training.data.rewards import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.on_policy.on_policy_state import OnPolicyState
-from finflow.training.on_policy.reference_policy import ReferenceControl
 from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropySchedule
 

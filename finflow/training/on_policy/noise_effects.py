@@ -1,0 +1,117 @@
+"""Effect of a decision's own noise on what follows: a control variate of group-relative returns.
+
+A return holds the noise of all later decisions, which no baseline of the prices can know. Prices are exogenous, so what
+a drawn action brings can be lived through: followed by the policy's modes, at the same prices. Half of what it brings
+more than its mirror image around the mode is odd in the noise of that decision. Its mean is zero whatever came before,
+so the effects of later decisions can be taken off a return, and the policy gradient stays without bias.
+
+References
+----------
+Cheng, Yan and Boots (2020), Trajectory-wise Control Variates for Variance Reduction in Policy Gradient Methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.agent.networks.logistic_normal import log_portfolio
+from finflow.agent.on_policy.policy_interface import Observations
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState, rows_of
+from finflow.training.data.replay import MarketTensors
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.on_policy.market_actor_critic import MarketActorCritic
+
+
+class NoiseEffects(NamedTuple):
+    """Effects of the noise of decisions, by playing each of them and its mirror image on.
+
+    Attributes
+    ----------
+    process : DecisionProcess
+    agent : MarketActorCritic
+    units : RewardUnits
+    observe : callable
+        Observations of portfolio states.
+    horizon : int
+        Decisions that an effect is followed for, the drawn one among them.
+    decay : float
+        Weight of a reward for each decision that it is later.
+    """
+
+    process: DecisionProcess
+    agent: MarketActorCritic
+    units: RewardUnits
+    observe: Callable[[PortfolioState], Observations]
+    horizon: int
+    decay: float
+
+    @torch.no_grad()
+    def of(self, states: Sequence[PortfolioState], actions: Tensor, remaining: Tensor) -> Tensor:
+        """Effects of drawn actions, in scaled rewards, (steps, portfolios).
+
+        Parameters
+        ----------
+        states : sequence of PortfolioState
+            Before each step.
+        actions : Tensor, (steps, portfolios, K - 1)
+            Log ratios that were drawn there.
+        remaining : int Tensor, (steps, portfolios)
+            Decisions to the end of the window or of the episode, this one among them: nothing is played beyond.
+        """
+        start, drawn = _joined(states), actions.flatten(0, 1)
+        last = remaining.flatten().clamp(max=self.horizon).repeat(2).cpu().numpy()
+        mode = self.agent.distribution(self.observe(start)).mode()
+        state, coordinates = _joined([start, start]), torch.cat([drawn, 2.0 * mode - drawn])
+        total = torch.zeros(len(last))
+        running = np.arange(len(last))
+        for ahead in range(int(last.max(initial=0))):
+            keep = last[running] > ahead
+            state, coordinates, running = rows_of(state, keep), coordinates[torch.from_numpy(keep)], running[keep]
+            if ahead > 0:
+                coordinates = self.agent.distribution(self.observe(state)).mode()
+            state, rewards = self._step(state, coordinates)
+            total[running] += self.decay**ahead * rewards.cpu()
+        own, mirrored = total.chunk(2)
+        return (0.5 * (own - mirrored)).view(actions.shape[:2])
+
+    def _step(self, state: PortfolioState, coordinates: Tensor) -> tuple[PortfolioState, Tensor]:
+        """States after decisions in log ratios, and the scaled rewards."""
+        market: MarketTensors = self.agent.market
+        observed = self.observe(state)
+        universe = observed[2] if len(observed) > 2 else None
+        targets = market.scatter_assets(log_portfolio(coordinates).exp(), universe)
+        outcome = self.process.step(state, targets.cpu().numpy().astype(np.float64))
+        earned = np.where(np.isfinite(outcome.reward), outcome.reward, 0.0)
+        rewards = torch.as_tensor(earned, dtype=torch.float32, device=coordinates.device)
+        return outcome.state, self.units._replace(normalizer=None).scaled(rewards, observed[0], universe)
+
+
+def remaining_decisions(ended: Tensor) -> Tensor:
+    """Decisions to the end of each episode, or of the rollout, this one among them, (steps, portfolios).
+
+    Parameters
+    ----------
+    ended : Tensor, (steps, portfolios)
+        1 where an episode ended with that decision.
+    """
+    counted = torch.empty(ended.shape, dtype=torch.int64)
+    following = torch.zeros(ended.shape[1], dtype=torch.int64)
+    for step in range(len(ended) - 1, -1, -1):
+        following = torch.where(ended[step] > 0.0, torch.zeros_like(following), following) + 1
+        counted[step] = following
+    return counted
+
+
+def _joined(states: Sequence[PortfolioState]) -> PortfolioState:
+    """Portfolios of several states, one after the other."""
+    parts: dict[str, NDArray[np.generic]] = {
+        name: np.concatenate([getattr(one, name) for one in states]) for name in vars(states[0])
+    }
+    return type(states[0])(**parts)
