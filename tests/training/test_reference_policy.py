@@ -12,6 +12,7 @@ import torch
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.frozen_policy import FrozenPolicy
+from finflow.agent.networks.logistic_normal import log_portfolio
 from finflow.agent.on_policy.kl_controller import DoublingKL, FixedKL, ProportionalKL
 from finflow.cli import main
 from finflow.config import dump_config
@@ -19,10 +20,12 @@ from finflow.config.online_section import OnlineConfig
 from finflow.errors import CheckpointError
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
-from finflow.training.checkpoints.reference_policy import ReferenceControl
+from finflow.training.checkpoints.reference_policy import ReferenceControl, read_reference
+from finflow.training.data.training_data import prepare
+from finflow.training.on_policy.market_rollouts import Reference
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.test_guarding import events_of
-from tests.training.test_on_policy_phase import SMALL
+from tests.training.test_on_policy_phase import SMALL, grouped_player
 from tests.training.test_rollouts import SMALL as ROLLOUTS
 from tests.training.whole_trainings import Make, Stop, checkpoint_of, latest, train_through
 
@@ -206,6 +209,28 @@ def test_an_agent_of_the_default_training_is_a_reference_as_it_was_deployed(
     learner = read_tensors(checkpoint_of(trainer, "pretrained"))[0]
     for name, tensor in trainer.agent.prior.state_dict().items():  # the anchor's is the policy as it was handed over
         assert torch.equal(tensor, learner[f"learner/policy/{name}"])
+
+
+@pytest.mark.parametrize("deployed", DEPLOYED)
+def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
+    deployed: str, default_agents: dict[str, Path], tiny: Make
+) -> None:
+    """On the same draws, with and without a reference; densities are those of the weights."""
+    played = []
+    for beta in (None, 70.0):
+        player = grouped_player(tiny, online__reference=str(default_agents[deployed]))
+        policy = read_reference(player.config, prepare(player.config), torch.device("cpu"))
+        assert policy is not None
+        played.append(player.play(8, None if beta is None else Reference(policy, beta)))
+    free, charged = played
+    assert torch.equal(free.actions, charged.actions)
+    states = player.agent.states(tuple(part.flatten(0, 1) for part in free.observations))
+    portfolios = log_portfolio(free.actions.flatten(0, 1)).exp()
+    with torch.no_grad():
+        own, other = (one(states).distribution.log_density(portfolios) for one in (player.agent.policy, policy))
+    cost = 70.0 * (own - other).view_as(free.rewards) / free.actions.shape[-1]
+    assert float(cost.abs().max()) > 0.5
+    torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
 
 
 def test_what_an_agent_saved_itself_is_a_reference_too(
