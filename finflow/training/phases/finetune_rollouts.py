@@ -49,7 +49,7 @@ from finflow.training.phases.critic_evaluation import (
     teach_critics,
 )
 from finflow.training.phases.fold_evidence import Evidence, FoldPolicy, play_blends, weigh_evidence
-from finflow.training.phases.fold_pretraining import pretrain_folds, pretrain_reference
+from finflow.training.phases.fold_pretraining import pretrain_folds
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import probe_states, reward_units
 from finflow.training.phases.rollout_state import Member, RolloutState, with_mirrors
@@ -189,9 +189,10 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     market = RolloutMarket(process, tensors, units)
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
-        state.begin_from(pretrain_folds(run, dataset, state.blocks, units))
-        if state.pretrained and (reference := pretrain_reference(run, dataset, units)) is not None:
-            bcell.prior.load_state_dict(reference.state_dict())  # the reference that the blocks' evidence is about
+        pretrained = pretrain_folds(run, dataset, state.blocks, units)
+        state.begin_from(pretrained.folds)
+        if pretrained.reference is not None:
+            bcell.prior.load_state_dict(pretrained.reference)  # the reference that the blocks' evidence is about
         for place, (policy, portfolios) in enumerate(state.members(bcell.policy)):  # each on the bars that it may see
             measured = measure_returns(
                 market, policy, _bars(portfolios.starts, MEASURED, config, TO_MEASURE), config, TO_MEASURE

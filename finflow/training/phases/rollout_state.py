@@ -215,9 +215,10 @@ class RolloutState:
         """Every policy with its portfolios: ``policy``, the agent's own, then those of the folds."""
         return [(policy, self.portfolios), *((fold.policy, fold.portfolios) for fold in self.folds)]
 
-    def begin_from(self, policies: Sequence[ExpertPolicy]) -> None:
+    def begin_from(self, policies: Sequence[Mapping[str, Tensor]]) -> None:
         """Let the folds' policies begin from pretrained ones, and keep those; as they are where there are none."""
-        self.pretrained = [{name: t.detach().clone() for name, t in one.state_dict().items()} for one in policies]
+        device = self.advantage_scales.device
+        self.pretrained = [{name: tensor.to(device) for name, tensor in one.items()} for one in policies]
         for fold, weights in zip(self.folds, self.pretrained, strict=False):
             fold.policy.load_state_dict(weights)
 
