@@ -3,7 +3,7 @@
 One training with the default configuration on the embedded market is timed, each part without what it calls of the
 others; then a few updates of each phase are taken apart, on one thread. Beside the time of every operation stands its
 bound: the larger of its floating-point operations over the rate of a large matrix product and its bytes over the
-rate of a memory copy in the caches, both measured here. The page on speed among the evidence is written anew.
+rate of a memory copy in the caches, both measured here. The page docs/reference/speed.md is written anew.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from finflow.training.data.training_data import prepare
 from finflow.training.phases import finetune_rollouts
 from finflow.training.trainer import FinFlowTrainer
 
-PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "speed.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed.md"
 UPDATES = 5  # that are taken apart
 WARM = 3  # before those
 SHOWN = 12  # operations with the most time
