@@ -122,8 +122,8 @@ def leaves(config: Config) -> dict[str, object]:
 
 
 def hyperparameters(config: Config) -> dict[str, object]:
-    """Keys that decide what an agent learns, and their values: no folders, no evaluation, no search."""
-    without = ("output.", "evaluation.", "tune.")
+    """Keys that decide what an agent learns, and their values: no folders, no evaluation, no search, no trading."""
+    without = ("output.", "evaluation.", "trading.", "tune.")
     decide = {key: reduce(getattr, key.split("."), config) for key in KEYS if not key.startswith(without)}
     return {key: value for key, value in decide.items() if key not in _NOT_DECIDING}
 

@@ -150,3 +150,9 @@ def test_a_training_reports_its_final_metrics(
     events = EventAccumulator(str(trainer.run_folder))
     events.Reload()
     assert events.Scalars("hparams/sharpe")[0].value == pytest.approx(sharpe)
+
+
+def test_only_keys_that_decide_what_is_learned_are_hyperparameters() -> None:
+    sections = {key.partition(".")[0] for key in hyperparameters(load_config(None, {}, environ={}))}
+    assert sections.isdisjoint({"output", "evaluation", "trading", "tune"})
+    assert sections >= {"market", "env", "train", "offline", "bcell", "online"}
