@@ -132,7 +132,7 @@ def real_variants(seeds: int, nyse: Path | None = None) -> list[Variant]:
     }
     if nyse is not None:
         ends = {"market.train_end": "1975-12-31", "market.validation_end": "1979-12-31"}
-        prices = {"market.source": "csv", "market.path": str(nyse), **ends}
+        prices: dict[str, object] = {"market.source": "csv", "market.path": str(nyse), **ends}
         markets |= {"nyse": {**prices, "env.execution_lag": 0}, "nyse-lag-1": prices}
     return [
         Variant(f"{PREFIX}{kind}", (seed,), {**SHORTER_OFFLINE, **keys}, measure=learn_real)
