@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -77,13 +77,15 @@ def run_both(first: Callable[[], R], second: Callable[[], S], device: torch.devi
 
 
 @contextmanager
-def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
+def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable[[], R]]:
     """Run a function in a forked process while the block runs, on a second core where one is free.
 
     Parameters
     ----------
     part : callable
         Its changes to objects stay in the other process.
+    fills_core : bool
+        Use one core alone in the block: the other process works for about as long.
 
     Yields
     ------
@@ -99,7 +101,8 @@ def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
     child, receiver = started
     began = time.monotonic()
     try:
-        yield lambda: results[0] if results else part()
+        with _one_core() if fills_core else nullcontext():
+            yield lambda: results[0] if results else part()
         with suppress(EOFError):  # the process ended without a result
             if receiver.poll(PATIENCE + 10.0 * (time.monotonic() - began)):
                 results = receiver.recv()
@@ -107,6 +110,17 @@ def forked(part: Callable[[], R]) -> Iterator[Callable[[], R]]:
         child.kill()
         child.join()
         receiver.close()
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Leave the other core to another process during the block."""
+    global _shared
+    before, _shared = _shared, True
+    try:
+        yield
+    finally:
+        _shared = before
 
 
 def _has_second_core() -> bool:

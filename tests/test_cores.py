@@ -250,3 +250,17 @@ class TestForked:
         with pytest.raises(KeyError):
             fail()
         assert not multiprocessing.active_children()
+
+
+def test_the_second_core_is_left_to_a_process_that_fills_it(two_cores: None) -> None:
+    """Two threads and that process would take turns on two cores."""
+
+    def threads() -> int:
+        return len(set(cores.run_both(threading.current_thread, threading.current_thread, CPU)))
+
+    with cores.forked(lambda: 3, fills_core=True) as other:
+        assert threads() == 1
+    assert other() == 3
+    assert threads() == 2
+    with cores.forked(lambda: 3):
+        assert threads() == 2

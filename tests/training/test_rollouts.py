@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from finflow import cores
 from finflow.agent.batch import states_of
 from finflow.agent.learners.bcell import BCell, with_members
 from finflow.agent.learners.offline_learner import make_policy
@@ -29,6 +31,7 @@ from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
 from finflow.training.phases import finetune_rollouts as phase
+from finflow.training.phases import fold_pretraining
 from finflow.training.phases.fold_evidence import CONFIDENCES, FoldPolicy, play_blends, weigh_evidence
 from finflow.training.phases.fold_pretraining import fold_epochs, outside
 from finflow.training.phases.rollout_state import Block, make_blocks
@@ -322,6 +325,43 @@ def test_the_pretrained_reference_was_pretrained_for_as_long_as_those_of_the_blo
     trainer.finetune()
     held = trainer.agent.prior.state_dict()
     assert all(torch.equal(held[name], tensor) for name, tensor in before.items()) == (epochs == 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_pretraining_during_the_offline_phase_changes_no_bit(
+    fails: bool, tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own while the agent learns offline; where that process fails, in this one."""
+    keys = {**SMALL, "train__offline_training_epochs": 2, "bcell__rollouts__pretraining_epochs": 1}
+    keys |= {"train__online_episodes": 2, "train__reward_normalization__enabled": True}
+    alone = FinFlowTrainer(tiny(**keys))
+    alone.train_iql()
+    alone.finetune()
+    monkeypatch.setattr(cores, "available_cores", lambda: 2)
+    learn, here, called = fold_pretraining._learn, os.getpid(), []
+
+    def learn_or_fail(*arguments: Any) -> Any:
+        called.append(os.getpid())  # in the other process a copy is written to
+        if fails and os.getpid() != here:
+            raise RuntimeError
+        return learn(*arguments)
+
+    monkeypatch.setattr(fold_pretraining, "_learn", learn_or_fail)
+    beside = FinFlowTrainer(tiny(**keys))
+    with fold_pretraining.pretraining_beside(beside._begin(), beside.collect_offline_data()):
+        beside.train_iql()
+    beside.finetune()
+    assert called == [here] * fails
+    latest = "models/checkpoint_latest.safetensors"
+    assert (beside.run_folder / latest).read_bytes() == (alone.run_folder / latest).read_bytes()
+
+
+def test_nothing_is_pretrained_beside_where_the_online_phase_does_not_need_it(tiny: Make) -> None:
+    for keys in ({"bcell__rollouts__blocks": 1}, {"online__algorithm": "sac"}, {"offline__method": "none"}):
+        trainer = FinFlowTrainer(tiny(**{**SMALL, **keys}))
+        with fold_pretraining.pretraining_beside(trainer._begin(), trainer.collect_offline_data()):
+            pass
+        assert trainer._begin().folds is None
 
 
 def test_a_training_from_before_mirrored_bars_goes_on_without_them(trained: tuple[FinFlowTrainer, Make]) -> None:

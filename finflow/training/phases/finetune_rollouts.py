@@ -189,7 +189,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
     market = RolloutMarket(process, tensors, units)
     begins = not bool((state.advantage_scales > 0.0).all())
     if begins:
-        pretrained = pretrain_folds(run, dataset, state.blocks, units)
+        pretrained = pretrain_folds(run, dataset, state.blocks)
         state.begin_from(pretrained.folds)
         if pretrained.reference is not None:
             bcell.prior.load_state_dict(pretrained.reference)  # the reference that the blocks' evidence is about

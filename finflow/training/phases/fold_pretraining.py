@@ -6,84 +6,105 @@ that were pretrained without a block, in that block; and the blocks' policies be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from finflow.agent.learners.offline_learner import portfolio_networks
 from finflow.config import Config
 from finflow.cores import forked
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
-from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import measure_decision_scale
-from finflow.training.phases.pretrain import Epochs
-from finflow.training.phases.rollout_state import Block
+from finflow.training.phases.pretrain import Epochs, fill_window, reward_units, scale_of_training
+from finflow.training.phases.rollout_state import Block, Pretrained, training_blocks
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import METHODS, seeded
 
-Weights = dict[str, Tensor]
 FloatArray = NDArray[np.float32]
 
 PURPOSE = 300  # generators of the blocks' networks and noise are numbered from here
 
 
-class Pretrained(NamedTuple):
-    """Policies that were pretrained for the evidence of the blocks.
+@contextmanager
+def pretraining_beside(run: TrainingRun, dataset: OfflineDataset) -> Iterator[None]:
+    """Pretrain what the online phase will need in another process, while the block runs the offline phase.
 
-    Attributes
-    ----------
-    folds : list of Weights
-        Of each block, without it; none where nothing is pretrained.
-    reference : Weights or None
-        From all data in as many epochs, which is what the folds are evidence about. None where the agent's own
-        pretraining was no longer than theirs.
+    The offline phase's update of small networks is mostly calls, which a second thread makes hardly faster. The
+    results have the same bits as without this.
     """
+    blocks = training_blocks(run.config, run.training_data)
+    if run.config.online.algorithm != "rollouts" or run.state.learner is None or not _numbers(run.config, blocks):
+        yield
+        return
+    _announce(run, blocks)
+    with forked(partial(_learn_all, run, dataset, blocks), fills_core=True) as learned:
+        yield
+    run.folds = lambda: _pretrained(run.config, blocks, learned())
 
-    folds: list[Weights]
-    reference: Weights | None
 
+def pretrain_folds(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> Pretrained:
+    """Pretrain without each block, and from all data in as many epochs, unless that was done during the offline phase.
 
-def pretrain_folds(
-    run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], units: RewardUnits
-) -> Pretrained:
-    """Pretrain without each block, and from all data in as many epochs, in two processes where there are two cores.
-
-    Updates of small networks are mostly calls, which two threads of one process take turns with.
+    In two processes where there are two cores.
 
     Parameters
     ----------
     run : TrainingRun
     dataset : OfflineDataset
     blocks : tuple of Block
-    units : RewardUnits
-        Of all training years.
     """
-    epochs = fold_epochs(run.config)
-    if epochs == 0 or not blocks:
+    if run.folds is not None:
+        return run.folds()
+    numbers = _numbers(run.config, blocks)
+    if not numbers:
         return Pretrained([], None)
+    _announce(run, blocks)
+    half = len(numbers) // 2
+    with forked(partial(_learn, run, dataset, blocks, numbers[half:])) as second:
+        first = _learn(run, dataset, blocks, numbers[:half])
+    return _pretrained(run.config, blocks, [*first, *second()])
+
+
+def _numbers(config: Config, blocks: tuple[Block, ...]) -> list[int | None]:
+    """Blocks to pretrain without; None, first, for all data, where the agent's own pretraining is longer."""
+    epochs = fold_epochs(config)
+    if epochs == 0 or not blocks:
+        return []
+    return [*([None] if epochs < config.train.offline_training_epochs else []), *range(len(blocks))]
+
+
+def _announce(run: TrainingRun, blocks: tuple[Block, ...]) -> None:
+    epochs = fold_epochs(run.config)
+    run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
+
+
+def _learn_all(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> list[dict[str, FloatArray]]:
+    return _learn(run, dataset, blocks, _numbers(run.config, blocks))
+
+
+def _learn(
+    run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Sequence[int | None]
+) -> list[dict[str, FloatArray]]:
+    """Weights of the policies that some blocks, or none, were left out of."""
     process = run.training_data.learning.process
     market = MarketTensors.of(process, run.device, run.config.bcell.expert_cloning > 0.0)
+    units = reward_units(run, dataset)._replace(normalizer=None)
     rollout_market = RolloutMarket(process, market, units)
+    return [_pretrain(run, dataset, rollout_market, blocks, number) for number in numbers]
 
-    def learn(numbers: Sequence[int | None]) -> list[dict[str, FloatArray]]:
-        return [_pretrain(run, dataset, rollout_market, blocks, number) for number in numbers]
 
-    is_longer = epochs < run.config.train.offline_training_epochs
-    numbers: list[int | None] = [*([None] if is_longer else []), *range(len(blocks))]
-    half = len(numbers) // 2
-    run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
-    with forked(partial(learn, numbers[half:])) as second:
-        first = learn(numbers[:half])
-    found = [{name: torch.from_numpy(array) for name, array in one.items()} for one in [*first, *second()]]
-    return Pretrained(found[1:], found[0]) if is_longer else Pretrained(found, None)
+def _pretrained(config: Config, blocks: tuple[Block, ...], learned: list[dict[str, FloatArray]]) -> Pretrained:
+    """The weights as tensors, the reference apart."""
+    found = [{name: torch.from_numpy(array) for name, array in one.items()} for one in learned]
+    return Pretrained(found[1:], found[0]) if None in _numbers(config, blocks) else Pretrained(found, None)
 
 
 def fold_epochs(config: Config) -> int:
@@ -121,8 +142,8 @@ def _pretrain(
     if number is not None:
         segments = blocks[number].learned
         learner.advantage_scale = measure_decision_scale(rollout_market, learner.policy, config, segments)
-    elif run.state.bcell is not None:
-        learner.advantage_scale = run.state.bcell.advantage_scale
+    else:
+        learner.advantage_scale = _advantage_scale(run, dataset, market)
     noise = seeded(seed, PURPOSE + 2 * place + 1, run.device)
     store = Transitions.of(learned, run.device, market.members is not None)
     for done in range(batches.total):
@@ -130,3 +151,17 @@ def _pretrain(
         batch = make_batch(rows, market, units, noise, config.train.observation_noise, batches.group_size)
         learner.update(batch, done / batches.total, noise)
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in learner.policy.state_dict().items()}
+
+
+def _advantage_scale(run: TrainingRun, dataset: OfflineDataset, market: MarketTensors) -> float:
+    """``sigma_A`` of the agent's offline phase, which has measured it or is about to."""
+    state = run.state
+    if state.bcell is not None:
+        return state.bcell.advantage_scale
+    if state.learner is None:
+        raise ValueError("the offline phase has neither begun nor ended")
+    if state.counters.phase_update > 0:
+        return state.learner.advantage_scale
+    units = reward_units(run, dataset)
+    fill_window(units, dataset)
+    return scale_of_training(run, state.learner.policy, market, units)

@@ -23,6 +23,7 @@ from finflow.training.data.rewards import RewardUnits, RollingNormalizer
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import measure_decision_scale
 from finflow.training.phases.guard_snapshots import LearnerProbe
+from finflow.training.phases.rollout_state import training_segments
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import OFFLINE, seeded
 
@@ -196,10 +197,8 @@ def behaviour_units(units: RewardUnits, dataset: OfflineDataset, keys: RewardNor
 
 def scale_of_training(run: TrainingRun, policy: ExpertPolicy, market: MarketTensors, units: RewardUnits) -> float:
     """``sigma_A`` of decisions in the training years, in the given units: see `measure_decision_scale`."""
-    data = run.training_data
-    process = data.learning.process
-    segments = [process.decision_bars(window) for window in data.segments or (data.split.train,)]
-    return measure_decision_scale(RolloutMarket(process, market, units), policy, run.config, segments)
+    rollout_market = RolloutMarket(run.training_data.learning.process, market, units)
+    return measure_decision_scale(rollout_market, policy, run.config, training_segments(run.training_data))
 
 
 def probe_states(run: TrainingRun, store: Transitions, market: MarketTensors) -> States:

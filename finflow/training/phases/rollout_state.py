@@ -67,6 +67,37 @@ def make_blocks(segments: Sequence[range], count: int, purge: int) -> tuple[Bloc
     return tuple(blocks)
 
 
+def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block, ...]:
+    """Blocks of the training years that a policy each does not see; none with one block or fewer."""
+    count, process = config.bcell.rollouts.blocks, training_data.learning.process
+    if count <= 1:
+        return ()
+    # a window's last reward is earned on the bar after its last decision
+    return make_blocks(training_segments(training_data), count, process.lag + 1)
+
+
+def training_segments(training_data: TrainingData) -> list[range]:
+    """Bars of decisions of the training years, in order."""
+    windows = training_data.segments or (training_data.split.train,)
+    return [training_data.learning.process.decision_bars(window) for window in windows]
+
+
+class Pretrained(NamedTuple):
+    """Policies that were pretrained for the evidence of the blocks.
+
+    Attributes
+    ----------
+    folds : list of dict of Tensor
+        Weights of each block's, without it; none where nothing is pretrained.
+    reference : dict of Tensor or None
+        From all data in as many epochs, which is what the folds are evidence about. None where the agent's own
+        pretraining was no longer than theirs.
+    """
+
+    folds: list[dict[str, Tensor]]
+    reference: dict[str, Tensor] | None
+
+
 class Portfolios:
     """Portfolios that live through stored bars, window after window; some begin anew elsewhere after each.
 
@@ -187,8 +218,7 @@ class RolloutState:
 
     def __init__(self, config: Config, training_data: TrainingData, device: torch.device) -> None:
         keys, seed, process = config.bcell.rollouts, config.train.seed, training_data.learning.process
-        windows = training_data.segments or (training_data.split.train,)
-        segments = [process.decision_bars(window) for window in windows]
+        segments = training_segments(training_data)
         worlds = episode_worlds(config, process, "online")
         restart = min(keys.horizon / config.env.episode_length, 1.0)
 
@@ -196,8 +226,7 @@ class RolloutState:
             words = (seed, PURPOSE, member)
             return Portfolios(process, bars, keys.horizon, keys.portfolios, restart, worlds, words)
 
-        # a window's last reward is earned on the bar after its last decision
-        self.blocks = make_blocks(segments, keys.blocks, process.lag + 1) if keys.blocks > 1 else ()
+        self.blocks = training_blocks(config, training_data)
         self.portfolios = portfolios(segments, 0)
         self.folds = []
         for number, block in enumerate(self.blocks):

@@ -31,6 +31,7 @@ from finflow.training.judging.generalisation_measure import PREFIX, Generalisati
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
 from finflow.training.on_policy.market_rollouts import EndedEpisode
+from finflow.training.phases.rollout_state import Pretrained
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
@@ -84,6 +85,8 @@ class TrainingRun:
         Recorded states on which policies are compared, from the beginning of a phase on.
     on_validation : callable, optional
         Receives every validation.
+    folds : callable, optional
+        Returns what another process pretrained for the evidence of the blocks during the offline phase.
     """
 
     config: Config
@@ -95,6 +98,7 @@ class TrainingRun:
     progress: ProgressDisplay
     probe: States | None = None
     on_validation: OnValidation | None = None
+    folds: Callable[[], Pretrained] | None = None
 
     @cached_property
     def profiler(self) -> UpdateProfiler:
