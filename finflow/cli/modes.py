@@ -56,7 +56,8 @@ modes:
   decide     what to hold and to trade now: the newest prices, checked; target weights, orders, reasons
              (--resume; --holdings, --cash or the log of earlier decisions say what is held)
   paper      the agent (--resume) day by day on the ledger, from --from on, each evening with what was known
-             then; a log that a stop leaves whole, and a test against what the backtest led one to expect
+             then; a log that a stop leaves whole, and a test against what the backtest led one to expect;
+             with --broker alpaca: one decision an evening for an account at Alpaca
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
@@ -166,7 +167,8 @@ _MODES_OF = {
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
     "open": ("train", "demo", "evaluate", "backtest", "tune", "compare"),
-    **dict.fromkeys(("holdings", "fills", "broker", "accept-drift", "i-know"), ("decide",)),
+    **dict.fromkeys(("holdings", "fills"), ("decide",)),
+    **dict.fromkeys(("broker", "live", "accept-drift", "i-know"), ("decide", "paper")),
     **dict.fromkeys(("until", "follow"), ("paper",)),
 }
 

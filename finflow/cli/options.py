@@ -260,16 +260,24 @@ def add_trading(parser: Parser) -> None:
     )
     group.add_argument(
         "--broker",
-        type=one_of("paper"),
+        type=one_of("paper", "alpaca"),
         metavar="NAME",
         help="decide: take what is held from this broker, and place the orders with it: paper, on the ledger, which "
-        "begins with --cash or env.initial_capital",
+        "begins with --cash or env.initial_capital; or alpaca, an account at Alpaca; paper: the same as --set "
+        "trading.broker=NAME",
     )
     group.add_argument(
-        "--accept-drift", action="store_true", help="decide: go on with features far outside their range in training"
+        "--live", action="store_true", help="confirm that trading.alpaca.live = true may trade with real money"
     )
     group.add_argument(
-        "--i-know", action="store_true", help="decide: go on with an agent that is worse than equal weight"
+        "--accept-drift",
+        action="store_true",
+        help="decide, and paper at a broker: go on with features far outside their range in training",
+    )
+    group.add_argument(
+        "--i-know",
+        action="store_true",
+        help="decide, and paper at a broker: go on with an agent that is worse than equal weight",
     )
     group.add_argument(
         "--from",

@@ -47,14 +47,16 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
             accept_verdict=given.i_know,
             dry_run=given.dry_run,
             broker=given.broker,
+            live=given.live,
         )
     )
-    print("\n".join(decision_lines(made.decision)))
+    if made.decision is not None:
+        print("\n".join(decision_lines(made.decision)))
     for remark in made.remarks:
         print(f"note: {remark}")
     if made.folder is None:
         print("nothing was written (--dry-run)")
-    else:
+    elif made.decision is not None:
         print(f"written: decision.json, orders.csv and decision.html in {made.folder}")
 
 
@@ -69,10 +71,21 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
         Checkpoint files, run folders, or the folder of a job.
     """
     overrides = evaluation_overrides(given, runs[0])
+    if given.broker:
+        overrides = {**overrides, "trading.broker": given.broker}
     first, until = (None if day is None else read_date(day, option) for day, option in _days(given))
     from finflow.trading.paper.paper_trading import PaperRequest, check_dates, trade_on_paper
 
-    request = PaperRequest(tuple(runs), overrides, first, until, given.follow)
+    request = PaperRequest(
+        tuple(runs),
+        overrides,
+        first,
+        until,
+        given.follow,
+        accept_drift=given.accept_drift,
+        accept_verdict=given.i_know,
+        live=given.live,
+    )
     check_dates(request)
     outcome = trade_on_paper(request)
     numbers = outcome.numbers

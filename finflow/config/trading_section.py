@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-from finflow.config.section_types import NonNegativeInt, NonNegativeNumber, Number, PositiveNumber, Section, key
+from typing import Literal
+
+from finflow.config.section_types import (
+    Flag,
+    NonNegativeInt,
+    NonNegativeNumber,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Section,
+    key,
+)
+
+
+class AlpacaConfig(Section):
+    """Account at Alpaca; its keys come from the environment alone."""
+
+    live: Flag = key(False, "trade the account with real money, which has to be confirmed (--live); else that on paper")
+    address: str | None = key(None, "base address of the interface; left out: Alpaca's own, on paper or live")
+    time_in_force: Literal["day", "opg", "cls"] = key(
+        "day", "day: orders fill from the next open on; opg, cls: in the auction of the open or of the close"
+    )
+    timeout: PositiveNumber = key(10.0, "seconds until an answer counts as lost")
+    attempts: PositiveInt = key(5, "times that a request is made until an answer has come")
 
 
 class TradingConfig(Section):
@@ -22,3 +45,8 @@ class TradingConfig(Section):
         4.0, "training deviations that a feature may lie outside its range in training, before a decision is refused"
     )
     jump_limit: PositiveNumber = key(12.0, "move of a bar that is pointed out, in training deviations of the asset")
+    broker: Literal["paper", "alpaca"] = key(
+        "paper", "broker of --mode paper: paper is the ledger, alpaca an account at Alpaca (finflow[alpaca])"
+    )
+    poll: PositiveNumber = key(300.0, "seconds between looks for a new bar of --follow, once its session is due")
+    alpaca: AlpacaConfig = key(AlpacaConfig(), "account at Alpaca")

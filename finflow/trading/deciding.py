@@ -14,7 +14,9 @@ from finflow.errors import ConfigError, FinflowError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
 from finflow.trading.account_state import DECISION, Given, last_decision, state_of
+from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import Broker, MarketOrder, client_id
+from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_files import write_decision
 from finflow.trading.decision_log import STATE, DecisionLog
@@ -31,6 +33,8 @@ from finflow.trading.live_market import (
     newest_until,
 )
 from finflow.trading.trading_calendar import calendar_of
+
+PAPER_BROKER, ALPACA = "paper", "alpaca"
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class Request:
     dry_run : bool
         Write nothing.
     broker : str or None
-        ``paper``: the account is that of the paper broker, and the orders go to it.
+        ``paper`` or ``alpaca``: the account is that of this broker, and the orders go to it.
+    live : bool
+        The account with real money is confirmed.
     """
 
     runs: tuple[Path, ...]
@@ -67,12 +73,16 @@ class Request:
     accept_verdict: bool = False
     dry_run: bool = False
     broker: str | None = None
+    live: bool = False
 
 
 class Made(NamedTuple):
-    """A decision, where its files are (None after a dry run), and remarks for the terminal."""
+    """A decision, where its files are (None after a dry run), and remarks for the terminal.
 
-    decision: Decision
+    The decision is None where a broker's orders of the day were decided on before.
+    """
+
+    decision: Decision | None
     folder: Path | None
     remarks: tuple[str, ...]
 
@@ -96,18 +106,36 @@ def decide(request: Request, today: dt.date | None = None) -> Made:
         One line that says what to do, where the prices, the account or the verdict forbid a decision.
     """
     agents = load_agents(request.runs, request.overrides)
+    routing = open_routing(agents, request.live) if request.broker == ALPACA else None
+    if routing is not None and request.date is not None:
+        raise ConfigError(f"--date names a day of the past, and {routing.broker.name} trades today: leave it out")
+    return decide_with(agents, request, routing, today or dt.date.today())
+
+
+def decide_with(agents: Agents, request: Request, routing: OrderRouting | None, today: dt.date) -> Made:
+    """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
     config, verdict = agents.config, agents.verdict
     if verdict == "no" and not request.accept_verdict:
         raise FinflowError(
             f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
             "with --i-know"
         )
-    market, checks, drift, log = _checked_market(agents, request, today or dt.date.today())
+    _refuse_files_beside_a_broker(request)
+    clock = None if routing is None else routing.broker.clock()
+    market, checks, drift, log = _checked_market(agents, request, today if clock is None else clock.day)
     folder = agents.folder / TRADING
-    broker = _open_broker(request, folder, market, config) if request.broker else None
-    given = _given(request, market.panel, config)
+    if routing is not None and clock is not None:
+        decided = routing.decided(str(market.panel.dates[-1]))
+        if decided is not None and not request.dry_run:
+            return Made(None, folder / decided["date"], (routing.place(decided),))
+        routing.check_clock(market.panel, clock)
+    broker = _open_broker(request, folder, market, config) if request.broker == PAPER_BROKER else None
     if broker is not None:
         given = Given(Holdings(broker.positions(), broker.cash()), None, None, config.env.initial_capital)
+    elif routing is not None:
+        given = routing.given(market.panel, config.env.initial_capital)
+    else:
+        given = _given(request, market.panel, config)
     entries = _entries(log, market.panel, request, given)
     prices = fill_prices(market.panel, config.env.fill)
     account = state_of(market.panel, market.process.objective, entries, given, market.process.lag, prices)
@@ -115,16 +143,39 @@ def decide(request: Request, today: dt.date | None = None) -> Made:
     remarks = tuple(said for said in (_on_verdict(verdict, agents), log.message) if said)
     if request.dry_run:
         return Made(made, None, remarks)
-    own = write_decision(folder, made, account, given, market)
+    own = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
         remarks = (*remarks, _submit(broker, made))
+    if routing is not None:
+        remarks = (*remarks, routing.place_decided(made.date))
     return Made(made, own, remarks)
+
+
+def open_routing(agents: Agents, live: bool) -> OrderRouting:
+    """Open the account at Alpaca that the configuration of some agents names.
+
+    Raises
+    ------
+    ConfigError, BrokerError
+        If it cannot be opened, or the agents decide on prices that they would have to trade at themselves.
+    """
+    if agents.config.env.execution_lag == 0:
+        raise ConfigError(
+            "env.execution_lag = 0 fills at the very prices that it decides on, which no broker does: an agent for a "
+            "broker is trained with 1 or more"
+        )
+    return OrderRouting(open_alpaca(agents.config.trading.alpaca, live), agents.folder / TRADING)
+
+
+def _refuse_files_beside_a_broker(request: Request) -> None:
+    if request.broker is not None and (request.holdings is not None or request.fills is not None):
+        raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
+    if request.broker == ALPACA and request.cash is not None:
+        raise ConfigError("--broker alpaca knows the cash of its account: leave --cash out")
 
 
 def _open_broker(request: Request, folder: Path, market: LiveMarket, config: Config) -> PaperBroker:
     """The paper broker, with all orders filled whose bar has come."""
-    if request.holdings is not None or request.fills is not None:
-        raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
     broker = PaperBroker(folder / BROKER_LOG, keep=not request.dry_run)
     if not broker.is_open:
         broker.open(config.env.initial_capital if request.cash is None else request.cash)

@@ -19,8 +19,13 @@ from finflow.trading.decision_results import Decision
 from finflow.trading.live_market import LiveMarket
 
 
-def write_decision(folder: Path, made: Decision, account: AccountState, given: Given, market: LiveMarket) -> Path:
-    """Write the files of a decision, then its line of the log; what is there already is left as it is."""
+def write_decision(
+    folder: Path, made: Decision, account: AccountState, given: Given, market: LiveMarket, broker: str | None = None
+) -> Path:
+    """Write the files of a decision, then its line of the log; what is there already is left as it is.
+
+    ``broker`` is the mark of the account elsewhere that its orders are for.
+    """
     own = folder / made.date
     content = json_text(plain(made))
     files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
@@ -33,6 +38,8 @@ def write_decision(folder: Path, made: Decision, account: AccountState, given: G
             log.append(fills_entry(fills, before["date"]))
         write_together({own / name: text for name, text in files.items()})
         entry = _entry(made, account, market, hashlib.sha256(content.encode()).hexdigest())
+        if broker is not None:
+            entry["broker"] = broker
         same_day = [one for one in log.entries if one["kind"] == DECISION and one["date"] == made.date]
         if not same_day or same_day[-1] != plain(entry):
             log.append(plain(entry))

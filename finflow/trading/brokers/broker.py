@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from finflow.errors import FinflowError
 
 
 class BrokerError(FinflowError):
     """An order or an account that a broker refuses."""
+
+
+class OrderRefused(BrokerError):
+    """An order that a broker refused, and that has had no effect."""
+
+
+class NotYet(BrokerError):
+    """A broker that gives no answer, or an account that nothing can be decided on at present."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +51,21 @@ class OrderStatus:
     ----------
     order : MarketOrder
     state : str
-        ``accepted`` until it has filled.
+        ``accepted`` until it has filled; ``ended`` where it was canceled, rejected or expired before all of it filled.
     filled_on : str or None
         Bar of the fill.
     price, cost : float or None
         Of the fill, in money; the cost is that of the whole order.
+    filled : float
+        Shares that changed hands so far, negative where sold.
     """
 
     order: MarketOrder
-    state: Literal["accepted", "filled"]
+    state: Literal["accepted", "filled", "ended"]
     filled_on: str | None = None
     price: float | None = None
     cost: float | None = None
+    filled: float = 0.0
 
 
 class Broker(Protocol):
@@ -79,6 +91,39 @@ class Broker(Protocol):
 
     def status(self, client_id: str) -> OrderStatus | None:
         """Status of an order; None where no order has this id."""
+        ...
+
+
+class MarketClock(NamedTuple):
+    """Day at the exchange, and True for ``is_open`` while its session goes on."""
+
+    day: dt.date
+    is_open: bool
+
+
+class RemoteBroker(Broker, Protocol):
+    """An account at a broker elsewhere, which has a clock of its own.
+
+    Attributes
+    ----------
+    name : str
+        In messages, such as ``Alpaca (paper)``.
+    """
+
+    name: str
+
+    def account(self) -> str:
+        """Mark of the account: a hash, the same for the same account.
+
+        Raises
+        ------
+        BrokerError
+            If it may not trade.
+        """
+        ...
+
+    def clock(self) -> MarketClock:
+        """Clock of the exchange."""
         ...
 
 

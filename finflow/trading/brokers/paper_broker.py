@@ -85,7 +85,7 @@ class PaperBroker:
         fill = self._fills().get(client_id)
         if fill is None:
             return OrderStatus(order, "accepted")
-        return OrderStatus(order, "filled", fill["date"], fill["price"], fill["cost"])
+        return OrderStatus(order, "filled", fill["date"], fill["price"], fill["cost"], order.shares)
 
     def fill_due(self, process: DecisionProcess) -> list[OrderStatus]:
         """Fill the orders whose bar has come, at its prices and the ledger's costs.

@@ -1,4 +1,4 @@
-"""`--mode paper`: an agent as it would have run, day by day, with a log that a stop at any moment leaves whole."""
+"""`--mode paper`: an agent day by day, on the ledger or at a broker, with a log that any stop leaves whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +19,12 @@ from finflow.errors import ConfigError, FinflowError
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.files import in_use, write_together
 from finflow.market.panel import MarketPanel
+from finflow.trading.brokers.broker import NotYet
+from finflow.trading.brokers.order_routing import OrderRouting
+from finflow.trading.deciding import ALPACA, Request, open_routing
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until, newest_until
+from finflow.trading.paper.broker_account import BrokerAccount
 from finflow.trading.paper.expectation import Expectation
 from finflow.trading.paper.paper_account import Evening, PaperAccount
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
@@ -29,8 +33,8 @@ from finflow.trading.trading_calendar import calendar_of
 FloatArray = NDArray[np.float64]
 
 PAPER = "paper"
-POLL = 300.0
-"""Seconds between looks for a new bar, once its session is over."""
+IDLE = 12.0
+"""Times `trading.poll` between looks for a new bar while no session is due."""
 _SETTINGS = ("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight")
 _RESULTS = ("max_turnover", "no_trade_band", "costs")
 
@@ -49,6 +53,10 @@ class PaperRequest:
         First day that a decision fills on, and the last day; the account begun last, and the newest bar, when left out.
     follow : bool
         Wait for new bars at the end.
+    accept_drift, accept_verdict : bool
+        With a broker elsewhere: go on in spite of features outside their range, or of the verdict.
+    live : bool
+        The broker's account with real money is confirmed.
     """
 
     runs: tuple[Path, ...]
@@ -56,6 +64,9 @@ class PaperRequest:
     first: dt.date | None = None
     until: dt.date | None = None
     follow: bool = False
+    accept_drift: bool = False
+    accept_verdict: bool = False
+    live: bool = False
 
 
 class PaperOutcome(NamedTuple):
@@ -100,23 +111,36 @@ def trade_on_paper(
     """
     agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
     folder = agents.folder / TRADING
+    routing = open_routing(agents, request.live) if agents.config.trading.broker == ALPACA else None
+    _check_broker_options(request, routing)
     with in_use(folder / PAPER, "trading on paper"):
-        trading = _Trading(agents, folder, request)
-        outcome = trading.catch_up(trading.prices())
+        trading = _Trading(agents, folder, request, routing)
         if not request.follow:
-            return outcome
+            return trading.catch_up(trading.prices())
+        trading.catch_up_patiently(trading.prices(), clock, say)
         say(f"followed from {trading.newest}; Ctrl-C stops, and the same command goes on")
         while True:
             panel = trading.next_prices(clock)
-            outcome = trading.catch_up(panel)
+            outcome = trading.catch_up_patiently(panel, clock, say)
             say(f"{trading.newest}: worth {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
+
+
+def _check_broker_options(request: PaperRequest, routing: OrderRouting | None) -> None:
+    """Refuse what only the ledger, or only a broker elsewhere, can do."""
+    if routing is not None and request.until is not None:
+        raise ConfigError(f"{routing.broker.name} trades today, and --until may be a day of the past: leave it out")
+    if routing is None and (request.accept_drift or request.accept_verdict or request.live):
+        raise ConfigError(
+            "--accept-drift, --i-know and --live are for a broker elsewhere (trading.broker): leave them out on the "
+            "ledger"
+        )
 
 
 class _Trading:
     """One paper account, its log and its files."""
 
-    def __init__(self, agents: Agents, folder: Path, request: PaperRequest) -> None:
-        self.agents, self.folder, self.request = agents, folder, request
+    def __init__(self, agents: Agents, folder: Path, request: PaperRequest, routing: OrderRouting | None) -> None:
+        self.agents, self.folder, self.request, self.routing = agents, folder, request, routing
         self.log = DecisionLog.read(folder / STATE)
         self.first = self._first()
         self.lines = [one for one in self.log.entries if one["kind"] == PAPER and one["account"] == str(self.first)]
@@ -139,14 +163,16 @@ class _Trading:
         """Hash of the agent, and of the settings that decide what an account does."""
         env = self.agents.config.env.model_dump(mode="json")
         kept = {name: env[name] for name in (*_SETTINGS, *_RESULTS)}
+        if self.routing is not None:
+            kept["broker"] = self.routing.mark
         text = json.dumps({"agent": self.agents.identity, **kept}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _check_settings(self) -> None:
         if self.lines and self.lines[-1]["settings"] != self._mark():
             raise ConfigError(
-                f"the paper account of {self.first} was run by another agent or with other keys under env: leave the "
-                "changes out, or begin another account with --from"
+                f"the paper account of {self.first} was run by another agent, with other keys under env or at another "
+                "broker: leave the changes out, or begin another account with --from"
             )
 
     def prices(self, fresh: bool = False) -> MarketPanel:
@@ -162,23 +188,29 @@ class _Trading:
                 return panel
             calendar = calendar_of(self.agents.config.trading.calendar, panel.dates)
             due = bool(calendar.sessions(last, clock.today()))
-            clock.wait(POLL if due else 12.0 * POLL)
+            clock.wait(self.agents.config.trading.poll * (1.0 if due else IDLE))
+
+    def catch_up_patiently(self, panel: MarketPanel, clock: Clock, say: Callable[[str], None]) -> PaperOutcome:
+        """Catch up, and try again as long as the broker asks for patience."""
+        while True:
+            try:
+                return self.catch_up(panel)
+            except NotYet as error:
+                say(f"waiting: {error}")
+                clock.wait(self.agents.config.trading.poll)
 
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
         """Live every evening that the log does not have yet, and write the page."""
         start = int(np.searchsorted(panel.dates, np.datetime64(self.first, "D")))
         if start >= panel.n_bars:
             raise ConfigError(f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}")
-        market = market_until(panel, self.agents)
-        if start < market.validation_end:
+        if start < panel.bars_until(self.agents.config.market.validation_end):
             raise ConfigError(
                 f"--from {self.first} lies in the years that the agent learned from and was chosen by, up to "
                 f"{self.agents.config.market.validation_end} (market.validation_end): name a later day"
             )
-        last = Evening.read(self.lines[-1]) if self.lines else None
-        account = PaperAccount(market.process, self.agents.strategies()[0], start, last)
         mark, message = self._mark(), self.log.message
-        for evening in account.evenings(panel.n_bars - 1):
+        for evening in self._evenings(panel, start):
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
             self.log.append(entry)
             self.lines.append(entry)
@@ -186,6 +218,21 @@ class _Trading:
         own = self.folder / PAPER / str(self.first)
         write_together({own / "paper.html": paper_page(numbers), own / "paper.json": json_text(asdict(numbers))})
         return PaperOutcome(numbers, own / "paper.html", () if message is None else (message,))
+
+    def _evenings(self, panel: MarketPanel, start: int) -> Iterator[Evening]:
+        """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere."""
+        last = Evening.read(self.lines[-1]) if self.lines else None
+        if self.routing is None:
+            process = market_until(panel, self.agents).process
+            return PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
+        asked = self.request
+        request = Request(
+            asked.runs,
+            accept_drift=asked.accept_drift,
+            accept_verdict=asked.accept_verdict,
+            broker=ALPACA,
+        )
+        return BrokerAccount(self.agents, self.routing, request, last).evenings(str(panel.dates[-1]))
 
     def _expectation(self) -> Expectation | None:
         """By the returns of the run's own backtest, as far as they lie before the account."""

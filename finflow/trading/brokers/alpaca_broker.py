@@ -1,0 +1,313 @@
+"""Alpaca as a broker, by the package alpaca-py: the account on paper by default, the live one after a confirmation.
+
+A request whose answer is lost (a dropped connection, a timeout, a fault of the server) may have been carried out.
+Nothing is sent again before Alpaca has been asked for an order of this client id, and Alpaca itself refuses a second
+order of a client id: an order is placed once, whatever happens on the way.
+
+The keys are read from the environment when the account is opened. They are in no configuration, file or message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from finflow.config import AlpacaConfig
+from finflow.errors import ConfigError
+from finflow.trading.brokers.broker import BrokerError, MarketClock, MarketOrder, NotYet, OrderRefused, OrderStatus
+
+if TYPE_CHECKING:
+    from alpaca.trading.client import TradingClient
+    from alpaca.trading.models import Order
+
+T = TypeVar("T")
+
+KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
+LIVE_HOST = "api.alpaca.markets"
+EXCHANGE = ZoneInfo("America/New_York")
+LONGEST_WAIT = 60.0
+"""Seconds between two attempts, at most."""
+_OPEN = frozenset(
+    {
+        *("new", "partially_filled", "pending_cancel", "pending_replace", "pending_review", "accepted", "pending_new"),
+        *("accepted_for_bidding", "stopped", "suspended", "calculated", "held"),
+    }
+)
+_AGAIN = frozenset({408, 429})
+
+
+def open_alpaca(
+    settings: AlpacaConfig,
+    confirmed: bool = False,
+    environ: Mapping[str, str] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> AlpacaBroker:
+    """Open an account at Alpaca.
+
+    Parameters
+    ----------
+    settings : AlpacaConfig
+        Section `trading.alpaca`.
+    confirmed : bool
+        The live account was confirmed; without it, a terminal is asked for a word.
+    environ : mapping, optional
+        Environment variables, with the keys.
+    sleep : callable
+        Waits between attempts, in seconds.
+
+    Raises
+    ------
+    ConfigError
+        One line, where the package or a key is missing, the address is not one for keys, or nobody has confirmed.
+    """
+    address = _address(settings)
+    found = os.environ if environ is None else environ
+    missing = [name for name in (KEY, SECRET) if not found.get(name)]
+    if missing:
+        raise ConfigError(f"Alpaca needs the environment variable {' and '.join(missing)}; its site has the keys")
+    try:
+        from alpaca.trading.client import TradingClient
+    except ImportError:
+        raise ConfigError(
+            "the broker alpaca needs the package alpaca-py, which is not installed: pip install 'finflow[alpaca]'"
+        ) from None
+    if settings.live and not confirmed:
+        _confirm()
+    client = TradingClient(found[KEY], found[SECRET], paper=not settings.live, url_override=address)
+    client._retry = 0  # attempts are counted here, where a lost answer is looked into before the next
+    client._session.request = partial(client._session.request, timeout=settings.timeout)  # type: ignore[method-assign]
+    return AlpacaBroker(client, settings, (found[KEY], found[SECRET]), sleep)
+
+
+def _address(settings: AlpacaConfig) -> str | None:
+    """Address to call; None for Alpaca's own.
+
+    Raises
+    ------
+    ConfigError
+        If keys would travel unencrypted, or to the live account without its key of the configuration.
+    """
+    if settings.address is None:
+        return None
+    try:
+        parts = urlsplit(settings.address)
+        host = parts.hostname
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if host is None or not (parts.scheme == "https" or (parts.scheme == "http" and host in ("127.0.0.1", "localhost"))):
+        raise ConfigError(
+            f"trading.alpaca.address = {settings.address} is no address for keys: it begins with https://, or with "
+            "http:// on this machine (127.0.0.1)"
+        )
+    if host == LIVE_HOST and not settings.live:
+        raise ConfigError(
+            f"trading.alpaca.address = {settings.address} is the live account: set trading.alpaca.live = true"
+        )
+    return settings.address.rstrip("/")
+
+
+def _confirm() -> None:
+    """Ask the terminal for a word.
+
+    Raises
+    ------
+    ConfigError
+        If there is no terminal, or it says something else.
+    """
+    if not (sys.stdin is not None and sys.stdin.isatty()):
+        raise ConfigError("trading.alpaca.live = true trades with real money: confirm it with --live")
+    answer = input("orders go to the live account at Alpaca, with real money; type live to go on: ")
+    if answer.strip().lower() != "live":
+        raise ConfigError("the live account was not confirmed: nothing was done")
+
+
+class AlpacaBroker:
+    """An account at Alpaca; see `RemoteBroker`.
+
+    Parameters
+    ----------
+    client : TradingClient
+    settings : AlpacaConfig
+    secrets : tuple of str
+        Kept out of messages.
+    sleep : callable
+        Waits between attempts, in seconds.
+    """
+
+    def __init__(
+        self, client: TradingClient, settings: AlpacaConfig, secrets: tuple[str, ...], sleep: Callable[[float], None]
+    ) -> None:
+        self._client, self._settings, self._secrets, self._sleep = client, settings, secrets, sleep
+        self.name = f"Alpaca ({'live' if settings.live else 'paper'})"
+
+    def account(self) -> str:
+        """Mark of the account: the first digits of a hash of its id."""
+        found: Any = self._ask(self._client.get_account)
+        if found.trading_blocked or found.account_blocked or found.status.value != "ACTIVE":
+            raise BrokerError(f"{self.name} does not let the account trade: its site says why")
+        return hashlib.sha256(str(found.id).encode()).hexdigest()[:12]
+
+    def positions(self) -> dict[str, float]:
+        """Shares held, by ticker; negative where sold short."""
+        held: Any = self._ask(self._client.get_all_positions)
+        return {str(one.symbol): float(one.qty) for one in held}
+
+    def cash(self) -> float:
+        """Cash at hand, in money."""
+        found: Any = self._ask(self._client.get_account)
+        return float(found.cash)
+
+    def clock(self) -> MarketClock:
+        """Clock of the exchange, in New York."""
+        found: Any = self._ask(self._client.get_clock)
+        return MarketClock(found.timestamp.astimezone(EXCHANGE).date(), bool(found.is_open))
+
+    def status(self, client_id: str) -> OrderStatus | None:
+        """Status of an order; None where no order has this id."""
+        found: Any = self._ask(partial(self._client.get_order_by_client_id, client_id), unknown=None)
+        return None if found is None else self._read(found)
+
+    def submit(self, order: MarketOrder) -> OrderStatus:
+        """Place an order, once; see `Broker`.
+
+        Raises
+        ------
+        OrderRefused
+            If Alpaca refuses it.
+        NotYet
+            If no answer comes; the order may be placed, and the same call finds out.
+        """
+        request = self._request(order)
+        for _ in self._attempts():
+            known = self.status(order.client_id)
+            if known is not None:
+                return self._agreed(known, order)
+            status, answer, found = self._try(partial(self._client.submit_order, request))
+            if status == 200:
+                return self._agreed(self._read(found), order)
+            if status == 401:
+                raise self._locked_out(answer)
+            if 400 <= status < 500 and status not in _AGAIN and "client_order_id" not in str(answer):
+                raise OrderRefused(f"{self.name} refuses the order of {order.shares:+,g} {order.ticker}: {answer}")
+        raise self._silent(f"the order of {order.shares:+,g} {order.ticker}")
+
+    def _request(self, order: MarketOrder) -> Any:
+        from alpaca.trading.enums import OrderSide, TimeInForce
+        from alpaca.trading.requests import MarketOrderRequest
+
+        whole = float(order.shares).is_integer()  # a part of a share trades in day orders alone
+        return MarketOrderRequest(
+            symbol=symbol_of(order.ticker),
+            qty=abs(order.shares),
+            side=OrderSide.BUY if order.shares > 0.0 else OrderSide.SELL,
+            time_in_force=TimeInForce(self._settings.time_in_force if whole else "day"),
+            client_order_id=order.client_id,
+        )
+
+    def _agreed(self, known: OrderStatus, order: MarketOrder) -> OrderStatus:
+        """The status of an order, if it is the one that was meant."""
+        if (known.order.ticker, known.order.shares) != (symbol_of(order.ticker), order.shares):
+            raise BrokerError(
+                f"{self.name} has {known.order.shares:+,g} {known.order.ticker} under the id {order.client_id}, and "
+                f"the decision says {order.shares:+,g} {order.ticker}: the order that is there stays, and no other"
+            )
+        return known
+
+    def _read(self, found: Order) -> OrderStatus:
+        sign = -1.0 if found.side is not None and found.side.value == "sell" else 1.0
+        filled = sign * float(found.filled_qty or 0.0)
+        order = MarketOrder(
+            found.client_order_id, found.client_order_id[:10], str(found.symbol), sign * float(found.qty or 0.0)
+        )
+        state = found.status.value
+        when = None if found.filled_at is None or not filled else str(found.filled_at.astimezone(EXCHANGE).date())
+        return OrderStatus(
+            order,
+            "filled" if state == "filled" else "accepted" if state in _OPEN else "ended",
+            when,
+            float(found.filled_avg_price) if found.filled_avg_price is not None and filled else None,
+            0.0 if filled else None,  # no commission; fees of the exchanges leave the cash of the account later
+            filled,
+        )
+
+    def _ask(self, call: Callable[[], T], **unknown: None) -> T | None:
+        """Answer to a request that changes nothing; None for one about what does not exist, where that may be."""
+        for _ in self._attempts():
+            status, answer, found = self._try(call)
+            if status == 200:
+                known: T = found
+                return known
+            if status == 404 and unknown:
+                return None
+            if status in (401, 403):
+                raise self._locked_out(answer)
+            if 400 <= status < 500 and status not in _AGAIN:
+                raise BrokerError(f"{self.name} refuses: {answer}")
+        raise self._silent("a request")
+
+    def _attempts(self) -> Iterator[int]:
+        """Attempts, with a pause before each but the first: what the broker asked for, or twice the last one."""
+        for attempt in range(self._settings.attempts):
+            if attempt:
+                self._sleep(min(max(0.5 * 2.0 ** (attempt - 1), self._asked_pause), LONGEST_WAIT))
+            self._asked_pause = 0.0
+            yield attempt
+
+    _asked_pause = 0.0
+    """Seconds that the broker asked for before the next attempt."""
+
+    def _try(self, call: Callable[[], Any]) -> tuple[int, str, Any]:
+        """One request: its status (0 without a readable answer), a line about it, and the answer."""
+        from alpaca.common.exceptions import APIError
+        from requests.exceptions import RequestException
+
+        try:
+            return 200, "", call()
+        except APIError as error:
+            response: Any = error.response
+            if response is not None:
+                self._asked_pause = max(self._asked_pause, _seconds(response.headers.get("Retry-After")))
+            status = int(error.status_code or 0)
+            self._said = f"status {status}: {self._line(str(error))}"
+            return status, self._line(str(error)), None
+        except (RequestException, ValueError) as error:  # ValueError: an answer that is not what it should be
+            self._said = self._line(f"{type(error).__name__}: {error}")
+            return 0, self._said, None
+
+    _said = "no answer"
+    """Failure of the latest request, in words."""
+
+    def _locked_out(self, answer: str) -> BrokerError:
+        return BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {answer}")
+
+    def _silent(self, what: str) -> NotYet:
+        return NotYet(
+            f"{self.name} has not answered {what} in {self._settings.attempts} attempts ({self._said}): run the same "
+            "command again, and nothing is placed twice"
+        )
+
+    def _line(self, text: str) -> str:
+        """The first words of a message, without the keys."""
+        for secret in self._secrets:
+            text = text.replace(secret, "[key]")
+        return " ".join(text.split())[:200]
+
+
+def symbol_of(ticker: str) -> str:
+    """Alpaca's symbol of a ticker: classes of shares have a dot there, and a dash at Yahoo (BRK-B)."""
+    return ticker.replace("-", ".")
+
+
+def _seconds(text: str | None) -> float:
+    """Seconds of a header Retry-After; 0 where it says none."""
+    try:
+        return max(float(text or 0.0), 0.0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,168 @@
+"""Orders of decisions on their way to a broker elsewhere, by the log alone.
+
+The order of the steps makes a stop at any moment harmless. A decision is a line of the log before its first order is
+placed; after the last one, another line says so. Whoever comes after a stop places the orders of that line, and
+decides nothing anew. An order that is there already is found by its client id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finflow.errors import FinflowError
+from finflow.market.panel import MarketPanel
+from finflow.trading.account_state import DECISION, Given, last_decision
+from finflow.trading.brokers.broker import (
+    BrokerError,
+    MarketClock,
+    MarketOrder,
+    NotYet,
+    OrderRefused,
+    RemoteBroker,
+    client_id,
+)
+from finflow.trading.decision_log import STATE, DecisionLog
+from finflow.trading.holdings import Fill, Holdings
+
+PLACED = "placed"
+
+
+class OrderRouting:
+    """Decisions of a log, carried out at a broker.
+
+    Parameters
+    ----------
+    broker : RemoteBroker
+    folder : Path
+        Of the log.
+
+    Attributes
+    ----------
+    mark : str
+        Of the account, in the lines of the log.
+
+    Raises
+    ------
+    BrokerError
+        If the account may not trade.
+    """
+
+    def __init__(self, broker: RemoteBroker, folder: Path) -> None:
+        self.broker, self._path = broker, folder / STATE
+        self.mark = broker.account()
+
+    def check_clock(self, panel: MarketPanel, clock: MarketClock) -> None:
+        """Refuse a bar whose session goes on.
+
+        Raises
+        ------
+        NotYet
+        """
+        if clock.is_open and str(panel.dates[-1]) == str(clock.day):
+            raise NotYet(f"the session of {clock.day} goes on, and its prices will change: decide after its close")
+
+    def decided(self, date: str) -> Mapping[str, Any] | None:
+        """Line of the decision of a date for this account; None where there is none."""
+        found = [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
+        return found[-1] if found else None
+
+    def place_decided(self, date: str) -> str:
+        """Place the orders of the decision of a date; see `place`."""
+        entry = self.decided(date)
+        if entry is None:
+            raise ValueError(f"the log has no decision of {date} for this account")
+        return self.place(entry)
+
+    def place(self, entry: Mapping[str, Any]) -> str:
+        """Place the orders of a decision, sales first, once in all.
+
+        Returns
+        -------
+        str
+            The outcome in a sentence.
+
+        Raises
+        ------
+        NotYet, BrokerError
+            If the broker gives no answer, or has another order under an id.
+        """
+        log = DecisionLog.read(self._path)
+        placed = [one for one in log.entries if one["kind"] == PLACED and _same(one, entry)]
+        if placed:
+            return self._said(entry, placed[-1]["refused"], "have been with")
+        refused: dict[str, str] = {}
+        for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
+            try:
+                self.broker.submit(MarketOrder(_id(entry, ticker), entry["date"], ticker, shares))
+            except OrderRefused as error:
+                refused[ticker] = str(error)
+        log.append({"kind": PLACED, "date": entry["date"], "broker": self.mark, "refused": refused})
+        return self._said(entry, refused, "are with")
+
+    def given(self, panel: MarketPanel, capital: float) -> Given:
+        """The account, and what became of the orders before.
+
+        Raises
+        ------
+        NotYet
+            If one of them is open.
+        BrokerError
+            If the account holds what the agent does not trade.
+        """
+        fills = self._fills(str(panel.dates[-1]))
+        names = {**{name.replace("-", "."): name for name in panel.assets}, **{name: name for name in panel.assets}}
+        shares: dict[str, float] = {}
+        for symbol, count in self.broker.positions().items():
+            if symbol not in names:
+                raise BrokerError(
+                    f"{self.broker.name} holds {symbol}, which the agent does not trade: sell it there, or give the "
+                    "agent an account of its own"
+                )
+            if count < 0.0:
+                raise BrokerError(f"{self.broker.name} is short of {symbol}, and the agent holds no short positions")
+            shares[names[symbol]] = count
+        return Given(Holdings(shares, self.broker.cash()), None, fills, capital)
+
+    def _fills(self, date: str) -> list[Fill] | None:
+        """Fills of the decision before a date; None where it was not for this account."""
+        before = last_decision(DecisionLog.read(self._path).entries, date)
+        if before is None or not self._is_own(before):
+            return None
+        fills = []
+        for ticker in sorted(before["orders"]):
+            status = self.broker.status(_id(before, ticker))
+            if status is None:  # refused, or never placed
+                continue
+            if status.state == "accepted":
+                raise NotYet(
+                    f"the order of {status.order.shares:+,g} {ticker} of {before['date']} is open at "
+                    f"{self.broker.name}: wait for its end, or cancel it there"
+                )
+            if status.filled and status.price is not None:
+                fills.append(Fill(ticker, status.filled, status.price, status.cost or 0.0))
+        return fills
+
+    def _is_own(self, entry: Mapping[str, Any]) -> bool:
+        if entry["kind"] != DECISION or "broker" not in entry:
+            return False
+        if entry["broker"] != self.mark:
+            raise FinflowError(
+                f"the log belongs to another account than that of {self.broker.name}: use the keys of that one, or "
+                "move state.jsonl away"
+            )
+        return True
+
+    def _said(self, entry: Mapping[str, Any], refused: Mapping[str, str], are: str) -> str:
+        count = len(entry["orders"]) - len(refused)
+        said = f"{count} order{'' if count == 1 else 's'} of {entry['date']} {are} {self.broker.name}"
+        return "; ".join([said, *refused.values()])
+
+
+def _same(placed: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    return bool(placed["date"] == entry["date"] and placed["broker"] == entry["broker"])
+
+
+def _id(entry: Mapping[str, Any], ticker: str) -> str:
+    return client_id(entry["agent_sha256"], entry["date"], ticker)

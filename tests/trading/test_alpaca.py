@@ -1,0 +1,471 @@
+"""Alpaca as a broker, against a fake of its interface: no fault and no crash at any step trades twice or loses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import requests
+
+from finflow.cli import main
+from finflow.config import AlpacaConfig, load_config
+from finflow.errors import ConfigError
+from finflow.trading import decision_log
+from finflow.trading.brokers.alpaca_broker import KEY, SECRET, AlpacaBroker, open_alpaca
+from finflow.trading.brokers.broker import BrokerError, MarketOrder, NotYet, OrderRefused
+from finflow.trading.decision_log import DecisionLog
+from finflow.trading.paper import paper_trading
+from finflow.trading.paper.paper_trading import Clock, PaperRequest, trade_on_paper
+from scripts.evidence import fake_alpaca
+from scripts.evidence.fake_alpaca import AFTER, BEFORE, FakeAlpaca, Fault, serving
+from tests.commands import refusal
+from tests.trading.conftest import Trained
+
+DAYS = ("2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19")
+ORDER = MarketOrder("2011-12-14-A-0123", "2011-12-14", "A", 3.0)
+ENVIRON = {KEY: fake_alpaca.KEY, SECRET: fake_alpaca.SECRET}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAlpaca]:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with serving(FakeAlpaca()) as account:
+        yield account
+
+
+def settings(fake: FakeAlpaca, **changes: Any) -> AlpacaConfig:
+    return AlpacaConfig(address=fake.address, **changes)
+
+
+def broker_of(fake: FakeAlpaca, pauses: list[float] | None = None, **changes: Any) -> AlpacaBroker:
+    waited = [] if pauses is None else pauses
+    return open_alpaca(settings(fake, **changes), environ=ENVIRON, sleep=waited.append)
+
+
+# --- the interface
+
+
+def test_an_order_is_placed_and_read_back(fake: FakeAlpaca) -> None:
+    fake.held = {"BRK.B": 2.0}
+    broker = broker_of(fake)
+    assert broker.cash() == 1_000_000.0
+    assert broker.positions() == {"BRK.B": 2.0}
+    assert broker.clock() == (dt.date(2011, 12, 14), False)
+    assert broker.status(ORDER.client_id) is None
+    assert broker.submit(ORDER).state == "accepted"
+    assert broker.submit(ORDER) == broker.status(ORDER.client_id)  # once
+    assert fake.requests.count("POST /v2/orders") == 1
+    fake.trade("2011-12-15", {"A": 10.0})
+    done = broker.status(ORDER.client_id)
+    assert done is not None
+    assert (done.state, done.filled, done.price, done.filled_on) == ("filled", 3.0, 10.0, "2011-12-15")
+    assert broker.cash() == pytest.approx(1_000_000.0 - 30.0)
+
+
+def test_parts_of_a_share_and_share_classes_are_as_alpaca_takes_them(fake: FakeAlpaca) -> None:
+    broker = broker_of(fake, time_in_force="cls")
+    broker.submit(MarketOrder("whole", "2011-12-14", "A", -3.0))
+    broker.submit(MarketOrder("part", "2011-12-14", "BRK-B", 0.25))
+    whole, part = fake.orders["whole"], fake.orders["part"]
+    assert (whole["side"], whole["qty"], whole["time_in_force"]) == ("sell", "3.0", "cls")
+    assert (part["symbol"], part["qty"], part["time_in_force"]) == ("BRK.B", "0.25", "day")
+
+
+FAULTS = [
+    Fault("500"),
+    Fault("503", AFTER),
+    Fault("drop"),
+    Fault("drop", AFTER),
+    Fault("cut", AFTER),
+    Fault("slow", BEFORE, seconds=0.8),
+    Fault("slow", AFTER, seconds=0.8),
+    Fault("429", seconds=7.0),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_no_fault_of_the_way_trades_twice_or_not_at_all(fake: FakeAlpaca, fault: Fault, method: str) -> None:
+    fake.faults = [Fault(**{**vars(fault), "method": method})]
+    pauses: list[float] = []
+    placed = broker_of(fake, pauses, timeout=0.3).submit(ORDER)
+    assert placed.order == ORDER
+    assert fake.faults == []
+    assert [order["client_order_id"] for order in fake.orders.values()] == [ORDER.client_id]
+    assert pauses == [7.0 if fault.kind == "429" else 0.5]
+
+
+def test_faults_without_end_are_one_line_and_the_next_call_goes_on(fake: FakeAlpaca) -> None:
+    fake.faults = [Fault("drop", AFTER, "*") for _ in range(20)]
+    pauses: list[float] = []
+    with pytest.raises(NotYet, match=r"in 3 attempts.*nothing is placed twice") as caught:
+        broker_of(fake, pauses, attempts=3).submit(ORDER)
+    assert "\n" not in str(caught.value)
+    assert pauses == [0.5, 1.0]
+    fake.faults = []
+    assert broker_of(fake).submit(ORDER).order == ORDER
+    assert len(fake.orders) == 1
+
+
+@pytest.mark.parametrize("message", ["insufficient buying power", "market is closed"])
+def test_a_refusal_is_said_and_not_tried_again(fake: FakeAlpaca, message: str) -> None:
+    fake.faults = [Fault("403", message=message)]
+    with pytest.raises(OrderRefused, match=message):
+        broker_of(fake).submit(ORDER)
+    assert fake.orders == {}
+    assert fake.requests.count("POST /v2/orders") == 1
+
+
+def test_another_order_under_the_id_is_refused(fake: FakeAlpaca) -> None:
+    broker = broker_of(fake)
+    broker.submit(ORDER)
+    with pytest.raises(BrokerError, match=r"has \+3 A under the id"):
+        broker.submit(MarketOrder(ORDER.client_id, ORDER.date, "A", 4.0))
+
+
+def test_an_order_that_arrives_late_is_found_by_its_id(fake: FakeAlpaca) -> None:
+    """The look finds nothing, the order of another request arrives, and the second one is refused as a duplicate."""
+    broker, other = broker_of(fake), broker_of(fake)
+    fake.watch = lambda when: _other(fake, other)
+    assert broker.submit(ORDER).order == ORDER
+    assert len(fake.orders) == 1
+
+
+def _other(fake: FakeAlpaca, other: AlpacaBroker) -> None:
+    if fake.requests[-1].startswith("POST"):
+        fake.watch = None
+        other.submit(ORDER)
+
+
+def test_a_partial_fill_is_what_it_is(fake: FakeAlpaca) -> None:
+    broker = broker_of(fake)
+    broker.submit(ORDER)
+    fake.trade("2011-12-15", {"A": 10.0}, {"A": 1.0 / 3.0})
+    done = broker.status(ORDER.client_id)
+    assert done is not None
+    assert (done.state, done.filled) == ("ended", pytest.approx(1.0))
+
+
+# --- keys, addresses, and the live account
+
+
+@pytest.mark.parametrize(
+    ("changes", "environ", "said"),
+    [
+        ({}, {KEY: "k"}, f"needs the environment variable {SECRET}"),
+        ({"address": "http://example.com"}, ENVIRON, "is no address for keys"),
+        ({"address": "http://[broken"}, ENVIRON, "is no address for keys"),
+        ({"address": "https://api.alpaca.markets"}, ENVIRON, "set trading.alpaca.live = true"),
+        ({"live": True}, ENVIRON, "confirm it with --live"),
+    ],
+)
+def test_what_may_not_be_opened_is_one_line(changes: dict[str, Any], environ: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        open_alpaca(AlpacaConfig(**changes), environ=environ)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("answer", "opens"), [("live", True), ("yes", False), ("", False)])
+def test_the_live_account_needs_a_word_at_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, answer: str, opens: bool
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    if opens:
+        assert open_alpaca(AlpacaConfig(live=True), environ=ENVIRON).name == "Alpaca (live)"
+    else:
+        with pytest.raises(ConfigError, match="was not confirmed"):
+            open_alpaca(AlpacaConfig(live=True), environ=ENVIRON)
+
+
+def test_paper_is_the_default_and_live_has_its_own_address() -> None:
+    paper, live = open_alpaca(AlpacaConfig(), environ=ENVIRON), open_alpaca(AlpacaConfig(live=True), True, ENVIRON)
+    assert str(paper._client._base_url.value) == "https://paper-api.alpaca.markets"
+    assert str(live._client._base_url.value) == "https://api.alpaca.markets"
+    assert not load_config(None, {}, {}).trading.alpaca.live
+
+
+def test_without_the_package_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "alpaca.trading.client", None)
+    with pytest.raises(ConfigError, match=r"pip install 'finflow\[alpaca\]'"):
+        open_alpaca(AlpacaConfig(), environ=ENVIRON)
+
+
+def test_wrong_keys_and_blocked_accounts_are_one_line(fake: FakeAlpaca) -> None:
+    wrong = open_alpaca(settings(fake), environ={KEY: "k", SECRET: "s"}, sleep=lambda seconds: None)
+    with pytest.raises(BrokerError, match="does not accept the keys in APCA_API_KEY_ID"):
+        wrong.cash()
+    fake.status = "ACCOUNT_CLOSED"
+    with pytest.raises(BrokerError, match="does not let the account trade"):
+        broker_of(fake).account()
+
+
+# --- evenings
+
+
+def keys_of(trained: Trained, fake: FakeAlpaca) -> dict[str, object]:
+    return {
+        "market.path": str(trained.prices),
+        "trading.alpaca.address": fake.address,
+        "trading.broker": "alpaca",
+        "trading.alpaca.timeout": 5.0,
+    }
+
+
+def show_until(trained: Trained, table: pd.DataFrame, day: str) -> None:
+    """Publish the prices up to a day."""
+    table.loc[:day].to_csv(trained.prices)
+
+
+def evening(trained: Trained, fake: FakeAlpaca, **changes: object) -> Any:
+    keys = keys_of(trained, fake) | changes
+    return trade_on_paper(PaperRequest((trained.run,), keys, dt.date(2011, 12, 14), accept_verdict=True))
+
+
+def live_through(trained: Trained, fake: FakeAlpaca, one: Callable[[], None], days: tuple[str, ...] = DAYS) -> None:
+    """Evenings of some days: prices come, the orders of the day before fill, and the agent decides."""
+    table = pd.read_csv(trained.prices, index_col=0)
+    for day in days:
+        show_until(trained, table, day)
+        fake.trade(day, table.loc[day].to_dict())
+        one()
+
+
+def log_of(trained: Trained) -> Path:
+    return trained.run / "trading" / "state.jsonl"
+
+
+def decide_options(trained: Trained, fake: FakeAlpaca) -> tuple[str, ...]:
+    sets = [word for key, value in keys_of(trained, fake).items() for word in ("--set", f"{key}={value}")]
+    return ("--mode", "decide", "--resume", str(trained.run), "--broker", "alpaca", "--i-know", *sets)
+
+
+def test_evenings_at_alpaca_go_on_from_what_was_filled(trained: Trained, fake: FakeAlpaca) -> None:
+    live_through(trained, fake, lambda: evening(trained, fake))
+    entries = DecisionLog.read(log_of(trained)).entries
+    decisions = [one for one in entries if one["kind"] == "decision"]
+    assert [one["date"] for one in decisions] == list(DAYS)
+    assert len(fake.orders) == sum(len(one["orders"]) for one in decisions) > len(DAYS)
+    evenings = [one for one in entries if one["kind"] == "paper"]
+    assert [one["date"] for one in evenings] == list(DAYS)
+    assert evenings[0]["wealth"] == 1_000_000.0
+    prices = pd.read_csv(trained.prices, index_col=0).loc[DAYS[-1]]
+    worth = fake.money + sum(count * prices[name] for name, count in fake.held.items())
+    assert evenings[-1]["wealth"] == pytest.approx(worth)
+    assert evenings[-1]["simple_return"] == pytest.approx(worth / evenings[-2]["wealth"] - 1.0)
+    page = json.loads((trained.run / "trading" / "paper" / DAYS[0] / "paper.json").read_text("utf-8"))
+    assert page["value"] == pytest.approx(worth)
+
+
+def test_decide_places_its_orders_once_and_says_so_the_second_time(
+    trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    options = decide_options(trained, fake)
+    assert main([*options, "--dry-run"]) == 0
+    assert fake.orders == {}
+    assert not log_of(trained).exists()
+    assert main(options) == 0
+    assert "are with Alpaca (paper)" in capsys.readouterr().out
+    placed, content = dict(fake.orders), log_of(trained).read_bytes()
+    assert placed
+    assert main(options) == 0
+    assert f"{len(placed)} orders of {DAYS[0]} have been with" in capsys.readouterr().out
+    assert (fake.orders, log_of(trained).read_bytes()) == (placed, content)
+
+
+class Killed(BaseException):
+    """Stands in for the end of the process."""
+
+
+def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
+    trained: Trained, fake: FakeAlpaca, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended before each request, after it was carried out but before its answer is read, and around each line."""
+    monkeypatch.setattr(paper_trading, "paper_page", lambda numbers: "")  # a third of an evening
+    table = pd.read_csv(trained.prices, index_col=0)
+    live_through(trained, fake, lambda: evening(trained, fake), DAYS[:1])
+    show_until(trained, table, DAYS[1])
+    fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict())
+    begun, orders = log_of(trained).read_bytes(), dict(fake.orders)
+    evening(trained, fake)
+    whole, placed = log_of(trained).read_bytes(), set(fake.orders)
+    assert len(placed) > len(orders) > 0
+    ask, write = requests.Session.request, decision_log.append_line
+    left = [0]
+
+    def count() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    def asked(*given: Any, **named: Any) -> Any:
+        count()
+        answer = ask(*given, **named)
+        count()
+        return answer
+
+    def written(path: Path, line: str) -> None:
+        count()
+        write(path, line)
+        count()
+
+    monkeypatch.setattr(requests.Session, "request", asked)
+    monkeypatch.setattr(decision_log, "append_line", written)
+    for step in range(1, 1000):
+        log_of(trained).write_bytes(begun)
+        fake.orders = dict(orders)
+        left[0] = step
+        try:
+            evening(trained, fake)
+        except Killed:
+            evening(trained, fake)
+        else:
+            break
+        assert log_of(trained).read_bytes() == whole, step
+        assert set(fake.orders) == placed, step
+    assert step > 30
+
+
+def test_a_stop_overnight_places_no_order_a_day_late(trained: Trained, fake: FakeAlpaca) -> None:
+    """Orders that a stop had left unplaced are not placed with the next bar: the new decision is."""
+    table = pd.read_csv(trained.prices, index_col=0)
+    show_until(trained, table, DAYS[0])
+    fake.faults = [Fault("drop", BEFORE, "POST") for _ in range(20)]
+    with pytest.raises(NotYet):
+        evening(trained, fake, **{"trading.alpaca.attempts": 1})
+    assert fake.orders == {}
+    fake.faults = []
+    show_until(trained, table, DAYS[1])
+    fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict())
+    evening(trained, fake)
+    assert {name[:10] for name in fake.orders} == {DAYS[1]}
+    made = json.loads((trained.run / "trading" / DAYS[1] / "decision.json").read_text("utf-8"))
+    assert {one["done"] for one in made["follow_up"]["differences"].values()} == {0.0}
+
+
+def test_partial_fills_and_refusals_are_followed_up(trained: Trained, fake: FakeAlpaca) -> None:
+    table = pd.read_csv(trained.prices, index_col=0)
+    show_until(trained, table, DAYS[0])
+    fake.faults = [Fault("403", message="insufficient buying power")]
+    evening(trained, fake)
+    (placed,) = [one for one in DecisionLog.read(log_of(trained)).entries if one["kind"] == "placed"]
+    (refused,) = placed["refused"]
+    assert "insufficient buying power" in placed["refused"][refused]
+    part = sorted(order["symbol"] for order in fake.orders.values())[0]
+    show_until(trained, table, DAYS[1])
+    fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict(), {part: 0.5})
+    evening(trained, fake)
+    made = json.loads((trained.run / "trading" / DAYS[1] / "decision.json").read_text("utf-8"))
+    differences = made["follow_up"]["differences"]
+    assert differences[refused]["done"] == 0.0
+    assert differences[part]["done"] == pytest.approx(0.5 * differences[part]["planned"])
+
+
+def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(trained: Trained, fake: FakeAlpaca) -> None:
+    table = pd.read_csv(trained.prices, index_col=0)
+    show_until(trained, table, DAYS[0])
+    fake.is_open = True  # the session of the first day goes on
+    waits, said = [0], []
+
+    def wait(seconds: float) -> None:
+        waits[0] += 1
+        if waits[0] == 1:
+            fake.is_open = False
+        elif waits[0] == 2:  # the bar comes before the fills, and the broker is away
+            fake.day = DAYS[1]
+            show_until(trained, table, DAYS[1])
+        elif waits[0] == 3:
+            fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict())
+            fake.faults = [Fault("503", BEFORE, "*") for _ in range(2)]
+        elif waits[0] == 4:
+            fake.faults = []
+        else:
+            raise KeyboardInterrupt
+
+    request = PaperRequest(
+        (trained.run,),
+        keys_of(trained, fake) | {"trading.alpaca.attempts": 1},
+        dt.date(2011, 12, 14),
+        follow=True,
+        accept_verdict=True,
+    )
+    clock = Clock(lambda: dt.date(2011, 12, 15), wait)
+    with pytest.raises(KeyboardInterrupt):
+        trade_on_paper(request, clock, said.append)
+    waited = [line for line in said if line.startswith("waiting")]
+    assert ["goes on" in line for line in waited] == [True, False, False]
+    assert "is open at Alpaca (paper)" in waited[1]
+    assert "has not answered" in waited[2]
+    evenings = [one["date"] for one in DecisionLog.read(log_of(trained)).entries if one["kind"] == "paper"]
+    assert evenings == list(DAYS[:2])
+
+
+def test_the_keys_are_written_nowhere(trained: Trained, fake: FakeAlpaca, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not in a file, not in what is printed: not even where a fault repeats them."""
+    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    fake.faults = [Fault("403", message="not for {keys}"), Fault("500", message="{keys}")]
+    assert main([*decide_options(trained, fake), "--verbose"]) == 0
+    fake.faults = [Fault("403", BEFORE, "GET", message="not for {keys}")]
+    assert main([*decide_options(trained, fake), "--verbose"]) == 2
+    said = "".join(capfd.readouterr())
+    assert "not for [key] [key]" in said
+    files = [path for path in trained.run.parent.rglob("*") if path.is_file()]
+    assert log_of(trained) in files
+    for secret in ENVIRON.values():
+        assert secret not in said
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--date", DAYS[0]), "trades today: leave it out"),
+        (("--cash", "5"), "knows the cash of its account"),
+        (("--holdings", "h.csv"), "leave --holdings and --fills out"),
+        (("--set", "trading.alpaca.live=true"), "confirm it with --live"),
+        (("--set", "env.execution_lag=0"), "which no broker does"),
+        (("--set", "trading.max_age=0"), "the newest prices are of"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_nothing_is_placed(
+    trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
+) -> None:
+    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    fake.day = DAYS[1]
+    assert said in refusal(capsys, *decide_options(trained, fake), *options)
+    assert fake.orders == {}
+    assert not log_of(trained).exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "said"), [({"ZZZ": 1.0}, "which the agent does not trade"), ({"A": -1.0}, "is short of A")]
+)
+def test_an_account_that_the_agent_cannot_hold_is_one_line(
+    trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str], held: dict[str, float], said: str
+) -> None:
+    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    fake.held = held
+    assert said in refusal(capsys, *decide_options(trained, fake))
+    assert fake.orders == {}
+
+
+def test_options_of_a_broker_are_refused_on_the_ledger(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
+    assert "are for a broker elsewhere" in refusal(capsys, *given, "--from", DAYS[0], "--i-know")
+
+
+def test_a_log_of_another_account_is_not_gone_on_with(
+    trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    assert main(decide_options(trained, fake)) == 0
+    monkeypatch.setattr(AlpacaBroker, "account", lambda broker: "another")
+    assert "belongs to another account" in refusal(capsys, *decide_options(trained, fake))
