@@ -2,6 +2,9 @@
 
 Uniform draws alone almost never hold much of one asset: of 21 weights the largest exceeds one half about once in
 50 000 draws. So a part of the draws comes from sparse Dirichlet distributions.
+
+Where assets are not listed, the draws and their densities are of the simplex of the listed ones and cash: Gamma
+variables of some of the assets make a Dirichlet distribution over those.
 """
 
 from __future__ import annotations
@@ -15,14 +18,28 @@ SHARES = (0.5, 0.25, 0.25)
 SMOOTHING = 0.01
 
 
-def smooth(weights: NDArray[np.float64], share: float = SMOOTHING) -> NDArray[np.float64]:
-    """Move portfolios into the interior of the simplex: ``(1 - share) w + share / K``."""
-    smoothed: NDArray[np.float64] = (1.0 - share) * weights + share / weights.shape[-1]
-    return smoothed
+def smooth(
+    weights: NDArray[np.float64], share: float = SMOOTHING, listed: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """Move portfolios into the interior of the simplex: ``(1 - share) w + share / K``.
+
+    Parameters
+    ----------
+    weights : array, (..., K)
+    share : float
+    listed : bool array, (..., K - 1), optional
+        Assets that are listed, among which and cash the share is divided; all of them when left out.
+    """
+    if listed is None:
+        smoothed: NDArray[np.float64] = (1.0 - share) * weights + share / weights.shape[-1]
+        return smoothed
+    held = _with_cash(listed)
+    among: NDArray[np.float64] = (1.0 - share) * weights + share * held / held.sum(axis=-1, keepdims=True)
+    return among
 
 
 def draw_coverage(
-    rng: np.random.Generator, size: int, n_weights: int
+    rng: np.random.Generator, size: int, n_weights: int, listed: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Draw smoothed portfolios from the coverage mixture.
 
@@ -32,40 +49,72 @@ def draw_coverage(
     size : int
     n_weights : int
         K, assets and cash.
+    listed : bool array, (size, K - 1), optional
+        Assets that may be held; all of them when left out.
 
     Returns
     -------
     weights : array, (size, K)
-        In the interior of the simplex.
+        In the interior of the simplex of what is listed.
     log_density : array, (size,)
-        Log of the mixture's density at ``weights``, with respect to Lebesgue measure on K - 1 weights.
+        Log of the mixture's density at ``weights``, with respect to Lebesgue measure on the weights of the listed
+        assets, K - 1 of them when all are.
     """
+    return coverage_portfolios(draw_log_gammas(rng, size, n_weights), listed)
+
+
+def draw_log_gammas(rng: np.random.Generator, size: int, n_weights: int) -> NDArray[np.float64]:
+    """Draw logs of Gamma variables, (size, K), whose shares of their sum are portfolios of the coverage mixture."""
     component = rng.choice(len(SHARES), size=size, p=SHARES)
     concentration = np.asarray(CONCENTRATIONS)[component]
     # log of a Gamma(a) variable as log Gamma(a + 1) + log(U) / a, which does not underflow for small a
     log_gamma = np.log(rng.standard_gamma(concentration[:, None] + 1.0, size=(size, n_weights)))
     log_gamma += np.log1p(-rng.random((size, n_weights))) / concentration[:, None]
-    log_weights = log_gamma - logsumexp(log_gamma, axis=1, keepdims=True)
-    return smooth(np.exp(log_weights)), mixture_log_density(log_weights)
+    return log_gamma
 
 
-def mixture_log_density(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def coverage_portfolios(
+    log_gamma: NDArray[np.float64], listed: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Smoothed portfolios (..., K) from logs of Gamma variables (..., K), and their log densities (...).
+
+    Parameters and returns as of `draw_coverage`.
+    """
+    if listed is not None:
+        log_gamma = np.where(_with_cash(listed), log_gamma, -np.inf)
+    log_weights = log_gamma - logsumexp(log_gamma, axis=-1, keepdims=True)
+    return smooth(np.exp(log_weights), listed=listed), mixture_log_density(log_weights, listed)
+
+
+def mixture_log_density(
+    log_weights: NDArray[np.float64], listed: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
     """Log density of the smoothed mixture, given the log weights before smoothing.
 
     Parameters
     ----------
-    log_weights : array, (size, K)
+    log_weights : array, (..., K)
+    listed : bool array, (..., K - 1), optional
+        Assets that the density is about; all of them when left out.
 
     Returns
     -------
-    array, (size,)
+    array, (...)
         ``log sum_c share_c Dir(w; a_c) - (K - 1) log(1 - smoothing)``: smoothing shrinks every volume.
     """
-    n_weights = log_weights.shape[1]
-    total = log_weights.sum(axis=1)
+    n_weights: int | NDArray[np.int64] = log_weights.shape[-1]
+    total = log_weights.sum(axis=-1)
+    if listed is not None:
+        held = _with_cash(listed)
+        n_weights, total = held.sum(axis=-1), np.where(held, log_weights, 0.0).sum(axis=-1)
     parts = [
         np.log(share) + gammaln(n_weights * a) - n_weights * gammaln(a) + (a - 1.0) * total
         for share, a in zip(SHARES, CONCENTRATIONS, strict=True)
     ]
     density: NDArray[np.float64] = logsumexp(np.stack(parts), axis=0) - (n_weights - 1) * np.log1p(-SMOOTHING)
     return density
+
+
+def _with_cash(listed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Weights that may be held, (..., K): those of listed assets (..., K - 1), and cash."""
+    return np.concatenate([listed, np.ones_like(listed[..., :1])], axis=-1)

@@ -104,6 +104,11 @@ class DecisionProcess:
         known = slice(bars.start - self.lag, bars.stop - self.lag)
         return MarketState(*(table[known] for table in self.liquidity))
 
+    def known_listed(self, bar: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Assets that decisions at bars (N,) know to be listed, (N, assets): those listed ``lag`` bars before."""
+        known: NDArray[np.bool_] = self.asset_features[bar - self.lag, :, -1] > 0.0
+        return known
+
     def of_panels(self, table: Callable[[MarketPanel], NDArray[Any]], axis: int = 0) -> NDArray[Any]:
         """Compute a table of each panel and join them, a row for every bar."""
         return np.concatenate([table(panel) for panel in self.panels], axis=axis)
@@ -131,6 +136,8 @@ class DecisionProcess:
             weights[:, -1] = 1.0
         else:  # an asset without a price cannot be held
             listed = self.listed[np.asarray(bar) - 1]
+            if self.lag > 1:  # and none that the coming decision does not know yet
+                listed = listed & self.known_listed(np.asarray(bar))
             if worlds is not None and self.inside is not None:
                 listed = listed & self.inside[worlds.universe]
             weights = keep_listed(weights, listed)

@@ -123,14 +123,21 @@ def scatter_assets(weights: FloatArray, members: NDArray[np.int64], n_weights: i
     return wide
 
 
-def restrict_to_assets(weights: FloatArray, members: NDArray[np.int64]) -> FloatArray:
+def restrict_to_assets(
+    weights: FloatArray, members: NDArray[np.int64], listed: NDArray[np.bool_] | None = None
+) -> FloatArray:
     """Restrict portfolios (N, K) to sub-universes, (N, n + 1).
 
-    The share of cash stays; weights of the assets inside are scaled to sum to the rest, equal where all are zero.
+    The share of cash stays; weights of the assets inside are scaled to sum to the rest, equal where all are zero: over
+    those that are listed, (N, n), where that is given, and all cash where none is.
     """
     inside = gather_assets(weights, members)
     cash = inside[..., -1:]
     risky = inside[..., :-1]
     total = risky.sum(axis=-1, keepdims=True)
     shares = np.where(total > 1e-12, risky / np.maximum(total, 1e-12), 1.0 / risky.shape[-1])
+    if listed is not None:
+        count = listed.sum(axis=-1, keepdims=True)
+        shares = np.where(total > 1e-12, shares, listed / np.maximum(count, 1))
+        cash = np.where((total > 1e-12) | (count > 0), cash, 1.0)
     return np.concatenate([(1.0 - cash) * shares, cash], axis=-1)

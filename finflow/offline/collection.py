@@ -89,6 +89,7 @@ class Behaviour:
         tables = [process.of_panels(partial(family_tables, family=family), axis=1) for family in FAMILIES]
         self.tables: NDArray[np.float64] = np.stack(tables)
         self.settings = draw_settings(rng, size, n_variants=self.tables.shape[1])
+        self.complete = bool((process.asset_features[:, :, -1] > 0.0).all())
 
     def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Part of the way to an aim where a decision is due, the same portfolio elsewhere.
@@ -104,7 +105,8 @@ class Behaviour:
         weights = self.process.observed_portfolio(state)[:, : self.process.n_weights]
         if inside is not None:
             weights = gather_assets(weights, inside)
-        aim = smooth(self._aims(state, inside), AIM_SMOOTHING)
+        listed = self._listed(state, inside)
+        aim = smooth(self._aims(state, inside, listed), AIM_SMOOTHING, listed)
         wanted = weights + settings.trade_rate[:, None] * (aim - weights)
         noise = settings.noise_scale[:, None] * self.rng.standard_normal(wanted.shape)
         wanted = wanted * np.exp(noise)
@@ -112,21 +114,31 @@ class Behaviour:
         due = (step + settings.phase) % settings.interval == 0
         targets = np.where(due[:, None], wanted, weights)
         jumps = self.rng.random(len(weights)) < JUMP_RATE
-        elsewhere, _ = draw_coverage(self.rng, *weights.shape)
+        elsewhere, _ = draw_coverage(self.rng, len(weights), weights.shape[1], listed)
         chosen = np.where(jumps[:, None], elsewhere, targets)
         if inside is not None:
             chosen = scatter_assets(chosen, inside, self.process.n_weights)
         return chosen, np.where(jumps, COVERAGE, settings.source)
 
-    def _aims(self, state: PortfolioState, inside: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    def _aims(
+        self, state: PortfolioState, inside: NDArray[np.int64] | None, listed: NDArray[np.bool_] | None
+    ) -> NDArray[np.float64]:
         """The portfolio each episode's source names now, (N, K), or of its sub-universe, (N, n + 1)."""
         source = self.settings.source
         covering = source == COVERAGE
         count = self.process.n_weights if inside is None else inside.shape[1] + 1
-        aims, _ = draw_coverage(self.rng, len(source), count)
+        aims, _ = draw_coverage(self.rng, len(source), count, listed)
         family = np.minimum(source, COVERAGE - 1)
         named: NDArray[np.float64] = self.tables[family, self.settings.variant, state.bar - self.process.lag]
-        return np.where(covering[:, None], aims, named if inside is None else restrict_to_assets(named, inside))
+        named = named if inside is None else restrict_to_assets(named, inside, listed)
+        return np.where(covering[:, None], aims, named)
+
+    def _listed(self, state: PortfolioState, inside: NDArray[np.int64] | None) -> NDArray[np.bool_] | None:
+        """Assets that the decisions know to be listed, (N, assets), or of the sub-universes; None where all are."""
+        if self.complete:
+            return None
+        known = self.process.known_listed(state.bar)
+        return known if inside is None else np.take_along_axis(known, inside, axis=1)
 
     def _inside(self, state: PortfolioState) -> NDArray[np.int64] | None:
         """Assets of the episodes' sub-universes, (N, n), where there are any."""

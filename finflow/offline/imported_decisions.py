@@ -137,7 +137,7 @@ def price_decisions(
     """
     bars, n_weights = process.decision_bars(window), process.n_weights
     fills = decisions.bar + process.lag
-    stated = smooth(decisions.weights)
+    stated = smooth(decisions.weights, listed=process.asset_features[decisions.bar, :, -1] > 0.0)
     table = dict(zip(fills.tolist(), stated, strict=True))
     inside = fills[(fills >= bars.start) & (fills < bars.stop)]
     if not inside.size:

@@ -7,7 +7,16 @@ import pytest
 from scipy.special import gammaln, log_expit
 from scipy.stats import dirichlet
 
-from finflow.env.coverage import CONCENTRATIONS, SHARES, SMOOTHING, draw_coverage, mixture_log_density, smooth
+from finflow.env.coverage import (
+    CONCENTRATIONS,
+    SHARES,
+    SMOOTHING,
+    coverage_portfolios,
+    draw_coverage,
+    draw_log_gammas,
+    mixture_log_density,
+    smooth,
+)
 
 
 def test_the_density_of_two_weights_integrates_to_one() -> None:
@@ -108,3 +117,29 @@ def test_the_same_generator_draws_the_same() -> None:
     first, second = (draw_coverage(np.random.default_rng(3), 10, 5) for _ in range(2))
     np.testing.assert_array_equal(first[0], second[0])
     np.testing.assert_array_equal(first[1], second[1])
+
+
+def test_where_assets_are_not_listed_the_draws_are_those_of_the_others_alone() -> None:
+    """The same Gamma variables with and without two more assets, of which none is listed."""
+    log_gamma = draw_log_gammas(np.random.default_rng(4), 500, 5)
+    wide = np.insert(log_gamma, [1, 1], 3.0, axis=1)
+    listed = np.tile([True, False, False, True, True, True], (500, 1))
+    expected, expected_density = coverage_portfolios(log_gamma)
+    weights, log_density = coverage_portfolios(wide, listed)
+    assert (weights[:, 1:3] == 0.0).all()
+    np.testing.assert_allclose(np.delete(weights, [1, 2], axis=1), expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(log_density, expected_density, rtol=0, atol=1e-9)
+
+
+def test_each_draw_is_of_what_is_listed_in_its_own_row() -> None:
+    listed = np.array([[True, False, True]] * 200 + [[True, True, True]] * 200 + [[False] * 3] * 10)
+    weights, log_density = draw_coverage(np.random.default_rng(5), 410, 4, listed)
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-12)
+    assert (weights[:200, 1] == 0.0).all()
+    assert (weights[:200, [0, 2]] >= SMOOTHING / 3 * (1.0 - 1e-12)).all()
+    assert (weights[200:400] >= SMOOTHING / 4 * (1.0 - 1e-12)).all()
+    assert (weights[400:] == [0.0, 0.0, 0.0, 1.0]).all()
+    assert np.isfinite(log_density).all()
+    everything, density = draw_coverage(np.random.default_rng(5), 410, 4)
+    np.testing.assert_array_equal(weights[200:400], everything[200:400])
+    np.testing.assert_array_equal(log_density[200:400], density[200:400])

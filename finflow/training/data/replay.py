@@ -114,10 +114,15 @@ class MarketTensors(NamedTuple):
         named = self.named[bars - self.lag]
         if self.members is None or universe is None:
             return named
-        inside = self.members[universe].unsqueeze(1).expand(-1, named.shape[1], -1)
-        risky, cash = named.gather(2, inside), named[..., -1:]
+        members = self.members[universe]
+        risky, cash = named.gather(2, members.unsqueeze(1).expand(-1, named.shape[1], -1)), named[..., -1:]
         total = risky.sum(dim=-1, keepdim=True)
         equal = torch.full_like(risky, 1.0 / risky.shape[-1])
+        if not self.complete:
+            listed = self.assets[(bars - self.lag).unsqueeze(1), members, -1].unsqueeze(1)
+            count = listed.sum(dim=-1, keepdim=True)
+            equal = (listed / count.clamp(min=1.0)).expand_as(risky)
+            cash = torch.where((total > SMALLEST_TOTAL) | (count > 0.0), cash, torch.ones_like(cash))
         shares = torch.where(total > SMALLEST_TOTAL, risky / total.clamp(min=SMALLEST_TOTAL), equal)
         return torch.cat([(1.0 - cash) * shares, cash], dim=-1)
 
