@@ -52,7 +52,7 @@ def our_updates(training_data: TrainingData) -> tuple[Contender, Contender]:
 
     def draw() -> tuple[Batch, CoverageProposals]:
         batch = make_batch(store.draw(BATCH, noise), market, units, noise, config.train.observation_noise)
-        return batch, pool.draw(BATCH, config.bcell.cql_samples, noise)
+        return batch, pool.draw(batch.states, config.bcell.cql_samples, noise)
 
     def update(given: tuple[Batch, CoverageProposals], step: int) -> None:
         batch, coverage = given

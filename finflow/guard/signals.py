@@ -148,6 +148,25 @@ class PolicyProbe:
     gate: Tensor
 
 
+def _entropies(probe: PolicyProbe) -> tuple[Tensor, Tensor]:
+    """Entropies of `measure`: of the portfolios, and of the policy.
+
+    An asset that is not listed has a weight of exactly zero, and its dimension is counted nowhere.
+    """
+    n_weights = probe.centre.shape[-1]
+    log_weights = probe.centre.clamp(min=1e-12).log()
+    held = probe.centre > 0.0
+    if bool(held.all()):
+        entropy = -(probe.centre * log_weights).sum(-1).mean() / math.log(max(n_weights, 2))
+        density = probe.log_scale.sum(-1).mean() + (n_weights - 1) * ENTROPY_OF_NORMAL + log_weights.sum(-1).mean()
+        return entropy, ((density + math.lgamma(n_weights)) / max(n_weights - 1, 1)).clamp(max=0.0).exp()
+    counts = held.sum(-1).to(probe.centre.dtype)
+    entropies = -(probe.centre * log_weights).sum(-1) / counts.clamp(min=2.0).log()
+    scale = (held[:, :-1] * (probe.log_scale + ENTROPY_OF_NORMAL)).sum(-1)
+    densities = scale + (held * log_weights).sum(-1) + torch.lgamma(counts)
+    return entropies.mean(), (densities / (counts - 1.0).clamp(min=1.0)).mean().clamp(max=0.0).exp()
+
+
 def measure(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
     """Figures of a policy on the fixed states, read from the device at once.
 
@@ -164,11 +183,7 @@ def measure(probe: PolicyProbe, kl: Tensor | None = None) -> dict[str, float]:
         with the Jacobian's mean taken at the centre; ``gate`` the largest mean weight of an expert, 0 where there is
         but one; ``turnover`` half the sum of absolute trades; ``kl``, 0 without a reference.
     """
-    n_weights = probe.centre.shape[-1]
-    log_weights = probe.centre.clamp(min=1e-12).log()
-    entropy = -(probe.centre * log_weights).sum(-1).mean() / math.log(max(n_weights, 2))
-    density = probe.log_scale.sum(-1).mean() + (n_weights - 1) * ENTROPY_OF_NORMAL + log_weights.sum(-1).mean()
-    share = ((density + math.lgamma(n_weights)) / max(n_weights - 1, 1)).clamp(max=0.0).exp()
+    entropy, share = _entropies(probe)
     turnover = 0.5 * (probe.centre - probe.held).abs().sum(-1).mean()
     kl = torch.zeros_like(turnover) if kl is None else kl
     several = float(probe.gate.shape[-1] > 1)

@@ -111,7 +111,7 @@ class BoxActor(nn.Module):
         """Return no penalty: there are no experts."""
         return 0.0, {}
 
-    def free_dimensions(self, actions: Tensor) -> int:
+    def free_dimensions(self, actions: Tensor, states: States) -> int:
         """All of an action's."""
         return actions.shape[-1]
 

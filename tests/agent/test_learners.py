@@ -171,10 +171,11 @@ def test_td3bc_moves_the_policy_at_every_second_update(shape: NetworkShape, make
 
 
 def test_smoothed_portfolios_stay_on_the_simplex_and_near(shape: NetworkShape, make_batch: MakeBatch) -> None:
-    learner, actions = TD3BC(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU), make_batch().actions
-    moved = learner._smoothed(actions, generator(4))
+    learner, batch = TD3BC(portfolio_networks(shape, CONFIG, generator()), CONFIG, CPU), make_batch()
+    moved = learner._smoothed(batch.actions, batch.states, generator(4))
     torch.testing.assert_close(moved.sum(dim=1), torch.ones(16))
-    apart = (learner.policy.coordinates(moved) - learner.policy.coordinates(actions)).abs()
+    before, after = (learner.policy.coordinates(one, batch.states) for one in (batch.actions, moved))
+    apart = (after - before).abs()
     assert 0.0 < apart.max() <= 0.5 + 1e-5
 
 

@@ -262,7 +262,7 @@ def test_an_update_reports_the_conservative_penalty_of_d3rlpy(monkeypatch: pytes
     # as published where the action has one free dimension; ours counts entropy per dimension, so we are told of one
     arrays = load("d3rlpy_cql")
     agent = agent_of(arrays, "policy", "critic", cql_samples=arrays["uniform"].shape[1])
-    monkeypatch.setattr(type(agent.policy), "free_dimensions", lambda self, actions: 1)
+    monkeypatch.setattr(type(agent.policy), "free_dimensions", lambda self, actions, states: 1)
     batch = box_batch(
         arrays["batch.observations"],
         arrays["batch.actions"],

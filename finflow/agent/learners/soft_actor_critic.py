@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch, States
+from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.gradient_steps import linearised_value
 from finflow.agent.losses.losses import (
     CriticTarget,
@@ -142,14 +142,15 @@ def sac_losses(
         lambda: policy(states, dropout_noise, least_pull=config.least_pull),
         lambda: action_distribution(policy, batch.next_states),
     )
-    size, dimensions = next_distribution.location.shape
-    draws = (size, 1 + config.cql_samples * int(conservative), dimensions)
+    size, coordinates = next_distribution.location.shape
+    draws = (size, 1 + config.cql_samples * int(conservative), coordinates)
     drawn, next_drawn = (standard_normal(draws, noise, batch.actions) for _ in range(2))
     actions, log_density = decision.distribution.sample(drawn)
     next_actions, next_log_density = next_distribution.sample(next_drawn)
     entropy_density = decision.distribution.entropy_density(drawn[:, 0])
     # temperature
     share = config.target_entropy if point.target_entropy is None else point.target_entropy
+    dimensions = policy.free_dimensions(batch.actions, states)
     target_entropy = policy.target_entropy(share, dimensions)
     alpha = agent.log_alpha.detach().exp()
     if point.alpha is not None:
@@ -161,7 +162,8 @@ def sac_losses(
     bonus = None
     if config.entropy_backup == "relative":
         following = next_distribution.entropy_density(next_drawn[:, 0])
-        bonus = effective_alpha * (-following - target_entropy) / dimensions
+        ahead = policy.free_dimensions(batch.actions, batch.next_states)
+        bonus = effective_alpha * (-following - policy.target_entropy(share, ahead)) / ahead
     if agent.reference_beta > 0.0:
         charge = agent.reference_beta * reference_divergence(agent.held_to, batch.next_states, next_distribution)
         bonus = -charge if bonus is None else bonus - charge
@@ -171,24 +173,22 @@ def sac_losses(
     )
     portfolios, proposals = batch.actions.unsqueeze(1), None
     if coverage is not None and conservative:
-        own, densities = (actions[:, 1:], next_actions[:, 1:]), (log_density[:, 1:], next_log_density[:, 1:])
-        proposals = coverage.joined(own, densities)
+        ahead_density = _density_here(batch, next_log_density[:, 1:])
+        proposals = coverage.joined((actions[:, 1:], next_actions[:, 1:]), (log_density[:, 1:], ahead_density))
         portfolios = torch.cat([portfolios, proposals.portfolios], dim=1)
     values = agent.critic.value(encoding, states, portfolios, noise=dropout_noise)
     quantiles = values.quantiles[:, :, 0] if config.n_quantiles > 1 else None
     of_critics, metrics = critic_loss(values.mean[..., 0], quantiles, target)
     # conservative penalty
-    free_dimensions, cql_weight = policy.free_dimensions(batch.actions), None
+    cql_weight = None
     if proposals is not None:
-        penalty = conservative_penalty(
-            values.mean, proposals, batch, config, agent.log_cql_alpha, free_dimensions, unit
-        )
+        penalty = conservative_penalty(values.mean, proposals, batch, config, agent.log_cql_alpha, dimensions, unit)
         of_critics, cql_weight = of_critics + penalty.loss, penalty.weight_loss
         metrics |= penalty.metrics
 
     def of_policy() -> tuple[Tensor, Metrics]:
         value = minimum_value(agent.critic, encoding.detach(), states, actions[:, :1], config)
-        loss = actor_loss(entropy_density, value, effective_alpha, free_dimensions)
+        loss = actor_loss(entropy_density, value, effective_alpha, dimensions)
         regulariser, penalties = policy_regulariser(policy, decision, batch, agent.prior, point.update, config, unit)
         if agent.reference_beta > 0.0:
             divergence = reference_divergence(agent.held_to, states, decision.distribution).mean()
@@ -199,6 +199,19 @@ def sac_losses(
 
     metrics |= {"alpha": alpha, "advantage_scale": alpha.new_tensor(unit), "effective_alpha": effective_alpha}
     return SacLosses(of_critics, of_policy, temperature, cql_weight, decision, metrics)
+
+
+def _density_here(batch: Batch, log_density: Tensor) -> Tensor:
+    """Log density (batch, P) of proposals for the next state as proposals for the state.
+
+    Infinite where an asset lists or ends between the two, so that such proposals, which lie on another simplex, have no
+    weight.
+    """
+    if batch.both.complete:
+        return log_density
+    states, following = batch.states, batch.next_states
+    changed = repeat_groups((states.listed != following.listed).any(dim=-1, keepdim=True), states)
+    return log_density.masked_fill(changed, float("inf"))
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ import copy
 import torch
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import Batch, States
 from finflow.agent.gradient_steps import cosine, descend, freeze, linearised_value, polyak_update, set_learning_rate
 from finflow.agent.learners.offline_learner import Networks, OfflineLearner
 from finflow.agent.losses.losses import expectile_loss, td3bc_loss
@@ -56,7 +56,8 @@ class TD3BC(OfflineLearner):
         metrics = {"v_loss": v_loss.detach(), "v": value.mean().detach()}
         metrics |= self.update_behaviour_value(behaviour, batch)
         with torch.no_grad():
-            following = self._smoothed(self.target_policy.deterministic(batch.next_states), noise)
+            following = self.target_policy.deterministic(batch.next_states)
+            following = self._smoothed(following, batch.next_states, noise)
             encoding = self.target_critic.encode(batch.next_states)
             ahead = self.target_critic.value(encoding, batch.next_states, following.unsqueeze(1))
             next_value = ahead.mean[..., 0].min(dim=0).values
@@ -68,11 +69,11 @@ class TD3BC(OfflineLearner):
             polyak_update(self.target_policy, self.policy, config.tau)
         return metrics
 
-    def _smoothed(self, action: Tensor, noise: Generator) -> Tensor:
+    def _smoothed(self, action: Tensor, states: States, noise: Generator) -> Tensor:
         """Add clipped noise to an action, so that similar actions have similar values."""
-        coordinates = self.target_policy.coordinates(action)
+        coordinates = self.target_policy.coordinates(action, states)
         change = SMOOTHING * standard_normal(tuple(coordinates.shape), noise, coordinates)
-        return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT))
+        return self.target_policy.perturbed(action, change.clamp(-SMOOTHING_LIMIT, SMOOTHING_LIMIT), states)
 
     def _update_policy(self, batch: Batch, progress: float, noise: Generator) -> dict[str, Tensor]:
         """Take one step up the first critic, as published, with a penalty on the distance from the data's action."""
@@ -84,8 +85,7 @@ class TD3BC(OfflineLearner):
             action.unsqueeze(1),
             lambda chosen: self.critic.value(encoding, batch.states, chosen, with_quantiles=0).mean[0],
         )
-        difference = self.policy.coordinates(action) - self.policy.coordinates(batch.actions)
-        loss = td3bc_loss(value[:, 0], difference.square().mean(dim=1))
+        loss = td3bc_loss(value[:, 0], self.policy.squared_distance(action, batch.actions, batch.states))
         set_learning_rate(self.policy_optimiser, cosine(self.config.actor_lr, progress))
         descend(loss + others, self.policy_optimiser, self.config.gradient_norm)
         return {**metrics, "policy_loss": loss.detach()}

@@ -49,12 +49,18 @@ def advantage_weights(advantage: Tensor, temperature: float) -> Tensor:
     return (temperature * advantage).clamp(max=limit).exp()
 
 
-def weighted_likelihood_loss(log_density: Tensor, weights: Tensor, n_dimensions: int) -> Tensor:
+def mean_per_dimension(values: Tensor, n_dimensions: int | Tensor) -> Tensor:
+    """Mean of values (B,) per free dimension, (); of one number for all of them, or of each its own, (B,)."""
+    return (values / n_dimensions).mean() if isinstance(n_dimensions, Tensor) else values.mean() / n_dimensions
+
+
+def weighted_likelihood_loss(log_density: Tensor, weights: Tensor, n_dimensions: int | Tensor) -> Tensor:
     """``- mean weight * log pi(a | s)`` per free dimension of the action.
 
-    Dividing by K - 1 keeps the step the same size for any number of assets.
+    Dividing by K - 1 keeps the step the same size for any number of assets; where assets are not listed, each decision
+    is divided by its own number of dimensions, (B,).
     """
-    return -(weights * log_density).mean() / n_dimensions
+    return -mean_per_dimension(weights * log_density, n_dimensions)
 
 
 def td3bc_loss(value: Tensor, distance: Tensor) -> Tensor:
@@ -289,7 +295,7 @@ def pessimistic_value(mean: Tensor, spread: Tensor, dropped: int, share: float) 
     return (mean + share * truncated_spread(spread, dropped)).min(dim=0).values
 
 
-def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int) -> Tensor:
+def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: int | Tensor) -> Tensor:
     """``mean alpha * log pi / (K - 1) - m(s, a)``: entropy is counted per free dimension.
 
     References
@@ -299,6 +305,11 @@ def actor_loss(log_density: Tensor, value: Tensor, alpha: Tensor, n_dimensions: 
     return (alpha * log_density / n_dimensions - value).mean()
 
 
-def temperature_loss(log_alpha: Tensor, log_density: Tensor, target: float, n_dimensions: int) -> Tensor:
+def temperature_loss(
+    log_alpha: Tensor, log_density: Tensor, target: float | Tensor, n_dimensions: int | Tensor
+) -> Tensor:
     """``- log alpha * mean (log pi + H_target) / (K - 1)``; equation 18 of the same paper, in log alpha."""
-    return -(log_alpha * (log_density.detach() + target).mean() / n_dimensions)
+    excess = log_density.detach() + target
+    if isinstance(n_dimensions, Tensor):
+        return -(log_alpha * mean_per_dimension(excess, n_dimensions))
+    return -(log_alpha * excess.mean() / n_dimensions)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import Batch, repeat_groups
-from finflow.agent.losses.losses import weighted_likelihood_loss
+from finflow.agent.losses.losses import mean_per_dimension, weighted_likelihood_loss
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.logistic_normal import SMALLEST_WEIGHT, kl_per_dimension
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
@@ -57,7 +57,7 @@ def conservative_loss(
     data: Tensor,
     policy_drawn: Tensor,
     calibration: Tensor,
-    n_dimensions: int = 1,
+    n_dimensions: int | Tensor = 1,
 ) -> Tensor:
     """CQL(H), importance-corrected and calibrated, with entropy per free dimension as in the actor's loss.
 
@@ -76,8 +76,8 @@ def conservative_loss(
         True for proposals drawn from the policy: these are not pushed under the calibration.
     calibration : Tensor, (B,)
         Value of the behaviour at the state; minus infinity turns the calibration off.
-    n_dimensions : int
-        D = K - 1; with 1 the published form.
+    n_dimensions : int, or Tensor (B,)
+        D = K - 1, or that of each state where assets are not listed; with 1 the published form.
 
     Returns
     -------
@@ -90,7 +90,8 @@ def conservative_loss(
     Nakamoto et al. (2023), Cal-QL, equation 5.1.
     """
     calibrated = torch.where(policy_drawn, torch.maximum(proposals, calibration[:, None]), proposals)
-    soft_maximum = torch.logsumexp(n_dimensions * calibrated - log_density, dim=-1) - math.log(proposals.shape[-1])
+    of_each = n_dimensions.unsqueeze(-1) if isinstance(n_dimensions, Tensor) else n_dimensions
+    soft_maximum = torch.logsumexp(of_each * calibrated - log_density, dim=-1) - math.log(proposals.shape[-1])
     return (soft_maximum / n_dimensions - data).mean(dim=1).sum()
 
 
@@ -104,7 +105,7 @@ def tuned_weight(log_weight: Tensor) -> Tensor:
     return log_weight.exp().clamp(max=LARGEST_WEIGHT)
 
 
-def indifferent_penalty(log_density: Tensor, n_dimensions: int) -> Tensor:
+def indifferent_penalty(log_density: Tensor, n_dimensions: int | Tensor) -> Tensor:
     """Penalty, (), that a critic with the same value for every action has for the given proposals.
 
     ``mean_B log mean_P exp(- log density) / D``. With many proposals it is ``H_max / D``, the entropy of the uniform
@@ -114,11 +115,11 @@ def indifferent_penalty(log_density: Tensor, n_dimensions: int) -> Tensor:
     ----------
     log_density : Tensor, (B, P)
         Log density that each proposal was drawn with.
-    n_dimensions : int
+    n_dimensions : int, or Tensor (B,)
         D.
     """
     proposals = log_density.shape[-1]
-    return (torch.logsumexp(-log_density, dim=-1) - math.log(proposals)).mean() / n_dimensions
+    return mean_per_dimension(torch.logsumexp(-log_density, dim=-1) - math.log(proposals), n_dimensions)
 
 
 def overestimation(penalty: Tensor, n_critics: int, indifferent: Tensor) -> Tensor:
@@ -163,7 +164,7 @@ def conservative_penalty(
     batch: Batch,
     config: BCellConfig,
     log_weight: Tensor | None,
-    n_dimensions: int,
+    n_dimensions: int | Tensor,
     unit: float = 1.0,
 ) -> ConservativePenalty:
     """Conservative penalty as configured.
@@ -178,7 +179,7 @@ def conservative_penalty(
     config : BCellConfig
     log_weight : Tensor, (), or None
         Log of a tuned weight; None for ``bcell.cql_alpha``.
-    n_dimensions : int
+    n_dimensions : int, or Tensor (batch,)
         Free dimensions of an action.
     unit : float
         ``sigma_A``, in which the weight is counted.
@@ -270,8 +271,9 @@ def anchor_loss(
         ).mean()
     if config.to == "behaviour":
         own = (batch.families < len(EXPERTS)).to(batch.actions.dtype)
-        density = decision.distribution.log_density(batch.actions)
-        return weighted_likelihood_loss(density, own, batch.actions.shape[1] - 1) / own.mean().clamp(min=1e-6)
+        distribution = decision.distribution
+        density = distribution.log_density(batch.actions)
+        return weighted_likelihood_loss(density, own, distribution.dimensions) / own.mean().clamp(min=1e-6)
     with torch.no_grad():
         reference = prior(batch.states).distribution
     return kl_per_dimension(decision.distribution, reference).mean()

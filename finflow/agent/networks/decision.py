@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,8 @@ class Decision(NamedTuple):
         Share of the way from the current weights to the aim.
     centre : Tensor, (batch, K)
     log_scale : Tensor, (batch, 1)
+    listed : bool Tensor, (batch, K - 1), optional
+        Assets that the action is about; all of them when left out.
     """
 
     experts: Tensor
@@ -37,12 +40,13 @@ class Decision(NamedTuple):
     trade_rate: Tensor
     centre: Tensor
     log_scale: Tensor
+    listed: Tensor | None = None
 
     @property
     def distribution(self) -> LogisticNormal:
         """The distribution of the action."""
-        location = log_ratios(self.centre)
-        return LogisticNormal(location, self.log_scale.expand_as(location))
+        location = log_ratios(self.centre, self.listed)
+        return LogisticNormal(location, self.log_scale.expand_as(location), self.listed)
 
     def traded_aim(self, least_pull: float = 0.0) -> Tensor:
         """The aim, (batch, K), with the gradient that it has as a part of the centre: in proportion to the trade rate.
@@ -70,8 +74,8 @@ class Decision(NamedTuple):
             Before the trade.
         """
         aim = self.experts[torch.arange(len(expert), device=expert.device), expert]
-        location = log_ratios((1.0 - FAMILY_RATE) * weights + FAMILY_RATE * aim)
-        return LogisticNormal(location, self.log_scale.detach().expand_as(location))
+        location = log_ratios((1.0 - FAMILY_RATE) * weights + FAMILY_RATE * aim, self.listed)
+        return LogisticNormal(location, self.log_scale.detach().expand_as(location), self.listed)
 
 
 class MarketReading(NamedTuple):
@@ -84,16 +88,37 @@ class MarketReading(NamedTuple):
     aim : Tensor, (groups, K)
     hidden : Tensor, (groups, gate width)
         What the trade rate reads of the market.
+    listed : bool Tensor, (groups, K - 1), optional
+        Assets that are listed; all of them when left out.
     """
 
     experts: Tensor
     gate: Tensor
     aim: Tensor
     hidden: Tensor
+    listed: Tensor | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> MarketReading:
+        """The reading with every part changed by a function."""
+        experts, gate, aim, hidden, listed = self
+        known = None if listed is None else change(listed)
+        return MarketReading(change(experts), change(gate), change(aim), change(hidden), known)
+
+    @classmethod
+    def join(cls, readings: Sequence[MarketReading], together: Callable[[list[Tensor]], Tensor]) -> MarketReading:
+        """One reading from several of the same market, part by part."""
+        listed = [one.listed for one in readings if one.listed is not None]
+        return cls(
+            together([one.experts for one in readings]),
+            together([one.gate for one in readings]),
+            together([one.aim for one in readings]),
+            together([one.hidden for one in readings]),
+            together(listed) if listed else None,
+        )
 
     def rows(self, start: int, stop: int) -> MarketReading:
         """Reading of some of the groups."""
-        return MarketReading(*(part[start:stop] for part in self))
+        return self.each(lambda part: part[start:stop])
 
     def of_expert(self, expert: int) -> MarketReading:
         """The same with one expert's portfolio as the aim, whatever the gate."""

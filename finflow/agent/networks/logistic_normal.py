@@ -4,6 +4,9 @@
 respect to Lebesgue measure on the first K - 1 weights: ``log p(w) = sum_i log N(z_i) - sum_k log w_k``, the last
 term being the Jacobian of the map from z to w.
 
+Where assets are not listed, the distribution is that of the listed ones and cash alone: a simplex of fewer dimensions.
+Their log ratios are `UNLISTED`, a constant without density; their weights are exactly zero.
+
 References
 ----------
 Aitchison (1986), The Statistical Analysis of Compositional Data, section 6.2.
@@ -18,6 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 SMALLEST_WEIGHT = 1e-6  # smaller weights are read as this: logarithms stay finite
+UNLISTED = -1e3  # log ratio of an asset that is not listed: its weight is zero in single and double precision
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,18 @@ class LogisticNormal:
         Mean of z; the centre of the distribution is its softmax.
     log_scale : Tensor, (batch, K - 1)
         Log of the standard deviation of z.
+    listed : bool Tensor, (batch, K - 1), optional
+        Assets that the distribution is about; all of them when left out. The location of the others is `UNLISTED`.
     """
 
     location: Tensor
     log_scale: Tensor
+    listed: Tensor | None = None
+
+    @property
+    def dimensions(self) -> int | Tensor:
+        """Free dimensions of an action: K - 1, or the number of listed assets, (batch,), at least one."""
+        return count_dimensions(self.location, self.listed)
 
     def centre(self) -> Tensor:
         """Softmax of the location, (batch, K): the deterministic portfolio."""
@@ -55,7 +67,10 @@ class LogisticNormal:
         coordinates = self.location.unsqueeze(1) + self.log_scale.exp().unsqueeze(1) * noise
         log_weights = log_portfolio(coordinates)
         normal = -0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale.unsqueeze(1)
-        return log_weights.exp(), normal.sum(-1) - log_weights.sum(-1)
+        if self.listed is None:
+            return log_weights.exp(), normal.sum(-1) - log_weights.sum(-1)
+        density = sum_listed(normal - log_weights[..., :-1], self.listed.unsqueeze(1))
+        return log_weights.exp(), density - log_weights[..., -1]
 
     def entropy_density(self, noise: Tensor) -> Tensor:
         """Log density of samples with respect to Lebesgue measure on z, (batch,): that which entropy is taken of.
@@ -68,7 +83,7 @@ class LogisticNormal:
         noise : Tensor, (batch, K - 1)
             Standard normal, of the samples.
         """
-        return (-0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale).sum(-1)
+        return sum_listed(-0.5 * (noise.square() + math.log(2.0 * math.pi)) - self.log_scale, self.listed)
 
     def log_density(self, portfolios: Tensor) -> Tensor:
         """Log density of given portfolios, (batch,), one for each distribution."""
@@ -76,18 +91,37 @@ class LogisticNormal:
         coordinates = log_weights[..., :-1] - log_weights[..., -1:]
         standard = (coordinates - self.location) * (-self.log_scale).exp()
         normal = -0.5 * (standard.square() + math.log(2.0 * math.pi)) - self.log_scale
-        return normal.sum(-1) - log_weights.sum(-1)
+        if self.listed is None:
+            return normal.sum(-1) - log_weights.sum(-1)
+        return sum_listed(normal - log_weights[..., :-1], self.listed) - log_weights[..., -1]
 
 
 def kl_per_dimension(policy: LogisticNormal, reference: LogisticNormal) -> Tensor:
     """``KL(policy || reference) / (K - 1)``, (batch,), in closed form.
 
     Both are normal in the same log ratios, and a divergence does not change with the coordinates: per dimension
-    ``log(s0 / s) + (s^2 + (z - z0)^2) / (2 s0^2) - 1/2``.
+    ``log(s0 / s) + (s^2 + (z - z0)^2) / (2 s0^2) - 1/2``. Dimensions are those of the assets that are listed.
     """
     ratio = (policy.log_scale - reference.log_scale).exp()
     shift = (policy.location - reference.location) * (-reference.log_scale).exp()
-    return (0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log()).mean(dim=-1)
+    return mean_listed(0.5 * (ratio.square() + shift.square() - 1.0) - ratio.log(), policy.listed)
+
+
+def sum_listed(values: Tensor, listed: Tensor | None) -> Tensor:
+    """Sum over listed assets, (..., K - 1) to (...); over all where ``listed`` is left out."""
+    return (values if listed is None else torch.where(listed, values, torch.zeros_like(values))).sum(dim=-1)
+
+
+def mean_listed(values: Tensor, listed: Tensor | None) -> Tensor:
+    """Mean over listed assets, (..., K - 1) to (...); 0 where none is listed."""
+    if listed is None:
+        return values.mean(dim=-1)
+    return sum_listed(values, listed) / listed.sum(dim=-1).clamp(min=1)
+
+
+def count_dimensions(ratios: Tensor, listed: Tensor | None) -> int | Tensor:
+    """Free dimensions of log ratios (batch, K - 1): K - 1, or the number of listed assets, (batch,), at least one."""
+    return ratios.shape[-1] if listed is None else listed.sum(dim=-1).clamp(min=1).to(ratios.dtype)
 
 
 def log_portfolio(coordinates: Tensor) -> Tensor:
@@ -96,13 +130,14 @@ def log_portfolio(coordinates: Tensor) -> Tensor:
     return torch.log_softmax(torch.cat([coordinates, zero], dim=-1), dim=-1)
 
 
-def log_ratios(portfolios: Tensor) -> Tensor:
-    """Additive log-ratio coordinates of portfolios, (..., K) to (..., K - 1)."""
+def log_ratios(portfolios: Tensor, listed: Tensor | None = None) -> Tensor:
+    """Additive log-ratio coordinates of portfolios, (..., K) to (..., K - 1); `UNLISTED` for assets not listed."""
     log_weights = portfolios.clamp(min=SMALLEST_WEIGHT).log()
-    return log_weights[..., :-1] - log_weights[..., -1:]
+    ratios = log_weights[..., :-1] - log_weights[..., -1:]
+    return ratios if listed is None else ratios.masked_fill(~listed, UNLISTED)
 
 
-def log_ratio_entropy(scale: float, n_weights: int) -> float:
+def log_ratio_entropy(scale: float, n_weights: int | Tensor) -> float | Tensor:
     """Entropy of K - 1 log ratios that are normal with a common ``scale``: ``(K - 1) ln(scale sqrt(2 pi e))``."""
     return (n_weights - 1) * (math.log(scale) + 0.5 * math.log(2.0 * math.pi * math.e))
 

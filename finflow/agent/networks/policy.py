@@ -26,9 +26,11 @@ from finflow.agent.networks.layers import EnsembleLinear, EnsembleReadout, dropo
 from finflow.agent.networks.logistic_normal import (
     SMALLEST_WEIGHT,
     LogisticNormal,
+    count_dimensions,
     log_portfolio,
     log_ratio_entropy,
     log_ratios,
+    mean_listed,
 )
 from finflow.agent.precision import at_least_single, full_precision
 
@@ -116,7 +118,7 @@ class ExpertPolicy(nn.Module):
             Least trade rate for the gradient of the aim: see ``LEAST_PULL``.
         """
         reading = self.read_market(states, noise, gate_only)
-        return self.trade_toward(states, MarketReading(*(repeat_groups(part, states) for part in reading)), least_pull)
+        return self.trade_toward(states, reading.each(lambda part: repeat_groups(part, states)), least_pull)
 
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Read the markets of a batch of states: portfolios of the experts, gate and aim. Parameters as `forward`."""
@@ -129,7 +131,7 @@ class ExpertPolicy(nn.Module):
             aim = torch.bmm(gate.unsqueeze(1), experts.detach() if gate_only else experts).squeeze(1)
         if self.blend is not None:
             aim = self.blend.aim(aim, states)
-        return MarketReading(experts, gate, aim, hidden)
+        return MarketReading(experts, gate, aim, hidden, None if states.complete else states.listed)
 
     def imitation_loss(
         self, batch: Batch, weights: Tensor, noise: Generator | None = None
@@ -150,8 +152,8 @@ class ExpertPolicy(nn.Module):
         metrics : dict of Tensor, ()
         """
         decision = self(batch.states, noise, gate_only=True)
-        dimensions = batch.actions.shape[1] - 1
-        mixture = weighted_likelihood_loss(decision.distribution.log_density(batch.actions), weights, dimensions)
+        distribution = decision.distribution
+        mixture = weighted_likelihood_loss(distribution.log_density(batch.actions), weights, distribution.dimensions)
         experts = expert_loss(decision, batch, weights)
         naming, naming_metrics = self.naming_penalty(decision, batch)
         losses = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
@@ -163,11 +165,11 @@ class ExpertPolicy(nn.Module):
         decision: Decision = self(states)
         return decision.distribution.centre()
 
-    def free_dimensions(self, actions: Tensor) -> int:
-        """Free dimensions of portfolios (..., K): K - 1."""
-        return actions.shape[-1] - 1
+    def free_dimensions(self, actions: Tensor, states: States) -> int | Tensor:
+        """Free dimensions of portfolios (batch, K): K - 1, or in states with listings the listed assets, (batch,)."""
+        return count_dimensions(actions[..., :-1], _listed_assets(states))
 
-    def target_entropy(self, share: float, dimensions: int) -> float:
+    def target_entropy(self, share: float, dimensions: int | Tensor) -> float | Tensor:
         """Entropy in log ratios of a policy whose scale is ``share``, in each of its dimensions."""
         return log_ratio_entropy(share, dimensions + 1)
 
@@ -181,11 +183,12 @@ class ExpertPolicy(nn.Module):
         """
         decision = self(batch.states, noise, least_pull=LEAST_PULL)
         distribution = decision.distribution
-        shift = log_ratios(batch.actions) - distribution.location
-        spread = LogisticNormal(distribution.location.detach(), distribution.log_scale)
-        scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), shift.shape[1])
+        listed = distribution.listed
+        shift = log_ratios(batch.actions, listed) - distribution.location
+        spread = LogisticNormal(distribution.location.detach(), distribution.log_scale, listed)
+        scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), spread.dimensions)
         experts = expert_loss(decision, batch, weights)
-        cloning = 0.5 * shift.square().mean()
+        cloning = 0.5 * (shift.square().mean() if listed is None else mean_listed(shift.square(), listed).mean())
         naming, naming_metrics = self.naming_penalty(decision, batch)
         losses = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         metrics = {name: value.detach() for name, value in losses.items()}
@@ -198,13 +201,18 @@ class ExpertPolicy(nn.Module):
         loss = naming_loss(decision.experts[:: batch.states.group_size], batch.named)
         return self.expert_cloning * loss, {"naming_loss": loss.detach()}
 
-    def coordinates(self, actions: Tensor) -> Tensor:
+    def coordinates(self, actions: Tensor, states: States) -> Tensor:
         """Coordinates in which actions are compared: additive log ratios, (..., K - 1)."""
-        return log_ratios(actions)
+        return log_ratios(actions, _listed_assets(states))
 
-    def perturbed(self, actions: Tensor, change: Tensor) -> Tensor:
+    def squared_distance(self, actions: Tensor, others: Tensor, states: States) -> Tensor:
+        """Mean square of the difference of actions in each coordinate, (batch,)."""
+        difference = self.coordinates(actions, states) - self.coordinates(others, states)
+        return mean_listed(difference.square(), _listed_assets(states))
+
+    def perturbed(self, actions: Tensor, change: Tensor, states: States) -> Tensor:
         """Move portfolios by ``change`` (..., K - 1) in log ratios."""
-        return log_portfolio(log_ratios(actions) + change).exp()
+        return log_portfolio(log_ratios(actions, _listed_assets(states)) + change).exp()
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
         """Move from the current weights toward the aim, by the whole way where only cash is held.
@@ -249,7 +257,7 @@ def move_toward(
     least_pull : float
         The gradient of the aim is scaled as if the trade rate were at least this.
     """
-    experts, gate, aim, hidden = reading
+    experts, gate, aim, hidden, listed = reading
     distance = 0.5 * (aim - weights).abs().sum(-1, keepdim=True)
     facts = torch.cat([distance, weights[:, -1:], aim[:, -1:], reward_state], dim=-1)
     rate_and_scale = head(torch.cat([hidden, facts], dim=-1))
@@ -265,7 +273,9 @@ def move_toward(
     if least_pull > 0.0:  # the same numbers, with a larger gradient
         target = aim.detach() + (least_pull / trade_rate.detach()).clamp(min=1.0) * (aim - aim.detach())
     centre = ((1.0 - trade_rate) * weights + trade_rate * target).clamp(min=SMALLEST_WEIGHT)
-    return Decision(experts, gate, aim, trade_rate, centre, log_scale)
+    if listed is not None:
+        centre = centre * functional.pad(listed, (0, 1), value=True)
+    return Decision(experts, gate, aim, trade_rate, centre, log_scale, listed)
 
 
 def blended(policy: ExpertPolicy, blend: Blend | None) -> ExpertPolicy:
@@ -283,7 +293,7 @@ def expert_loss(decision: Decision, batch: Batch, weights: Tensor) -> Tensor:
     own = (batch.families < len(EXPERTS)).to(weights.dtype)
     learning = batch.families.clamp(max=decision.experts.shape[1] - 1)
     distribution = decision.expert_distribution(learning, batch.states.weights)
-    return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, batch.actions.shape[1] - 1)
+    return weighted_likelihood_loss(distribution.log_density(batch.actions), weights * own, distribution.dimensions)
 
 
 def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
@@ -295,6 +305,11 @@ def naming_loss(experts: Tensor, named: Tensor) -> Tensor:
     """
     divergence = torch.xlogy(named, named) - named * experts.clamp(min=SMALLEST_WEIGHT).log()
     return divergence.sum(dim=-1).mean()
+
+
+def _listed_assets(states: States) -> Tensor | None:
+    """Assets that are listed in the state of each portfolio, (batch, assets); None where all are."""
+    return None if states.complete else repeat_groups(states.listed, states)
 
 
 def _expert_portfolios(policy: ExpertPolicy, states: States) -> tuple[Tensor, Tensor]:

@@ -75,12 +75,12 @@ class SideBySide:
 
 def joined_readings(readings: Sequence[MarketReading], horizon: int, copies: int = 1) -> MarketReading:
     """Readings of several policies, (horizon * batch, ...) each, one of (horizon * members * copies * batch, ...)."""
-    parts = zip(*readings, strict=True)
-    stacked = (
-        torch.stack([part.unflatten(0, (horizon, -1)) for part in of_all for _ in range(copies)], dim=1)
-        for of_all in parts
-    )
-    return MarketReading(*(part.flatten(0, 2) for part in stacked))
+
+    def together(parts: list[Tensor]) -> Tensor:
+        stacked = [part.view(horizon, -1, *part.shape[1:]) for part in parts for _ in range(copies)]
+        return torch.stack(stacked, dim=1).flatten(0, 2)
+
+    return MarketReading.join(readings, together)
 
 
 class PolicyEnsemble(ExpertPolicy):
@@ -116,17 +116,19 @@ class PolicyEnsemble(ExpertPolicy):
     def read_market(self, states: States, noise: Generator | None = None, gate_only: bool = False) -> MarketReading:
         """Readings of the members, side by side in the second dimension: (groups, members, ...)."""
         readings = [one.read_market(states, noise, gate_only) for one in self.policies()]
-        return MarketReading(*(torch.stack(parts, dim=1) for parts in zip(*readings, strict=True)))
+        return MarketReading.join(readings, lambda parts: torch.stack(parts, dim=1))
 
     def trade_toward(self, states: States, reading: MarketReading, least_pull: float = 0.0) -> Decision:
         """Weighted mean of the members' decisions."""
         count, batch = len(self.members), len(states.portfolio)
         first = self.policies()[0]
-        own = MarketReading(*(part.transpose(0, 1).flatten(0, 1) for part in reading))
+        own = reading.each(lambda part: part.transpose(0, 1).flatten(0, 1))
         weights, reward_state = (part.repeat(count, 1) for part in (states.weights, states.reward_state))
         heads = TradeHeads.of(self.policies())
         every = move_toward(first, weights, reward_state, own, heads.read, least_pull)
-        experts, gate, aim, rate, centre, log_scale = (part.view(count, batch, *part.shape[1:]) for part in every)
+        experts, gate, aim, rate, centre, log_scale = (
+            part.view(count, batch, *part.shape[1:]) for part in every[:6] if part is not None
+        )
         weight = torch.tensor(self.weights, dtype=rate.dtype, device=rate.device).view(-1, 1, 1)
         traded = (weight * rate).sum(dim=0)
         share = weight * rate / traded.clamp(min=torch.finfo(rate.dtype).tiny)  # (members, batch, 1)
@@ -141,6 +143,7 @@ class PolicyEnsemble(ExpertPolicy):
             traded,
             (weight * centre).sum(dim=0),
             (weight * log_scale).sum(dim=0),
+            None if reading.listed is None else reading.listed[:, 0],
         )
 
 

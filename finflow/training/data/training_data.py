@@ -95,17 +95,16 @@ class TrainingData:
         column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
         return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
 
-    def gap_warning(self) -> str | None:
-        """A warning that names assets that list late or end early in what is learned from; None where none does."""
+    def gap_note(self) -> str | None:
+        """A note that names assets that list late or end early in what is learned from; None where none does."""
         unlisted = self.unlisted()
         if not unlisted:
             return None
         shown = ", ".join(unlisted[:GAPS_SHOWN]) + (", ..." if len(unlisted) > GAPS_SHOWN else "")
         count = "1 asset is" if len(unlisted) == 1 else f"{len(unlisted)} assets are"
         return (
-            f"warning: {count} not listed throughout the training window ({shown}), and learning on a market with gaps "
-            "is not ready (docs/limits.md): set market.start so that all assets are listed throughout, or leave assets "
-            "out"
+            f"{count} not listed throughout the training window ({shown}); decisions are learned over the assets that "
+            "are listed at the time"
         )
 
     def unlisted(self) -> tuple[str, ...]:

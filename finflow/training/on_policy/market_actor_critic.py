@@ -16,7 +16,13 @@ from torch import Generator, Tensor, nn
 
 from finflow.agent.batch import States
 from finflow.agent.networks.critic import ValueNetwork
-from finflow.agent.networks.logistic_normal import log_portfolio, standard_normal
+from finflow.agent.networks.logistic_normal import (
+    count_dimensions,
+    log_portfolio,
+    mean_listed,
+    standard_normal,
+    sum_listed,
+)
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.policy_interface import Observations
 from finflow.training.data.replay import MarketTensors
@@ -32,15 +38,18 @@ class PortfolioDistribution:
     Attributes
     ----------
     location, log_scale : Tensor, (batch, K - 1)
+    listed : bool Tensor, (batch, K - 1), optional
+        Assets that the distribution is about; all of them when left out. The ratios of the others have no density.
     """
 
     location: Tensor
     log_scale: Tensor
+    listed: Tensor | None = None
 
     @property
-    def dimensions(self) -> int:
-        """Free dimensions of an action, K - 1."""
-        return self.location.shape[-1]
+    def dimensions(self) -> int | Tensor:
+        """Free dimensions of an action: K - 1, or the number of listed assets, (batch,), at least one."""
+        return count_dimensions(self.location, self.listed)
 
     @torch.no_grad()
     def sample(self, generator: Generator) -> Tensor:
@@ -55,22 +64,26 @@ class PortfolioDistribution:
     def log_prob(self, actions: Tensor) -> Tensor:
         """Log of the joint density of log ratios (batch, K - 1), (batch,)."""
         standard = (actions - self.location) * (-self.log_scale).exp()
-        return (LOG_DENSITY_AT_CENTRE - 0.5 * standard.square() - self.log_scale).sum(dim=-1)
+        return sum_listed(LOG_DENSITY_AT_CENTRE - 0.5 * standard.square() - self.log_scale, self.listed)
 
     def entropy(self) -> Tensor:
         """Entropy of the portfolio per free dimension, nats (batch,), with the Jacobian's mean taken at the centre."""
-        spread = (self.log_scale + ENTROPY_OF_NORMAL).mean(dim=-1)
-        return spread + log_portfolio(self.location).sum(dim=-1) / self.dimensions
+        spread = mean_listed(self.log_scale + ENTROPY_OF_NORMAL, self.listed)
+        log_weights = log_portfolio(self.location)
+        if self.listed is None:
+            return spread + log_weights.sum(dim=-1) / self.dimensions
+        return spread + (sum_listed(log_weights[..., :-1], self.listed) + log_weights[..., -1]) / self.dimensions
 
     def kl(self, other: PortfolioDistribution) -> Tensor:
         """``KL(self || other)``, nats (batch,), in closed form."""
         change = self.log_scale - other.log_scale
         shift = (self.location - other.location) * (-other.log_scale).exp()
-        return (0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change).sum(dim=-1)
+        return sum_listed(0.5 * ((2.0 * change).exp() + shift.square() - 1.0) - change, self.listed)
 
     def rows(self, index: Tensor) -> PortfolioDistribution:
         """The distributions of some observations."""
-        return PortfolioDistribution(self.location[index], self.log_scale[index])
+        listed = None if self.listed is None else self.listed[index]
+        return PortfolioDistribution(self.location[index], self.log_scale[index], listed)
 
 
 class MarketActorCritic:
@@ -115,4 +128,4 @@ class MarketActorCritic:
 def distribution_of(policy: ExpertPolicy, states: States) -> PortfolioDistribution:
     """Distributions of a policy over portfolios."""
     found = policy(states).distribution
-    return PortfolioDistribution(found.location, found.log_scale)
+    return PortfolioDistribution(found.location, found.log_scale, found.listed)

@@ -49,6 +49,13 @@ def ended_episodes(info: Mapping[str, Any], ended: NDArray[np.bool_], capital: f
     ]
 
 
+def _per_dimension(divergence: Tensor, dimensions: int | Tensor) -> float:
+    """Mean of divergences (batch,) in nats per free dimension of each action."""
+    if isinstance(dimensions, Tensor):
+        return float((divergence / dimensions).mean())
+    return float(divergence.mean()) / dimensions
+
+
 class Reference(NamedTuple):
     """Frozen policy that decisions are charged for leaving.
 
@@ -209,7 +216,7 @@ class MarketPlayer:
         if reference is not None:
             other = distribution_of(reference.policy, states)
             scaled = scaled - reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
-            apart = float(distribution.kl(other).mean()) / distribution.dimensions
+            apart = _per_dimension(distribution.kl(other), distribution.dimensions)
         ended = terminated | truncated
         row = {
             "observations": observations,

@@ -23,7 +23,7 @@ from finflow.agent.learners.pathwise import (
     counterfactual_loss,
     discounted_return,
 )
-from finflow.agent.networks.decision import FAMILY_RATE, MarketReading
+from finflow.agent.networks.decision import FAMILY_RATE
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
@@ -46,7 +46,7 @@ def exact_returns(
     """Exact scaled returns of actions (batch, P, n) over a window in which the policy follows, (batch, P)."""
     count = actions.shape[1]
     reading = market.read(policy, state, horizon)
-    many = MarketReading(*(part.repeat_interleave(count, dim=0) for part in reading))
+    many = reading.each(lambda part: part.repeat_interleave(count, dim=0))
     rollout = market.roll_out(policy, many, repeated(state, count), horizon, actions.flatten(0, 1))
     return discounted_return(rollout.rewards, gamma).view(-1, count)
 

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from finflow.agent.batch import Batch
+from finflow.agent.batch import Batch, States, repeat_groups
 from finflow.agent.learners.bcell import BCell, CoverageProposals
 from finflow.config import Config, TrainConfig
-from finflow.env.coverage import draw_coverage
+from finflow.env.coverage import coverage_portfolios, draw_log_gammas
 from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
@@ -56,14 +56,20 @@ class CoveragePool:
 
     def __init__(self, seed: int, n_weights: int, device: torch.device) -> None:
         rng = np.random.default_rng(np.random.SeedSequence([seed, 6]))
-        portfolios, log_density = draw_coverage(rng, COVERAGE_POOL, n_weights)
+        self.log_gamma = draw_log_gammas(rng, COVERAGE_POOL, n_weights)
+        portfolios, log_density = coverage_portfolios(self.log_gamma)
         self.portfolios = torch.from_numpy(portfolios).float().to(device)
         self.log_density = torch.from_numpy(log_density).float().to(device)
 
-    def draw(self, batch: int, proposals: int, generator: Generator) -> CoverageProposals:
-        """Proposals for a batch of states."""
-        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=self.portfolios.device)
-        return CoverageProposals(self.portfolios[places], self.log_density[places])
+    def draw(self, states: States, proposals: int, generator: Generator) -> CoverageProposals:
+        """Proposals for a batch of states, of the assets that are listed in each."""
+        batch, device = len(states.portfolio), self.portfolios.device
+        places = torch.randint(COVERAGE_POOL, (batch, proposals), generator=generator, device=device)
+        if states.complete:
+            return CoverageProposals(self.portfolios[places], self.log_density[places])
+        listed = repeat_groups(states.listed, states).unsqueeze(1).expand(-1, proposals, -1).cpu().numpy()
+        drawn = coverage_portfolios(self.log_gamma[places.cpu().numpy()], listed)
+        return CoverageProposals(*(torch.from_numpy(part).float().to(device) for part in drawn))
 
 
 @torch.no_grad()
@@ -195,7 +201,7 @@ def finetune(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
             if done == train.critic_only_updates:
                 run.guard.settle()
             batch = mixed_batch(run, offline, world.replay, market, units, done / total)
-            coverage = pool.draw(len(batch.rewards), config.bcell.cql_samples, run.state.noise)
+            coverage = pool.draw(batch.states, config.bcell.cql_samples, run.state.noise)
             latest: dict[str, Tensor] = {}
             if run.guard.accepts(batch):
                 if run.state.reference is not None:

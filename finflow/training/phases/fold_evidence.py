@@ -213,12 +213,12 @@ def _read(policy: ExpertPolicy, bars: range, tensors: MarketTensors) -> MarketRe
 
 def _joined(readings: Sequence[MarketReading]) -> MarketReading:
     """Readings one after the other."""
-    return MarketReading(*(torch.cat(parts) for parts in zip(*readings, strict=True)))
+    return MarketReading.join(readings, torch.cat)
 
 
 def _repeated(reading: MarketReading, place: int, rows: int) -> MarketReading:
     """Reading of one decision for each of some accounts."""
-    return MarketReading(*(part[place].expand(rows, *part.shape[1:]) for part in reading))
+    return reading.each(lambda part: part[place].expand(rows, *part.shape[1:]))
 
 
 def weigh_evidence(

@@ -56,7 +56,9 @@ class LearnerProbe:
         policy, reference = self.decide(), self.reference(healthy)
         if reference is None:
             return measure(policy)
-        own, other = (LogisticNormal(one.location, one.log_scale) for one in (policy, reference))
+        held = policy.centre[:, :-1] > 0.0
+        listed = None if bool(held.all()) else held
+        own, other = (LogisticNormal(one.location, one.log_scale, listed) for one in (policy, reference))
         return measure(policy, kl_per_dimension(own, other).mean())
 
     def reference(self, healthy: Snapshot | None) -> PolicyProbe | None:

@@ -1,0 +1,91 @@
+"""Trainings on a market where assets list late and end early decide and learn over what is listed at the time."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.config import Config
+from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import market_prices
+from tests.training.whole_trainings import Make, train_through
+
+#: B ends within the training window, C lists within it, D lists within it and ends in the test window.
+ENDED, LATE, LATER = 520, 400, 450
+SHORT: dict[str, Any] = {"offline__evaluation_updates": 0, "train__generalisation": False}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "rollouts": {"bcell__rollouts__portfolios": 8, "bcell__rollouts__horizon": 4, "bcell__rollouts__critic_updates": 2},
+    "sac": {"bcell__cql_samples": 4},
+    "ppo": {"online__rollout": 32, "online__portfolios": 4, "online__minibatch": 16, "online__epochs": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def _every_update_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finflow.training.phases.training_run.LOG_EVERY", 1)
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    close = market_prices(assets="ABCDEF")
+    close.iloc[ENDED:, 1] = np.nan
+    close.iloc[:LATE, 2] = np.nan
+    close.iloc[:LATER, 3] = np.nan
+    close.iloc[680:, 3] = np.nan
+    close.to_csv(tmp_path / "ragged.csv")
+    return tmp_path / "ragged.csv"
+
+
+def ragged(tiny: Make, prices: Path, algorithm: str, **changes: Any) -> Config:
+    keys = {"market__path": str(prices), "market__benchmark": "A", "online__algorithm": algorithm}
+    return tiny(**{**SHORT, **keys, **ALGORITHMS[algorithm], **changes})
+
+
+def check_losses(trainer: FinFlowTrainer) -> None:
+    """Whatever was logged of learning is a number, and no step was refused."""
+    rows = [json.loads(line) for line in (trainer.run_folder / "metrics.jsonl").read_text().splitlines()]
+    names = [name for row in rows for name in row if "loss" in name or "entropy" in name or "gradient" in name]
+    assert {"offline", "online"} <= {row["phase"] for row in rows}
+    assert len(names) > 20
+    assert all(math.isfinite(row[name]) for row in rows for name in row if name in names)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_agent_learns_across_listings_and_ends(algorithm: str, tiny: Make, prices: Path) -> None:
+    trainer = train_through(ragged(tiny, prices, algorithm))
+    check_losses(trainer)
+    process, agent = trainer.training_data.process, trainer.agent
+    listed = process.panel.listed
+    for bar in (LATE - 1, LATE + 1, LATER + 1, ENDED, ENDED + 1, ENDED + 2, 610):
+        state = process.start(np.full(3, bar), np.random.default_rng(bar).dirichlet(np.ones(6), 3))
+        observation = process.observe(state)
+        for deterministic in (True, False):
+            weights = agent.act(observation, deterministic)
+            known = listed[bar - 1]
+            assert (weights[:, :-1][:, ~known] == 0.0).all(), bar
+            assert (weights[:, :-1][:, known] > 0.0).all()
+            np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_stored_decisions_name_what_is_listed_and_nothing_else(tiny: Make, prices: Path) -> None:
+    trainer = train_through(ragged(tiny, prices, "sac"))
+    world, process = trainer._begin().state.world, trainer.training_data.process
+    assert world is not None
+    columns, count = world.replay.columns, len(world.replay)
+    known = torch.tensor(process.panel.listed)[columns["bar"][:count] - 1]
+    weights = columns["action"][:count, :-1]
+    assert (~known).any()
+    assert bool((weights[~known] == 0.0).all())
+    assert bool((weights[known] > 0.0).all())
+
+
+@pytest.mark.parametrize("algorithm", ["rollouts", "sac"])
+def test_sub_universes_of_a_ragged_market_are_learned_in_too(algorithm: str, tiny: Make, prices: Path) -> None:
+    """Of the three assets of an episode, none to all are listed."""
+    check_losses(train_through(ragged(tiny, prices, algorithm, worlds__assets=3, bcell__expert_cloning=0.1)))
