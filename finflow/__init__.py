@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from finflow.agent.replay_buffer import ReplayBuffer
     from finflow.config import Config, RollbackConfig, load_config
     from finflow.env.portfolio_env import PortfolioEnv
+    from finflow.env.rewards.ranking_reward import create_reward_function
     from finflow.env.vector_env import PortfolioVectorEnv
     from finflow.errors import FinflowError
     from finflow.guard.rollback import RollbackManager
@@ -43,6 +44,7 @@ __all__ = [
     "RollbackConfig",
     "RollbackManager",
     "StabilityMonitor",
+    "create_reward_function",
     "load_config",
     "make_env",
     "train_advanced_ppo",
@@ -66,6 +68,7 @@ _HOMES = {
     "RollbackConfig": "finflow.config",
     "RollbackManager": "finflow.guard.rollback",
     "StabilityMonitor": "finflow.guard.stability",
+    "create_reward_function": "finflow.env.rewards.ranking_reward",
     "load_config": "finflow.config",
     "make_env": "finflow.training.make_env",
     "train_advanced_ppo": "finflow.training.on_policy.train_advanced",

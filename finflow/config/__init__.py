@@ -1,7 +1,7 @@
 """Configuration: one typed schema, how it is read, and how it is identified."""
 
 from finflow.config.agent_section import AnchorConfig, AveragingConfig, BCellConfig
-from finflow.config.environment_section import CostsConfig, EnvConfig, ObjectivesConfig, WorldsConfig
+from finflow.config.environment_section import CostsConfig, EnvConfig, ObjectivesConfig, RankingConfig, WorldsConfig
 from finflow.config.evaluation_section import (
     OBJECTIVES,
     EvaluationConfig,
@@ -63,6 +63,7 @@ __all__ = [
     "OnlineConfig",
     "OutputConfig",
     "ProtocolConfig",
+    "RankingConfig",
     "RewardNormalizationConfig",
     "RollbackConfig",
     "SearchedConfig",

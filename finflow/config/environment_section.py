@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from finflow.config.section_types import (
+    Flag,
     Fraction,
     Int,
     NonNegativeNumber,
@@ -15,8 +17,12 @@ from finflow.config.section_types import (
     PositiveNumber,
     PositiveShare,
     Section,
+    first_repeated,
     key,
 )
+
+REWARDS = ("builtin", "ranking")
+"""Rewards that have a name."""
 
 
 class CostsConfig(Section):
@@ -54,9 +60,38 @@ class EnvConfig(Section):
     costs: CostsConfig = key(CostsConfig(), "minimum commission, slippage by size, impact")
 
 
-class ObjectivesConfig(Section):
-    """Weights and settings of the terms of the reward."""
+class RankingConfig(Section):
+    """Reward of how well a portfolio ranks the assets by what they return afterwards."""
 
+    type: Literal["ndcg", "hit", "mrr", "mixed"] = key("ndcg", "NDCG@K, Hit@K, MRR@K, or NDCG and Hit weighted")
+    k: PositiveInt = key(10, "assets at the top of the ranking that count")
+    horizon: PositiveInt = key(5, "bars after the fill over which assets are ranked by their return")
+    ndcg_weight: NonNegativeNumber = key(0.7, "weight of NDCG@K in mixed")
+    hit_weight: NonNegativeNumber = key(0.3, "weight of Hit@K in mixed")
+    grades: Int = key(5, "quantile grades of returns; the gain of grade g is 2^g - 1", ge=2, le=16)
+    scores: Literal["target", "held"] = key("target", "weights that rank: of the decision, or after its fill")
+    above_chance: Flag = key(False, "subtract the expectation under a random ranking, so that chance is 0")
+    exclude_held: Flag = key(False, "leave out assets that were held before the decision")
+    temperature: PositiveNumber = key(
+        0.1, "softness of the places through which gradients pass, in multiples of an equal weight"
+    )
+
+
+class RewardTermConfig(Section):
+    """One reward of a weighted sum."""
+
+    name: str = key("builtin", "builtin, ranking, or package.module:Name")
+    weight: Number = key(1.0, "its weight, in units of what decisions change of it")
+
+
+class ObjectivesConfig(Section):
+    """The reward: its name or those of a weighted sum, and the settings of each."""
+
+    reward: str = key("builtin", "builtin (the terms below), ranking, or a class of one's own as package.module:Name")
+    rewards: tuple[RewardTermConfig, ...] = key(
+        (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
+    )
+    ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
     sharpe_beta: NonNegativeNumber = key(1.0, "weight of the differential Sharpe ratio")
     sharpe_eta: Fraction = key(1 / 252, "adaptation rate of its moments, per decision")
     lambda_turn: NonNegativeNumber = key(0.1, "weight of the turnover penalty")
@@ -64,6 +99,31 @@ class ObjectivesConfig(Section):
     cvar_alpha: Fraction = key(0.05, "tail share of the conditional value at risk")
     cvar_target: Number = key(-0.02, "daily return below which the CVaR penalty sets in", gt=-1, le=0)
     lambda_dd: NonNegativeNumber = key(0.0, "weight of the penalty on increases in drawdown")
+
+    @property
+    def terms(self) -> tuple[RewardTermConfig, ...]:
+        """Rewards that are summed, one where there is no sum."""
+        return self.rewards or (RewardTermConfig(name=self.reward, weight=1.0),)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [term.name for term in self.terms]
+        for name in names:
+            if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
+                key_ = "objectives.rewards" if self.rewards else "objectives.reward"
+                raise ValueError(
+                    f"{key_} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name"
+                )
+        if self.rewards and self.reward != "builtin":
+            raise ValueError(
+                f"objectives.reward = {self.reward} and objectives.rewards are both set: name it in objectives.rewards"
+            )
+        repeated = first_repeated(names)
+        if repeated is not None:
+            raise ValueError(f"objectives.rewards names {repeated} twice: one weight for each")
+        if self.rewards and not any(term.weight for term in self.rewards):
+            raise ValueError("objectives.rewards has no weight but zero: there is nothing to learn")
+        return self
 
 
 class WorldsConfig(Section):

@@ -116,6 +116,7 @@ _WORDS = {
     float: "a number",
     str: "a name",
     tuple: "a list of names",
+    Section: "a list of mappings",
     Path: "a path",
     dt.date: "a date such as 2011-12-31",
     dict: "a mapping of keys to {low, high, log, step} or {choices}",
@@ -166,6 +167,8 @@ def _types(annotation: Any) -> list[Any]:
         return list(get_args(annotation))
     if origin in (Union, UnionType):
         return [kind for part in get_args(annotation) for kind in _types(part)]
+    if origin is tuple and isinstance(get_args(annotation)[0], type) and issubclass(get_args(annotation)[0], Section):
+        return [Section]
     return [origin or annotation]
 
 

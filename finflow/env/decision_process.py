@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.episode_worlds import Draws
 from finflow.env.market_growth import fill_prices, growth_of
-from finflow.env.objective import STATE_SIZE, Moments, Objective
+from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
+from finflow.env.rewards.reward_context import ChosenReward, RewardContext, make_context
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
@@ -55,6 +56,10 @@ class DecisionProcess:
         Assets of each sub-universe, by number, ascending.
     inside : bool array, (pool, assets), or None
         Membership table of the same sub-universes.
+    reward : ChosenReward or None
+        In place of the built-in reward; None for that one. See `with_reward`.
+    reward_horizon : int
+        Bars after a fill by which its reward is known.
 
     Raises
     ------
@@ -69,6 +74,8 @@ class DecisionProcess:
         self.panels: tuple[MarketPanel, ...] = (panel,)
         self.members: NDArray[np.int64] | None = None
         self.inside: NDArray[np.bool_] | None = None
+        self.reward: ChosenReward | None = None
+        self.reward_horizon = 1
         self._first_features = features.first_bar
         self._set_lag(env)
         self.growth = growth_of(panel, env.fill)
@@ -123,9 +130,14 @@ class DecisionProcess:
         """Length of the observed portfolio vector: weights and the state of the reward."""
         return self.n_weights + STATE_SIZE
 
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """Names of the components of the reward."""
+        return COMPONENTS if self.reward is None else self.reward.names
+
     def decision_bars(self, window: range) -> range:
-        """Bars of ``window`` at which a decision can fill: features before it, one bar of growth after it."""
-        return range(max(window.start, self.first_bar), min(window.stop, self.growth.shape[0]) - 1)
+        """Bars of ``window`` at which a decision can fill: features before it, the bars of its reward after it."""
+        return range(max(window.start, self.first_bar), min(window.stop, self.growth.shape[0]) - self.reward_horizon)
 
     def start(
         self, bar: NDArray[np.int64], weights: NDArray[np.float64] | None = None, worlds: Draws | None = None
@@ -196,6 +208,9 @@ class DecisionProcess:
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover, xp.log(ahead[..., -1]))
+        if self.reward is not None:
+            context = self._reward_context(state, action, fill, simple_return, components)
+            components = self.reward.components(context)
         wealth = state.wealth * (1.0 + simple_return)
         after = next_state(state, fill.weights, wealth, objective)
         ruined = wealth <= RUIN * self.env.initial_capital
@@ -210,6 +225,15 @@ class DecisionProcess:
             fill.turnover,
             fill.refused,
         )
+
+    def _reward_context(
+        self, state: PortfolioState, action: Any, fill: Settlement, simple_return: Any, builtin: Any
+    ) -> RewardContext:
+        """Facts of a decision for the chosen reward."""
+        later = [replace(state, bar=state.bar + step) for step in range(self.reward_horizon + 1)]
+        growth = [_rows(self.growth, one) for one in later[1:]]
+        listed = [self._listed(one) for one in later]
+        return make_context(state, action, fill, (simple_return, builtin, growth, listed), lambda: self.observe(state))
 
     def _market_state(self, state: PortfolioState) -> MarketState | None:
         """Volume and volatility as known at the decision, where a cost depends on them."""

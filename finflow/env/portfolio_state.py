@@ -59,8 +59,8 @@ class Step(NamedTuple):
         The state after it.
     reward : array, (batch,)
         In units of a daily log return.
-    components : array, (batch, 5)
-        Terms of the reward, in the order of ``objective.COMPONENTS``.
+    components : array, (batch, components)
+        Terms of the reward, by the ``reward_names`` of the process.
     terminated : bool array, (batch,)
         Ruin.
     filled : array, (batch, K)

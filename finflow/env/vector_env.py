@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess, with_universes
 from finflow.env.episode_worlds import Draws, EpisodeWorlds, scatter_assets
-from finflow.env.objective import COMPONENTS
 from finflow.env.portfolio_state import Step, replace_rows, rows_of
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
@@ -173,7 +172,7 @@ class PortfolioVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.age += 1
         over = (self.age >= self.episode_length) | ~self._inside[self.state.bar]
         truncated = np.greater(over, outcome.terminated)
-        info = step_info(outcome, sharpe)
+        info = step_info(outcome, sharpe, self.process.reward_names)
         ended = over | outcome.terminated
         if np.count_nonzero(ended):
             info["final_obs"] = last_observations(observation, ended)
@@ -272,9 +271,9 @@ def last_observations(observation: dict[str, Any], ended: NDArray[np.bool_]) -> 
     return last
 
 
-def step_info(outcome: Step, sharpe: NDArray[np.float64]) -> dict[str, Any]:
-    """Info of a step; each an array (N,)."""
-    parts = {f"reward_{name}": outcome.components[:, i] for i, name in enumerate(COMPONENTS)}
+def step_info(outcome: Step, sharpe: NDArray[np.float64], names: Sequence[str]) -> dict[str, Any]:
+    """Info of a step, with the components of the reward by their ``names``; each an array (N,)."""
+    parts = {f"reward_{name}": outcome.components[:, i] for i, name in enumerate(names)}
     return {
         "sharpe": sharpe,
         "wealth": outcome.state.wealth,

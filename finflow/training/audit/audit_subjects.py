@@ -31,6 +31,7 @@ from finflow.training.audit.audited_decisions import (
     fills,
     replayed,
 )
+from finflow.training.audit.audited_rewards import audited_rewards
 from finflow.training.audit.audited_source import loaded, loaded_with_gap, loaded_with_newcomers
 from finflow.training.data.training_data import prepare_from
 
@@ -96,6 +97,7 @@ class AuditSubjects(AuditedMarket):
             if lag or self.config.env.fill == "close":
                 yield Component(f"environment, lag {lag}", self._environment(lag))
                 yield Component(f"fill, lag {lag}", self._fill(lag), lambda last, kind: kind in _LEVELS)
+        yield from audited_rewards(self)
         yield Component("replay", self._replay)
 
     def of_decisions(self, strategies: Mapping[str, Callable[[], Strategy]]) -> Iterator[Component]:

@@ -34,6 +34,7 @@ from torch import Tensor
 from finflow.config import RewardNormalizationConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_log_returns
+from finflow.training.data.reward_choice import equal_weight_rewards
 
 EPSILON = 1e-8
 LARGEST = 1e150  # rewards beyond it, whose squares are no double, are passed over
@@ -169,6 +170,10 @@ class RewardUnits(NamedTuple):
         Assets of each sub-universe.
     whole_spread : bool
         Whether the spread that critics learn is of the whole reward, reference included, as risk measures need it.
+    reference_weight : float
+        Factor of the log return in the reward.
+    beside : Tensor or None, (bars,)
+        Where episodes have some of the assets alone: the reference of rewards other than the built-in one, of all.
     """
 
     scale: float
@@ -177,37 +182,47 @@ class RewardUnits(NamedTuple):
     growth: Tensor | None = None
     members: Tensor | None = None
     whole_spread: bool = False
+    reference_weight: float = 1.0
+    beside: Tensor | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
         """The units of a process, for ``train.reward_reference``.
+
+        Of a chosen reward the reference is what holding equal weight is rewarded with, without a trade.
 
         Ruin ends the rewards of a portfolio, but not those of the reference: that a ruined one should also fall behind
         for ever is left out of account. It has lost nearly everything in one step as it is.
         """
         fill = process.env.fill
         earned = np.zeros(len(process.growth))
+        weight = 1.0 if process.reward is None else process.reward.log_return_weight
         if reference != "equal-weight":
             return cls(scale, torch.from_numpy(earned).float().to(device))
         earned[:-1] = process.of_panels(lambda panel: equal_weight_log_returns(panel, fill))[1:]
-        units = cls(scale, torch.from_numpy(earned).float().to(device))
-        if process.members is None:
+        beside = None if process.reward is None else equal_weight_rewards(process)
+        if beside is not None:
+            earned = weight * earned + beside
+        units = cls(scale, torch.from_numpy(earned).float().to(device), reference_weight=weight)
+        if process.members is None or weight == 0.0:
             return units
         growth = np.full(process.listed.shape, np.nan)
         listed = process.of_panels(lambda panel: panel.listed)
         growth[:-1] = np.where(listed[1:], process.growth[1:, :-1], np.nan)
         members = torch.from_numpy(process.members).to(device)
-        return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members)
+        kept = None if beside is None else torch.from_numpy(beside).float().to(device)
+        return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members, beside=kept)
 
     def earned(self, bars: Tensor, universe: Tensor | None = None) -> Tensor:
-        """Log return of the reference over decisions at ``bars``, (batch,): of the episode's own assets."""
+        """What the reference earned over decisions at ``bars``, (batch,): of the episode's own assets."""
         if universe is None or self.growth is None or self.members is None:
             return self.reference[bars]
         inside = self.growth[bars.unsqueeze(1), self.members[universe]]
         known = inside.isfinite()
         count = known.sum(dim=1)
         mean = inside.nan_to_num(nan=0.0).sum(dim=1) / count.clamp(min=1)
-        return torch.where(count > 0, mean, torch.ones_like(mean)).log()
+        earned = self.reference_weight * torch.where(count > 0, mean, torch.ones_like(mean)).log()
+        return earned if self.beside is None else earned + self.beside[bars]
 
     def scaled(self, rewards: Tensor, bars: Tensor, universe: Tensor | None = None) -> Tensor:
         """Raw rewards of decisions at ``bars``, each (batch,), in these units."""

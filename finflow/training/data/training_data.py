@@ -19,6 +19,7 @@ from finflow.market.features.feature_set import Features, apply_features, comput
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
+from finflow.training.data.reward_choice import choose_reward
 from finflow.training.data.training_worlds import LearningMarket, make_learning_market, uses_worlds
 
 GAPS_SHOWN = 5  # assets with gaps that are named
@@ -61,9 +62,10 @@ class TrainingData:
 
     @cached_property
     def learning(self) -> LearningMarket:
-        """The market that is learned in; `process` itself where no histories are resampled."""
+        """The market that is learned in, with the configured reward; `process` itself where both are the usual ones."""
         windows = self.segments or (self.split.train,)
-        return make_learning_market(self.config, self.process, self.features, self.moments, windows)
+        market = make_learning_market(self.config, self.process, self.features, self.moments, windows)
+        return market._replace(process=choose_reward(self.config, market.process, windows))
 
     def windows(self, phase: str) -> range | tuple[range, ...]:
         """Bars of `learning` that the episodes of a phase stay within, as `train` has them."""

@@ -72,8 +72,8 @@ def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block,
     count, process = config.bcell.rollouts.blocks, training_data.learning.process
     if count <= 1:
         return ()
-    # a window's last reward is earned on the bar after its last decision
-    return make_blocks(training_segments(training_data), count, process.lag + 1)
+    # a window's last reward is earned on the bars after its last decision
+    return make_blocks(training_segments(training_data), count, process.lag + process.reward_horizon)
 
 
 def training_segments(training_data: TrainingData) -> list[range]:

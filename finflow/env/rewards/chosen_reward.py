@@ -1,0 +1,234 @@
+"""The chosen reward of a decision process: one by name, one of a user's own, or a weighted sum of several.
+
+In a sum each reward is divided by its unit, the deviation of it between decisions on the same bar, so that weights mean
+the same on every market. A single reward needs none: learners divide by the deviation of the whole.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
+
+from finflow.config import ObjectivesConfig
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.objective import COMPONENTS
+from finflow.env.rewards.ranking_reward import RankingReward
+from finflow.env.rewards.reward_context import ChosenReward, Reward, RewardContext
+from finflow.errors import ConfigError, TrainingError
+from finflow.imports import import_path
+from finflow.market.panel import MarketPanel
+
+Table = NDArray[Any]
+BUILTIN, RANKING = "builtin", "ranking"
+
+
+@dataclass(frozen=True, eq=False)
+class RewardTerm:
+    """One reward of a sum.
+
+    Attributes
+    ----------
+    name : str
+        As in the configuration.
+    reward : Reward or None
+        None for the built-in one.
+    weight : float
+    unit : float
+        What the reward is divided by.
+    table : array or None, (bars, ...)
+        Of ``reward.table``, for all bars of the process.
+    """
+
+    name: str
+    reward: Reward | None
+    weight: float = 1.0
+    unit: float = 1.0
+    table: Table | None = None
+
+    @property
+    def horizon(self) -> int:
+        """Bars after the fill that it needs."""
+        return 1 if self.reward is None else self.reward.horizon
+
+    @property
+    def differentiable(self) -> bool:
+        """True where gradients pass through it."""
+        return self.reward is None or bool(getattr(self.reward, "differentiable", False))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its components."""
+        return COMPONENTS if self.reward is None else (self.name.rpartition(":")[2],)
+
+    def components(self, context: RewardContext) -> Any:
+        """Weighted components, (batch, components)."""
+        factor = self.weight / self.unit
+        if self.reward is None:
+            return factor * context.builtin
+        own = replace(
+            context,
+            growth=context.growth[:, : self.horizon],
+            listed=context.listed[:, : self.horizon + 1],
+            table=None if self.table is None else _rows(self.table, context),
+        )
+        return factor * checked(self.name, self.reward(own), context)[..., None]
+
+
+class RewardSum:
+    """Weighted sum of rewards.
+
+    Parameters
+    ----------
+    terms : sequence of RewardTerm
+
+    Attributes
+    ----------
+    horizon : int
+        The longest of the terms'.
+    names : tuple of str
+        Of all components.
+    """
+
+    def __init__(self, terms: Sequence[RewardTerm]) -> None:
+        self.terms = tuple(terms)
+        self.horizon = max(term.horizon for term in self.terms)
+        self.names = tuple(name for term in self.terms for name in term.names)
+
+    def components(self, context: RewardContext) -> Any:
+        """Weighted components of every term, (batch, components)."""
+        xp = array_namespace(context.weights)
+        return xp.concat([term.components(context) for term in self.terms], axis=-1)
+
+    @property
+    def log_return_weight(self) -> float:
+        """Factor of the log return in the reward: that of the built-in term, 0 without one."""
+        return sum(term.weight / term.unit for term in self.terms if term.reward is None)
+
+    @property
+    def not_differentiable(self) -> str | None:
+        """Name of the first term that gradients do not pass through; None where all do."""
+        return next((term.name for term in self.terms if not term.differentiable), None)
+
+    def with_units(self, units: Sequence[float]) -> RewardSum:
+        """Same sum with other units of its terms."""
+        return RewardSum([replace(term, unit=unit) for term, unit in zip(self.terms, units, strict=True)])
+
+    def with_tables(self, of_panels: Callable[[Callable[[MarketPanel], Table]], Table]) -> RewardSum:
+        """Same sum with the tables of its terms computed; ``of_panels`` joins those of all panels."""
+        return RewardSum([replace(term, table=_table_of(term, of_panels)) for term in self.terms])
+
+
+def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProcess:
+    """The same market with another reward; bars of a window whose reward reaches beyond it decide nothing."""
+    other = copy.copy(process)
+    other.reward, other.reward_horizon = reward, reward.horizon
+    return other
+
+
+def named_rewards(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | None:
+    """Rewards of a configuration, without units and tables; None for the built-in one alone.
+
+    Parameters
+    ----------
+    objectives : ObjectivesConfig
+    n_assets : int
+        Of the market.
+
+    Raises
+    ------
+    ConfigError
+        If a reward of a user's own cannot be imported or declares no horizon, or K is over the number of assets.
+    """
+    chosen = objectives.terms
+    if [term.name for term in chosen] == [BUILTIN] and chosen[0].weight > 0.0:
+        return None
+    terms = [RewardTerm(term.name, _reward_of(term.name, objectives, n_assets), term.weight) for term in chosen]
+    return RewardSum(terms)
+
+
+def own_reward(path: str) -> Reward:
+    """Import a reward of a user, ``package.module:Name``, and make one.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be imported or made, cannot be called, or declares no horizon.
+    """
+    try:
+        found = import_path(path)
+        reward = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise ConfigError(f"the reward {path!r} cannot be imported: {_reason(error)}") from error
+    horizon = getattr(reward, "horizon", None)
+    if not callable(reward):
+        raise ConfigError(f"the reward {path!r} cannot be called: it needs __call__(context) -> (batch,)")
+    if type(horizon) is not int or horizon < 1:
+        raise ConfigError(
+            f"the reward {path!r} declares horizon = {horizon!r}: the bars after the fill that it needs, 1 or more"
+        )
+    return reward  # type: ignore[no-any-return]
+
+
+def checked(name: str, values: Any, context: RewardContext) -> Any:
+    """A reward's answer in the precision of the context; `TrainingError` for another shape or what is not finite."""
+    xp, batch = context.xp, len(context.bar)
+    shape = tuple(getattr(values, "shape", ()))
+    if shape != (batch,):
+        raise TrainingError(f"the reward {name!r} returned the shape {shape}, not {(batch,)}: one number a portfolio")
+    if array_namespace(values) is not xp:
+        raise TrainingError(
+            f"the reward {name!r} returned {type(values).__name__} for {type(context.weights).__name__}: use context.xp"
+        )
+    if not bool(xp.all(xp.isfinite(values))):
+        known = np.asarray(xp.isfinite(values).tolist())
+        bar = int(np.asarray(context.bar)[~known][0])
+        raise TrainingError(f"the reward {name!r} returned what is no finite number, first at bar {bar}")
+    return xp.astype(values, context.log_return.dtype)
+
+
+def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int) -> Reward | None:
+    if name == BUILTIN:
+        return None
+    if name != RANKING:
+        return own_reward(name)
+    ranking = RankingReward(objectives.ranking)
+    ranking.check(n_assets)
+    return ranking
+
+
+def _table_of(term: RewardTerm, of_panels: Callable[[Callable[[MarketPanel], Table]], Table]) -> Table | None:
+    """The rows that a reward computes once for every bar; None where it has none."""
+    make = getattr(term.reward, "table", None)
+    if not callable(make):
+        return None
+
+    def computed(panel: MarketPanel) -> Table:
+        try:
+            rows = np.asarray(make(panel), dtype=np.float64)
+        except Exception as error:
+            raise ConfigError(f"table() of the reward {term.name!r} failed: {_reason(error)}") from error
+        if rows.ndim == 0 or len(rows) != panel.n_bars:
+            raise ConfigError(
+                f"table() of the reward {term.name!r} has the shape {rows.shape}: one row a bar is needed"
+            )
+        return rows
+
+    return of_panels(computed)
+
+
+def _rows(table: Table, context: RewardContext) -> Any:
+    """Rows of a table at the context's bars, in its array library; bars of further tables of growth count on."""
+    rows = table[np.asarray(context.bar) % len(table)]
+    if isinstance(context.weights, np.ndarray):
+        return rows
+    return context.xp.asarray(rows, device=device(context.weights))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -1,0 +1,213 @@
+"""Reward of a ranking: how well the weights order the assets by what they return over the next bars."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import RankingConfig
+from finflow.env.rewards.ranking_measures import (
+    Measure,
+    Places,
+    best_candidates,
+    graded_gains,
+    hit,
+    ideal_dcg,
+    mrr,
+    ndcg,
+)
+from finflow.env.rewards.reward_context import RewardContext
+from finflow.env.rewards.smooth_ranking import smooth_hit, smooth_mrr, smooth_ndcg, smooth_places
+from finflow.errors import ConfigError
+
+FloatArray = NDArray[np.float64]
+HELD = 1e-6  # share of wealth over which an asset counts as held
+
+
+class RankingReward:
+    """NDCG@K, Hit@K, MRR@K, or a weighted mix, of the weights as a ranking of the assets.
+
+    Where the weights are tensors with gradients, the value stays exact and its gradient is that of the measure of
+    smooth places, whose temperature is ``temperature`` over the number of assets.
+
+    Parameters
+    ----------
+    config : RankingConfig
+
+    Attributes
+    ----------
+    horizon : int
+        Bars over which returns are realised.
+    differentiable : bool
+        True.
+    """
+
+    differentiable = True
+
+    def __init__(self, config: RankingConfig) -> None:
+        self.config = config
+        self.horizon = config.horizon
+
+    def check(self, n_assets: int) -> None:
+        """Raise `ConfigError` where the market has fewer than K assets."""
+        if self.config.k > n_assets:
+            raise ConfigError(
+                f"objectives.ranking.k = {self.config.k}: the market has {n_assets} assets; use {n_assets} at most"
+            )
+
+    def __call__(self, context: RewardContext) -> Any:
+        """Reward of each decision, (batch,)."""
+        weights = context.action if self.config.scores == "target" else context.filled
+        scores, returns = weights[..., :-1], context.horizon_growth[..., :-1] - 1.0
+        candidates = context.followed
+        if self.config.exclude_held:
+            candidates = candidates & (context.weights[..., :-1] <= HELD)
+        return self.score(scores, returns, candidates)
+
+    def score(self, scores: Any, returns: Any, candidates: Any | None = None) -> Any:
+        """Measure scores as a ranking by returns.
+
+        Parameters
+        ----------
+        scores : array or Tensor, (batch, assets)
+        returns : array or Tensor, (batch, assets)
+            Realised; not finite where an asset cannot be followed, which is then no candidate.
+        candidates : bool array or Tensor, (batch, assets), optional
+            All assets when left out.
+
+        Returns
+        -------
+        array or Tensor, (batch,)
+
+        Raises
+        ------
+        ValueError
+            If the shapes differ.
+        """
+        own, realised = _as_array(scores), _as_array(returns)
+        if own.ndim != 2 or own.shape != realised.shape:
+            raise ValueError(f"scores have the shape {own.shape} and returns {realised.shape}: (batch, assets) both")
+        known = np.isfinite(realised)
+        if candidates is not None:
+            known = known & _as_array(candidates).astype(np.bool_)
+        known &= known.sum(axis=-1, keepdims=True) > 1
+        exact = self._measured(own, realised, known)
+        if isinstance(scores, np.ndarray):
+            return exact
+        import torch
+
+        value = torch.as_tensor(exact, dtype=scores.dtype, device=scores.device)
+        if not (torch.is_grad_enabled() and scores.requires_grad):
+            return value
+        smooth = self._smooth(scores, realised, known)
+        return smooth + (value - smooth).detach()
+
+    def _measured(self, scores: FloatArray, returns: FloatArray, candidates: NDArray[np.bool_]) -> FloatArray:
+        """Exact measure, less chance where that is asked for."""
+        places = Places.of(scores, candidates)
+        gains, best = self._relevance(returns, candidates)
+        total: FloatArray = np.zeros(len(scores))
+        for weight, name in self._parts():
+            found = self._part(name, places, gains, best)
+            total += weight * (found.value - found.chance if self.config.above_chance else found.value)
+        return total
+
+    def _part(self, name: str, places: Places, gains: FloatArray, best: FloatArray) -> Measure:
+        if name == "ndcg":
+            return ndcg(places, gains, self.config.k)
+        return hit(places, best, self.config.k) if name == "hit" else mrr(places, best, self.config.k)
+
+    def _smooth(self, scores: Any, returns: FloatArray, candidates: NDArray[np.bool_]) -> Any:
+        """Measure of smooth places, whose gradient stands for that of the exact one."""
+        import torch
+
+        gains, best = self._relevance(returns, candidates)
+        temperature = self.config.temperature / scores.shape[-1]
+
+        def tensor(values: NDArray[Any]) -> Any:
+            return torch.as_tensor(values, dtype=scores.dtype, device=scores.device)
+
+        places = smooth_places(scores, torch.as_tensor(candidates, device=scores.device), temperature)
+        total = torch.zeros_like(scores[..., 0])
+        for weight, name in self._parts():
+            if name == "ndcg":
+                ideal = tensor(ideal_dcg(gains, self.config.k))
+                found = smooth_ndcg(places, tensor(gains), ideal, self.config.k)
+            else:
+                measure = smooth_hit if name == "hit" else smooth_mrr
+                found = measure(places, tensor(best), self.config.k)
+            total = total + weight * found
+        return total
+
+    def _relevance(self, returns: FloatArray, candidates: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
+        """Gains and shares of the best candidates, (batch, assets) each."""
+        return graded_gains(returns, candidates, self.config.grades), best_candidates(returns, candidates)
+
+    def _parts(self) -> tuple[tuple[float, str], ...]:
+        """Weights and names of the measures."""
+        if self.config.type == "mixed":
+            return ((self.config.ndcg_weight, "ndcg"), (self.config.hit_weight, "hit"))
+        return ((1.0, self.config.type),)
+
+
+def create_reward_function(
+    reward_type: Literal["ndcg", "hit", "mrr", "mixed"] = "ndcg",
+    k: int = 10,
+    horizon: int = 5,
+    ndcg_weight: float = 0.7,
+    hit_weight: float = 0.3,
+    **options: Any,
+) -> RankingReward:
+    """Create a reward of how well a portfolio ranks the assets.
+
+    Parameters
+    ----------
+    reward_type : str
+        ``ndcg``, ``hit``, ``mrr``, or ``mixed``: NDCG@K and Hit@K weighted.
+    k : int
+        Assets at the top of the ranking that count.
+    horizon : int
+        Bars after the fill over which assets are ranked by their return.
+    ndcg_weight, hit_weight : float
+        Of ``mixed``.
+    **options
+        ``grades``, ``scores``, ``above_chance``, ``exclude_held`` and ``temperature`` of `RankingConfig`.
+
+    Returns
+    -------
+    RankingReward
+        Its ``score(scores, returns)`` measures arrays or tensors (batch, assets); called with a `RewardContext`, it is
+        the reward of a decision process.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or out of its range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> reward = create_reward_function("hit", k=1)
+    >>> reward.score(np.array([[0.5, 0.3, 0.2]]), np.array([[0.04, 0.01, -0.02]]))
+    array([1.])
+    """
+    from pydantic import ValidationError
+
+    given = {"type": reward_type, "k": k, "horizon": horizon, "ndcg_weight": ndcg_weight, "hit_weight": hit_weight}
+    try:
+        return RankingReward(RankingConfig(**{**given, **options}))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in problem["loc"])
+        name = "reward_type" if name == "type" else name
+        raise ConfigError(f"create_reward_function: {name}: {problem['msg']}") from error
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Values as a NumPy array, without gradients."""
+    if isinstance(values, np.ndarray):
+        return values
+    found: NDArray[Any] = values.detach().cpu().numpy()
+    return found

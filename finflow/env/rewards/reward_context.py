@@ -1,0 +1,173 @@
+"""Facts that a reward is computed from: what was known at the decision, what was done, and what the bars brought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from finflow.env.portfolio_state import PortfolioState
+from finflow.ledger.accounting import Settlement
+
+
+@dataclass(frozen=True, eq=False)
+class RewardContext:
+    """One decision of each of a batch of portfolios; arrays of NumPy, or tensors of torch with their gradients.
+
+    Attributes
+    ----------
+    bar : int array, (batch,)
+        Bar at which the decision filled, always NumPy.
+    weights : array, (batch, K)
+        Held before the trade, cash last.
+    action : array, (batch, K)
+        The target.
+    filled : array, (batch, K)
+        Weights right after the fill.
+    turnover, cost : array, (batch,)
+        Half-sum of absolute trades, and their cost as a share of wealth.
+    simple_return, log_return : array, (batch,)
+        Of the bar after the fill, net of costs.
+    cash_return : array, (batch,)
+        Log return of cash over that bar.
+    wealth : array, (batch,)
+        In money, before the trade.
+    builtin : array, (batch, 5)
+        Components of the built-in reward, in the order of ``objective.COMPONENTS``.
+    growth : array, (batch, horizon, K)
+        Gross growth of each asset, and of cash, over each of the ``horizon`` bars after the fill; as many as the
+        reward declares.
+    listed : bool array, (batch, horizon + 1, assets)
+        Assets that could be held at the fill and at the end of each of those bars.
+    table : array or None, (batch, ...)
+        The row of the reward's own ``table(panel)`` at ``bar``, where it has one.
+    observe : callable
+        Makes ``observation``.
+    """
+
+    bar: NDArray[np.int64]
+    weights: Any
+    action: Any
+    filled: Any
+    turnover: Any
+    cost: Any
+    simple_return: Any
+    log_return: Any
+    cash_return: Any
+    wealth: Any
+    builtin: Any
+    growth: Any
+    listed: Any
+    observe: Callable[[], dict[str, Any]]
+    table: Any = None
+
+    @property
+    def xp(self) -> Any:
+        """The array library of the context: NumPy's or torch's namespace."""
+        return array_namespace(self.weights)
+
+    @cached_property
+    def observation(self) -> dict[str, Any]:
+        """What was known at the decision: ``assets`` (batch, assets, F + 1), ``market`` (batch, M), ``portfolio``."""
+        return self.observe()
+
+    @property
+    def horizon_growth(self) -> Any:
+        """Gross growth of each asset, and of cash, over all bars of the horizon together, (batch, K)."""
+        return self.xp.prod(self.growth, axis=1)
+
+    @property
+    def followed(self) -> Any:
+        """Assets listed at the fill and at every bar of the horizon, (batch, assets)."""
+        return self.xp.all(self.listed, axis=1)
+
+
+def make_context(
+    state: PortfolioState,
+    action: Any,
+    fill: Settlement,
+    outcome: tuple[Any, Any, list[Any], list[Any]],
+    observe: Callable[[], dict[str, Any]],
+) -> RewardContext:
+    """Facts of a decision.
+
+    Parameters
+    ----------
+    state : PortfolioState
+        Before it.
+    action : array, (batch, K)
+    fill : Settlement
+    outcome : tuple
+        Simple return (batch,), components of the built-in reward (batch, 5), growth (batch, K) over each bar of the
+        horizon, and listings (batch, assets) at its beginning and after each of them.
+    observe : callable
+    """
+    simple_return, builtin, growth, listed = outcome
+    xp = array_namespace(state.weights)
+    return RewardContext(
+        bar=np.asarray(state.bar),
+        weights=state.weights,
+        action=action,
+        filled=fill.weights,
+        turnover=fill.turnover,
+        cost=fill.cost,
+        simple_return=simple_return,
+        log_return=builtin[..., 0],
+        cash_return=xp.log(growth[0][..., -1]),
+        wealth=state.wealth,
+        builtin=builtin,
+        growth=xp.stack(growth, axis=1),
+        listed=xp.stack(listed, axis=1),
+        observe=observe,
+    )
+
+
+class Reward(Protocol):
+    """A reward of one decision; a class of a user's own needs no base class.
+
+    It may also have ``differentiable = True``, where it can be computed on tensors with their gradients (NumPy and
+    torch alike, through ``context.xp``), and a method ``table(panel) -> (bars, ...)``, called once for each panel,
+    whose row at the fill's bar is then ``context.table``. Row t of a table may use bars up to ``t + horizon``.
+
+    Attributes
+    ----------
+    horizon : int
+        Bars after the fill that it needs, 1 or more.
+    """
+
+    @property
+    def horizon(self) -> int:
+        """Bars after the fill that it needs, 1 or more."""
+        ...
+
+    def __call__(self, context: RewardContext) -> Any:
+        """Reward of each decision, (batch,), finite; more is better."""
+        ...
+
+
+class ChosenReward(Protocol):
+    """A reward as a decision process uses it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its components."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Bars after the fill that it needs."""
+        ...
+
+    @property
+    def log_return_weight(self) -> float:
+        """Factor of the log return in the reward."""
+        ...
+
+    def components(self, context: RewardContext) -> Any:
+        """Components of the reward, (batch, components); their sum is the reward."""
+        ...

@@ -1,0 +1,112 @@
+"""The configured reward in the market that is learned in: units of a sum, and what the learners can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config import Config
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.rewards.chosen_reward import RewardSum, named_rewards, with_reward
+from finflow.errors import ConfigError, MarketError
+
+UNIT_BARS = 512  # on which decisions are compared
+UNIT_DECISIONS = 8  # on each
+BARS_AT_ONCE = 1024
+PURPOSE = 90  # of the generator that draws them
+
+
+def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[range]) -> DecisionProcess:
+    """The market of a training with its configured reward; the process itself with the built-in one.
+
+    Parameters
+    ----------
+    config : Config
+    process : DecisionProcess
+    windows : sequence of range
+        Bars that may be learned from; units are fitted on these alone.
+
+    Raises
+    ------
+    ConfigError
+        If a reward cannot be used, or the online algorithm cannot follow it.
+    """
+    rewards = named_rewards(config.objectives, process.n_weights - 1)
+    if rewards is None:
+        return process
+    name = rewards.not_differentiable
+    if name is not None and config.online.algorithm == "rollouts":
+        raise ConfigError(
+            f"the reward {name} declares no gradient (differentiable = True), which online.algorithm = rollouts "
+            "follows: sac, ppo, ppo-kl, trpo, a2c and reinforce take it"
+        )
+    rewards = rewards.with_tables(process.of_panels)
+    if len(rewards.terms) > 1:
+        rewards = rewards.with_units(reward_units_of(process, rewards, windows))
+    return with_reward(process, rewards)
+
+
+def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Sequence[range]) -> list[float]:
+    """Unit of each term: its deviation between decisions on the same bar, over bars of the training window.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    rewards : RewardSum
+    windows : sequence of range
+
+    Returns
+    -------
+    list of float
+
+    Raises
+    ------
+    ConfigError
+        If a reward is the same for every decision.
+    """
+    plain = RewardSum([replace(term, weight=1.0, unit=1.0) for term in rewards.terms])
+    market = with_reward(process, plain)
+    bars = np.concatenate([np.asarray(market.decision_bars(window), dtype=np.int64) for window in windows])
+    if not len(bars):
+        raise MarketError(f"the training window has no bar whose reward, over {plain.horizon} bars, ends within it")
+    rng = np.random.default_rng(np.random.SeedSequence([PURPOSE]))
+    chosen = bars[np.linspace(0, len(bars) - 1, min(UNIT_BARS, len(bars))).astype(np.int64)].repeat(UNIT_DECISIONS)
+    held, _ = draw_coverage(rng, len(chosen), process.n_weights)
+    targets, _ = draw_coverage(rng, len(chosen), process.n_weights)
+    components = market.step(market.start(chosen, held), targets).components
+    units, first = [], 0
+    for term in plain.terms:
+        values = components[:, first : first + len(term.names)].sum(axis=1).reshape(-1, UNIT_DECISIONS)
+        unit = float(np.sqrt(values.var(axis=1, ddof=1).mean()))
+        if not unit > 0.0:
+            raise ConfigError(f"the reward {term.name} is the same for every decision: there is nothing to learn from")
+        units.append(unit)
+        first += len(term.names)
+    return units
+
+
+def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:
+    """What holding equal weight is rewarded with at each bar, the built-in reward left out, (bars,).
+
+    No decision changes it, so that learners may see rewards in excess of it; a ranking's chance is such a reward. Zero
+    at bars whose reward is not known within the market.
+    """
+    found = np.zeros(len(process.growth))
+    if not isinstance(process.reward, RewardSum):
+        return found
+    chosen = [term for term in process.reward.terms if term.reward is not None]
+    if not chosen:
+        return found
+    market = with_reward(process, RewardSum(chosen))
+    bars = np.arange(process.first_bar, len(process.growth) - market.reward_horizon)
+    for start in range(0, len(bars), BARS_AT_ONCE):
+        some = bars[start : start + BARS_AT_ONCE]
+        equal = np.full((len(some), process.n_weights), 1.0 / (process.n_weights - 1))
+        equal[:, -1] = 0.0
+        state = market.start(some, equal)
+        found[some] = market.step(state, state.weights).reward
+    return found

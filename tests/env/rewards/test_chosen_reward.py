@@ -1,0 +1,202 @@
+"""Rewards by name and of one's own: what they are given, what they may return, and sums of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.config import ObjectivesConfig, load_config
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, own_reward, with_reward
+from finflow.env.rewards.ranking_reward import create_reward_function
+from finflow.env.rewards.reward_context import RewardContext
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import ConfigError, TrainingError
+
+OWN = "tests.env.rewards.own_rewards"
+MakeProcess = Callable[..., DecisionProcess]
+
+
+@pytest.fixture
+def process(prices: Callable[..., Any], process_of: MakeProcess) -> DecisionProcess:
+    """A market of four assets, one of which is listed late."""
+    close = prices()
+    close[:20, 1] = np.nan
+    return process_of(close, cash_rate=1e-4)
+
+
+def rewarded(process: DecisionProcess, *names: str) -> DecisionProcess:
+    """The market with some rewards in a sum of equal weights, units of one."""
+    rewards = named_rewards(ObjectivesConfig(rewards=[{"name": name} for name in names]), process.n_weights - 1)
+    assert rewards is not None
+    return with_reward(process, rewards.with_tables(process.of_panels))
+
+
+def decisions(process: DecisionProcess, bars: range, seed: int = 0) -> tuple[PortfolioState, Any]:
+    """A random portfolio at each bar, and where it wants to go."""
+    rng = np.random.default_rng(seed)
+    held, targets = (draw_coverage(rng, len(bars), process.n_weights)[0] for _ in range(2))
+    return process.start(np.asarray(bars), held), targets
+
+
+def test_a_reward_is_given_what_was_known_done_and_brought(process: DecisionProcess) -> None:
+    seen: list[RewardContext] = []
+
+    class Seeing:
+        horizon = 2
+
+        def __call__(self, context: RewardContext) -> Any:
+            seen.append(context)
+            return context.log_return
+
+    market = with_reward(process, RewardSum([RewardTerm("seeing", Seeing())]))
+    state, targets = decisions(process, range(30, 34))
+    step, plain = market.step(state, targets), process.step(state, targets)
+    context = seen[0]
+    np.testing.assert_array_equal(step.reward, plain.components[:, 0])
+    np.testing.assert_array_equal(context.builtin, plain.components)
+    np.testing.assert_array_equal(context.filled, plain.filled)
+    np.testing.assert_array_equal(context.turnover, plain.turnover)
+    for row, bar in enumerate(range(30, 34)):
+        np.testing.assert_array_equal(context.growth[row], process.growth[bar + 1 : bar + 3])
+        np.testing.assert_array_equal(context.listed[row], process.listed[bar : bar + 3])
+    known = process.observe(state)
+    np.testing.assert_array_equal(context.observation["assets"], known["assets"])
+    assert context.observation["assets"][0, 0, 0] == 29.0  # the features of the bar before the fill
+    assert market.step(state, targets).state.wealth == pytest.approx(plain.state.wealth, abs=0.0)
+
+
+def test_an_asset_that_is_not_listed_is_not_ranked(process: DecisionProcess) -> None:
+    market = with_reward(process, RewardSum([RewardTerm("ranking", create_reward_function("mrr", k=4, horizon=2))]))
+    state, targets = decisions(process, range(15, 25))
+    brought = np.prod([process.growth[np.arange(15, 25) + step] for step in (1, 2)], axis=0)[:, :-1]
+    brought[:5, 1] = -np.inf  # listed from bar 20 on
+    expected = []
+    for target, returns in zip(targets[:, :-1], brought, strict=True):
+        order = [asset for asset in np.argsort(-target) if np.isfinite(returns[asset])]
+        expected.append(1.0 / (1 + order.index(int(returns.argmax()))))
+    np.testing.assert_allclose(market.step(state, targets).reward, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("names", [("ranking",), (f"{OWN}:ReturnOverThree", "builtin"), (f"{OWN}:HonestForecast",)])
+def test_torch_gives_what_numpy_gives(process: DecisionProcess, names: tuple[str, ...]) -> None:
+    objectives = {"ranking": {"k": 2}, "rewards": [{"name": name} for name in names]}
+    rewards = named_rewards(ObjectivesConfig(**objectives), 4)
+    assert rewards is not None
+    market = with_reward(process, rewards.with_tables(process.of_panels))
+    state, targets = decisions(process, range(25, 40))
+    in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
+    ours, theirs = market.step(state, targets), market.step(in_torch, torch.from_numpy(targets))
+    np.testing.assert_allclose(theirs.components.numpy(), ours.components, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.components.sum(axis=1), ours.reward, atol=1e-15)
+
+
+def test_gradients_pass_through_a_differentiable_reward(process: DecisionProcess) -> None:
+    """d reward / d target of the excess return, against central differences, at trades that no limit binds."""
+    market = rewarded(process, f"{OWN}:ExcessReturn")
+    state, targets = decisions(process, range(30, 33))
+    in_torch = PortfolioState(**{name: torch.from_numpy(np.array(value)) for name, value in vars(state).items()})
+    leaf = torch.tensor(targets, requires_grad=True)
+    (gradient,) = torch.autograd.grad(market.step(in_torch, leaf).reward.sum(), leaf)
+    toward = np.array([1.0, -1.0, 0.0, 0.0, 0.0]) * 1e-6
+    ahead, behind = (market.step(state, targets + sign * toward).reward for sign in (1.0, -1.0))
+    np.testing.assert_allclose((gradient.numpy() * toward).sum(axis=1), (ahead - behind) / 2.0, rtol=1e-4, atol=1e-13)
+
+
+def test_components_of_a_sum_are_reported_on_their_own(process: DecisionProcess) -> None:
+    objectives = ObjectivesConfig(
+        ranking={"k": 2, "horizon": 3}, rewards=[{"name": "builtin", "weight": 2.0}, {"name": "ranking"}]
+    )
+    rewards = named_rewards(objectives, 4)
+    assert rewards is not None
+    market = with_reward(process, rewards)
+    env = PortfolioVectorEnv(market, range(0, 60), 3, 10)
+    env.reset(seed=0)
+    state = env.state
+    _, reward, _, _, info = env.step(np.full((3, 5), 0.2))
+    plain = process.step(state, np.full((3, 5), 0.2))
+    np.testing.assert_array_equal(info["reward_log_return"], 2.0 * plain.components[:, 0])
+    names = [f"reward_{name}" for name in market.reward_names]
+    assert names[-1] == "reward_ranking"
+    np.testing.assert_allclose(sum(info[name] for name in names), reward, atol=1e-15)
+
+
+def test_no_decision_is_rewarded_with_bars_beyond_its_window(process: DecisionProcess) -> None:
+    market = rewarded(process, f"{OWN}:ReturnOverThree")
+    assert market.decision_bars(range(10, 40)).stop + 3 == 40
+    assert process.decision_bars(range(10, 40)).stop + 1 == 40
+    env = PortfolioVectorEnv(market, range(10, 40), 2, 5)
+    assert int(env.starts.max()) + 5 - 1 + 3 == 39  # the last decision of the last episode, and its last bar
+
+
+def test_the_rest_of_the_market_does_not_depend_on_the_reward(process: DecisionProcess) -> None:
+    state, targets = decisions(process, range(30, 35))
+    one, other = process.step(state, targets), rewarded(process, f"{OWN}:ExcessReturn").step(state, targets)
+    np.testing.assert_array_equal(other.state.objective, one.state.objective)
+    np.testing.assert_array_equal(other.simple_return, one.simple_return)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NotANumber", "returned what is no finite number, first at bar 30"),
+        ("WrongShape", r"returned the shape \(5, 1\), not \(5,\)"),
+    ],
+)
+def test_a_wrong_answer_is_one_line_that_names_the_reward(process: DecisionProcess, name: str, message: str) -> None:
+    market = rewarded(process, f"{OWN}:{name}")
+    with pytest.raises(TrainingError, match=f"{name}.*{message}"):
+        market.step(*decisions(process, range(30, 35)))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (f"{OWN}:Missing", "cannot be imported: AttributeError"),
+        ("no.such.module:Reward", "cannot be imported: ModuleNotFoundError"),
+        (f"{OWN}:NoHorizon", "declares horizon = None"),
+        (f"{OWN}:np", "cannot be called"),
+    ],
+)
+def test_a_reward_that_cannot_be_used_is_refused(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        own_reward(path)
+
+
+def test_a_table_has_a_row_for_every_bar(process: DecisionProcess) -> None:
+    with pytest.raises(ConfigError, match=r"ShortTable.*\(3,\): one row a bar"):
+        rewarded(process, f"{OWN}:ShortTable")
+
+
+def test_more_places_than_assets_are_refused(process: DecisionProcess) -> None:
+    with pytest.raises(ConfigError, match=r"ranking.k = 10: the market has 4 assets"):
+        named_rewards(ObjectivesConfig(reward="ranking"), 4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"objectives.reward": "rnking"}, "names 'rnking', which is none of builtin, ranking"),
+        ({"objectives.rewards": [{"name": "ranking"}, {"name": "ranking"}]}, "names ranking twice"),
+        ({"objectives.rewards": [{"name": "ranking", "weight": 0.0}]}, "no weight but zero"),
+        ({"objectives.reward": "ranking", "objectives.rewards": [{"name": "builtin"}]}, "are both set"),
+        ({"objectives.rewards": "ranking"}, "must be a list of mappings"),
+        ({"objectives.rewards": [{"nme": "ranking"}]}, "must be a list of mappings"),
+        ({"objectives.ranking.type": "map"}, "one of ndcg, hit, mrr, mixed"),
+    ],
+)
+def test_wrong_keys_are_one_line(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, keys, environ={})
+
+
+def test_a_sum_is_read_from_one_line() -> None:
+    text = "[{name: builtin, weight: 0.5}, {name: ranking, weight: 2}]"
+    config = load_config(None, {"objectives.rewards": text}, environ={})
+    assert [(term.name, term.weight) for term in config.objectives.terms] == [("builtin", 0.5), ("ranking", 2.0)]

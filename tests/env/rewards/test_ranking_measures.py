@@ -1,0 +1,171 @@
+"""Ranking measures are scikit-learn's and those of tables by hand, ties included; smooth ones approach them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from sklearn.metrics import ndcg_score
+
+import finflow
+from finflow.config import RankingConfig
+from finflow.env.rewards.ranking_measures import Places, best_candidates, graded_gains, hit, mrr, ndcg
+from finflow.env.rewards.ranking_reward import RankingReward, create_reward_function
+from finflow.env.rewards.smooth_ranking import listwise_loss, smooth_places
+from finflow.errors import ConfigError
+
+FloatArray = NDArray[np.float64]
+coarse = st.integers(0, 4).map(float)  # few values: ties everywhere
+
+
+def all_of(values: FloatArray) -> NDArray[np.bool_]:
+    return np.ones(values.shape, dtype=np.bool_)
+
+
+@given(scores=arrays(np.float64, (6, 7), elements=coarse), grades=arrays(np.float64, (6, 7), elements=coarse))
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_ndcg_is_scikit_learns_ties_included(k: int, scores: FloatArray, grades: FloatArray) -> None:
+    gains = 2.0**grades - 1.0
+    found = ndcg(Places.of(scores, all_of(scores)), gains, k).value
+    expected = [ndcg_score(gain[None], score[None], k=k) for gain, score in zip(gains, scores, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_measures_worked_by_hand() -> None:
+    """Scores .4 .3 .2 .1, returns 1 % 4 % 3 % 2 %; grades of 4: 0 3 2 1, gains 0 7 3 1.
+
+    DCG@2 = 0 + 7 / log2(3) = 4.416508; the ideal is 7 + 3 / log2(3) = 8.892789. The best is second.
+    """
+    scores, returns = np.array([[0.4, 0.3, 0.2, 0.1]]), np.array([[0.01, 0.04, 0.03, 0.02]])
+    gains = graded_gains(returns, all_of(returns), 4)
+    np.testing.assert_array_equal(gains, [[0.0, 7.0, 3.0, 1.0]])
+    places, best = Places.of(scores, all_of(scores)), best_candidates(returns, all_of(returns))
+    discount = 1.0 / np.log2(3.0)
+    assert ndcg(places, gains, 2).value[0] == pytest.approx(7.0 * discount / (7.0 + 3.0 * discount), abs=1e-12)
+    assert ndcg(places, gains, 2).chance[0] == pytest.approx(
+        11.0 * (1.0 + discount) / 4.0 / (7.0 + 3.0 * discount), abs=1e-12
+    )
+    assert hit(places, best, 1).value[0] == 0.0
+    assert hit(places, best, 2).value[0] == 1.0
+    assert hit(places, best, 2).chance[0] == 0.5
+    assert mrr(places, best, 4).value[0] == 0.5
+    assert mrr(places, best, 1).value[0] == 0.0
+    assert mrr(places, best, 4).chance[0] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4, abs=1e-15)
+
+
+def test_equal_scores_share_their_places() -> None:
+    """Three equals at the top: Hit@1 is a third, and MRR@3 the mean of 1, 1/2 and 1/3."""
+    scores, returns = np.array([[1.0, 1.0, 1.0, 0.0]]), np.array([[0.1, 0.2, 0.3, 0.4]])
+    best = np.array([[0.0, 0.0, 1.0, 0.0]])
+    places = Places.of(scores, all_of(scores))
+    assert hit(places, best, 1).value[0] == pytest.approx(1 / 3, abs=1e-15)
+    assert mrr(places, best, 3).value[0] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, abs=1e-15)
+    assert best_candidates(returns, all_of(returns))[0, 3] == 1.0
+
+
+@pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr"])
+def test_chance_is_the_mean_over_all_orders(measure: str) -> None:
+    returns = np.array([0.03, -0.01, 0.02, 0.02, 0.05])
+    orders = np.array(list(itertools.permutations(range(5))), dtype=np.float64)
+    many = np.tile(returns, (len(orders), 1))
+    reward = create_reward_function(measure, k=2, grades=3)  # type: ignore[arg-type]
+    above = create_reward_function(measure, k=2, grades=3, above_chance=True)  # type: ignore[arg-type]
+    assert above.score(orders, many).mean() == pytest.approx(0.0, abs=1e-12)
+    equal = np.zeros((1, 5))
+    assert reward.score(equal, many[:1])[0] == pytest.approx(reward.score(orders, many).mean(), abs=1e-12)
+
+
+@given(scores=arrays(np.float64, (3, 6), elements=coarse), returns=arrays(np.float64, (3, 6), elements=coarse))
+def test_assets_that_do_not_count_are_as_if_they_were_not_there(scores: FloatArray, returns: FloatArray) -> None:
+    reward = create_reward_function("mixed", k=2, grades=3)
+    candidates = all_of(scores)
+    candidates[:, [1, 4]] = False
+    kept = [0, 2, 3, 5]
+    np.testing.assert_allclose(
+        reward.score(scores, returns, candidates), reward.score(scores[:, kept], returns[:, kept]), atol=1e-12
+    )
+    unknown = returns.copy()
+    unknown[:, [1, 4]] = np.nan
+    np.testing.assert_allclose(reward.score(scores, unknown), reward.score(scores, returns, candidates), atol=1e-12)
+
+
+def test_a_row_without_anything_to_rank_earns_nothing() -> None:
+    scores = np.array([[0.2, 0.8], [0.2, 0.8], [0.5, 0.5]])
+    returns = np.array([[np.nan, 0.1], [np.nan, np.nan], [0.0, 0.0]])
+    assert create_reward_function("mrr", k=1).score(scores, returns)[:2].tolist() == [0.0, 0.0]
+    assert create_reward_function("ndcg", k=1, above_chance=True).score(scores, returns).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr", "mixed"])
+def test_smooth_measures_approach_the_exact_ones(measure: str) -> None:
+    rng = np.random.default_rng(0)
+    scores, returns = rng.dirichlet(np.ones(8), 20), rng.normal(size=(20, 8))
+    reward = RankingReward(RankingConfig(type=measure, k=3, temperature=1e-4))  # type: ignore[arg-type]
+    known = all_of(scores)
+    smooth = reward._smooth(torch.tensor(scores, requires_grad=True), returns, known)
+    # the cut at K is a sigmoid: a place within K counts for 0.88 at the edge
+    assert float((smooth.detach() - torch.from_numpy(reward.score(scores, returns))).abs().max()) < 0.15
+
+
+@pytest.mark.parametrize("measure", ["ndcg", "hit", "mrr", "mixed"])
+def test_the_gradient_climbs_toward_the_best_ranking(measure: str) -> None:
+    """The value of tensors is the exact one, and following its gradient ranks nearly as well as can be."""
+    rng = np.random.default_rng(1)
+    returns = torch.tensor(rng.normal(size=(4, 6)))
+    logits = torch.tensor(0.1 * rng.normal(size=(4, 6)), requires_grad=True)
+    reward = create_reward_function(measure, k=3, temperature=0.5)  # type: ignore[arg-type]
+    optimiser = torch.optim.Adam([logits], lr=0.05)
+    begun = reward.score(logits.detach().softmax(-1), returns)
+    for _ in range(400):
+        value = reward.score(logits.softmax(-1), returns)
+        exact = reward.score(logits.detach().softmax(-1).numpy(), returns.numpy())
+        np.testing.assert_allclose(value.detach().numpy(), exact, rtol=0, atol=1e-12)
+        optimiser.zero_grad()
+        (-value.sum()).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    best = reward.score(returns, returns)
+    after = reward.score(logits.detach().softmax(-1), returns)
+    assert bool((after >= 0.92 * best).all())
+    assert bool((after.sum() > begun.sum()).all())
+
+
+def test_smooth_places_of_equals_are_the_middle_of_theirs() -> None:
+    scores = torch.tensor([[0.5, 0.5, 0.1]], dtype=torch.float64)
+    places = smooth_places(scores, torch.ones(1, 3, dtype=torch.bool), 1e-3)
+    torch.testing.assert_close(places, torch.tensor([[1.5, 1.5, 3.0]], dtype=torch.float64))
+
+
+def test_the_listwise_loss_is_a_cross_entropy_of_the_candidates() -> None:
+    """Two candidates of equal targets: log 2 at equal scores; the third does not count."""
+    candidates = torch.tensor([[True, True, False], [True, False, False]])
+    loss = listwise_loss(torch.zeros(2, 3), torch.tensor([[1.0, 1.0, 9.0], [0.0, 1.0, 2.0]]), candidates)
+    assert float(loss) == pytest.approx(np.log(2.0), abs=1e-6)
+
+
+def test_a_reward_function_is_created_by_name() -> None:
+    reward = finflow.create_reward_function(reward_type="mixed", k=10, horizon=5, ndcg_weight=0.7, hit_weight=0.3)
+    assert (reward.horizon, reward.config.k, reward.config.type) == (5, 10, "mixed")
+    rng = np.random.default_rng(2)
+    scores, returns = rng.normal(size=(2, 5, 12))
+    parts = [finflow.create_reward_function(one, k=10).score(scores, returns) for one in ("ndcg", "hit")]
+    np.testing.assert_allclose(reward.score(scores, returns), 0.7 * parts[0] + 0.3 * parts[1], atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reward_type": "map"}, {"k": 0}, {"horizon": 0}, {"ndcg_weight": -1.0}, {"grade": 3}]
+)
+def test_wrong_options_are_one_line(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"create_reward_function: {next(iter(wrong))}"):
+        create_reward_function(**wrong)
+
+
+def test_scores_and_returns_have_one_shape() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        create_reward_function().score(np.zeros((2, 3)), np.zeros((2, 4)))

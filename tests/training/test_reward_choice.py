@@ -1,0 +1,209 @@
+"""The configured reward in a training: units, references, purged bars, and what algorithms can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.config import Config
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.rewards.chosen_reward import RewardSum
+from finflow.errors import ConfigError, TrainingError
+from finflow.training.data.reward_choice import equal_weight_rewards
+from finflow.training.data.rewards import RewardUnits
+from finflow.training.data.rollouts import as_tensors
+from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.trainer import FinFlowTrainer
+from tests.short_trainings import market_prices
+
+OWN = "tests.env.rewards.own_rewards"
+CPU = torch.device("cpu")
+MakeTiny = Callable[..., Config]
+RANKING = {"objectives__reward": "ranking", "objectives__ranking__k": 2}
+SUM = [{"name": "ranking", "weight": 1.0}, {"name": f"{OWN}:ExcessReturn", "weight": 2.0}]
+
+
+def rewards_of(process: DecisionProcess, bars: Sequence[int], seed: int = 0) -> Any:
+    """Rewards of random decisions at some bars."""
+    rng = np.random.default_rng(seed)
+    held, targets = (draw_coverage(rng, len(bars), process.n_weights)[0] for _ in range(2))
+    return process.step(process.start(np.asarray(bars), held), targets)
+
+
+def with_simple_returns(path: Path, factor: float) -> Path:
+    """The tiny market with its simple returns times a factor."""
+    close = market_prices()
+    returns = close.pct_change().fillna(0.0) * factor
+    (100.0 * (1.0 + returns).cumprod()).to_csv(path)
+    return path
+
+
+def test_weights_mean_the_same_on_a_market_that_moves_three_times_as_much(tiny: MakeTiny, tmp_path: Path) -> None:
+    """Of the same decisions, learners see the same rewards: one is linear in returns, the other of ranks alone."""
+    free = {"env__commission_bps": 0.0, "env__slippage_bps": 0.0, "env__execution_lag": 0}
+    seen = []
+    for factor in (1.0, 3.0):
+        path = with_simple_returns(tmp_path / f"times{factor}.csv", factor)
+        config = tiny(
+            market__path=str(path),
+            objectives__ranking__k=2,
+            objectives__ranking__horizon=1,  # of several bars, products of returns may be ordered otherwise
+            objectives__rewards=SUM,
+            **free,
+            online__algorithm="sac",
+        )
+        data = prepare(config)
+        process = data.learning.process
+        bars = np.arange(process.first_bar, process.first_bar + 60)
+        held, _ = draw_coverage(np.random.default_rng(1), len(bars), process.n_weights)
+        step = process.step(process.start(bars, held), held)
+        units = RewardUnits.of(process, 1.0, config.train.reward_reference, CPU)
+        seen.append(units.scaled(torch.from_numpy(step.reward), torch.from_numpy(bars)).numpy())
+    np.testing.assert_allclose(seen[1], seen[0], atol=1e-3)
+    assert np.std(seen[0]) > 1.0
+
+
+def test_units_are_deviations_between_decisions_of_a_bar(tiny: MakeTiny) -> None:
+    data = prepare(tiny(objectives__ranking__k=2, objectives__rewards=SUM))
+    rewards = data.learning.process.reward
+    assert isinstance(rewards, RewardSum)
+    assert [term.weight for term in rewards.terms] == [1.0, 2.0]
+    process = data.learning.process
+    components = rewards_of(process, np.repeat(np.arange(300, 500), 40)).components
+    spread = np.sqrt(components.reshape(200, 40, 2).var(axis=1, ddof=1).mean(axis=0))
+    np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.1)
+
+
+def test_the_built_in_reward_alone_is_the_market_as_it_was(tiny: MakeTiny) -> None:
+    data = prepare(tiny())
+    assert data.learning.process.reward is None
+    summed = prepare(tiny(objectives__rewards=[{"name": "builtin", "weight": 3.0}]))
+    assert summed.learning.process.reward is None
+
+
+def test_the_reference_of_a_ranking_is_its_chance(tiny: MakeTiny) -> None:
+    """Equal weight ranks nothing: what it is rewarded with is the expectation under a random ranking."""
+    process = prepare(tiny(**RANKING, env__execution_lag=0)).learning.process
+    found = equal_weight_rewards(process)
+    bars = np.arange(process.first_bar, process.first_bar + 100)
+    above = prepare(tiny(**RANKING, objectives__ranking__above_chance=True, env__execution_lag=0)).learning.process
+    np.testing.assert_allclose(
+        rewards_of(process, bars).reward - found[bars], rewards_of(above, bars).reward, atol=1e-12
+    )
+    assert (found[: process.first_bar] == 0.0).all()
+    assert (found[-process.reward_horizon :] == 0.0).all()
+
+
+def test_learners_see_a_ranking_in_excess_of_chance(tiny: MakeTiny) -> None:
+    config = tiny(**RANKING)
+    process = prepare(config).learning.process
+    bars = np.repeat(np.arange(process.first_bar, process.first_bar + 200), 20)
+    units = RewardUnits.of(process, 0.5, config.train.reward_reference, CPU)
+    seen = units.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars))
+    assert abs(float(seen.mean())) < 0.1
+    raw = RewardUnits.of(process, 0.5, "none", CPU)
+    assert float(raw.scaled(torch.from_numpy(rewards_of(process, bars).reward), torch.from_numpy(bars)).mean()) > 0.5
+
+
+def purged(data: TrainingData) -> tuple[DecisionProcess, int]:
+    process = data.learning.process
+    return process, process.reward_horizon
+
+
+def test_no_reward_of_training_reaches_into_validation(tiny: MakeTiny) -> None:
+    """Prices after the training window changed altogether: every reward that a training may see stays bit for bit."""
+    config = tiny(**RANKING, objectives__ranking__horizon=7)
+    data = prepare(config)
+    process, horizon = purged(data)
+    assert horizon == 7
+    bars = process.decision_bars(data.split.train)
+    assert bars.stop - 1 + horizon == data.split.train_end - 1
+    shocked = process.growth.copy()
+    shocked[data.split.train_end :, :-1] *= np.random.default_rng(0).uniform(
+        0.5, 2.0, shocked[data.split.train_end :, :-1].shape
+    )
+    other = replace_growth(process, shocked)
+    np.testing.assert_array_equal(rewards_of(other, bars).reward, rewards_of(process, bars).reward)
+    later = range(bars.stop, bars.stop + 5)
+    assert (rewards_of(other, later).reward != rewards_of(process, later).reward).any()
+
+
+def replace_growth(process: DecisionProcess, growth: np.ndarray) -> DecisionProcess:
+    """The same market with another table of growth."""
+    import copy
+
+    other = copy.copy(process)
+    other.growth = growth
+    return other
+
+
+def test_folds_are_purged_by_the_horizon(tiny: MakeTiny) -> None:
+    from finflow.training.phases.rollout_state import RolloutState
+
+    config = tiny(**RANKING, objectives__ranking__horizon=7, bcell__rollouts__blocks=3, bcell__rollouts__horizon=5)
+    data = prepare(config)
+    for block in RolloutState(config, data, CPU).blocks:
+        for learned in block.learned:
+            assert learned.stop - 1 + 7 < block.held_out.start - config.env.execution_lag or (
+                learned.start > block.held_out.stop - 1 + 7
+            )
+
+
+def test_a_reward_without_gradient_is_refused_where_it_is_followed(tiny: MakeTiny) -> None:
+    config = tiny(objectives__reward=f"{OWN}:ReturnOverThree", online__algorithm="rollouts")
+    with pytest.raises(ConfigError, match=r"ReturnOverThree declares no gradient.*sac, ppo, ppo-kl, trpo"):
+        _ = prepare(config).learning
+    assert prepare(tiny(objectives__reward=f"{OWN}:ReturnOverThree")).learning.process.reward_horizon == 3
+
+
+def test_a_reward_that_is_always_the_same_is_refused_in_a_sum(tiny: MakeTiny) -> None:
+    with pytest.raises(ConfigError, match=r"Constant is the same for every decision"):
+        _ = prepare(tiny(objectives__rewards=[{"name": "builtin"}, {"name": f"{OWN}:Constant"}])).learning
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "rollouts", "ppo"])
+def test_every_kind_of_online_learning_takes_a_sum(tiny: MakeTiny, algorithm: str) -> None:
+    """Offline and online learning on the built-in reward, a ranking and one of a user's own."""
+    config = tiny(
+        objectives__ranking__k=2,
+        objectives__rewards=[{"name": "builtin"}, *SUM],
+        online__algorithm=algorithm,
+        train__online_episodes=2,
+        online__rollout=20,
+        online__portfolios=2,
+        online__minibatch=10,
+        bcell__rollouts__horizon=4,
+        bcell__rollouts__portfolios=4,
+        bcell__rollouts__blocks=1,
+        bcell__rollouts__critic_updates=4,
+        bcell__rollouts__actions=4,
+        guard__enabled=False,
+    )
+    trainer = FinFlowTrainer(config)
+    assert np.isfinite(trainer.train_iql()["q_loss"])
+    assert all(np.isfinite(value) for value in trainer.finetune().values() if isinstance(value, float))
+
+
+def test_a_reward_that_fails_in_training_is_one_line(tiny: MakeTiny) -> None:
+    config = tiny(objectives__reward=f"{OWN}:NotANumber")
+    with pytest.raises(TrainingError, match="NotANumber"):
+        FinFlowTrainer(config).collect_offline_data()
+
+
+def test_rollouts_follow_the_gradient_of_a_ranking(tiny: MakeTiny) -> None:
+    """In tensors the value is the exact one, and more of the asset that comes first is worth more."""
+    process = prepare(tiny(**RANKING)).learning.process
+    state = process.start(np.array([process.first_bar + 5]), np.full((1, 5), 0.2))
+    leaf = torch.tensor([[0.26, 0.24, 0.2, 0.15, 0.15]], dtype=torch.float64, requires_grad=True)
+    reward = process.step(as_tensors(state, CPU), leaf).reward
+    exact = process.step(state, leaf.detach().numpy()).reward
+    np.testing.assert_allclose(reward.detach().numpy(), exact, rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(reward.sum(), leaf)
+    brought = np.prod(process.growth[process.first_bar + 6 : process.first_bar + 11, :-1], axis=0)
+    assert float(gradient[0, int(brought.argmax())]) == float(gradient[0, :-1].max())
