@@ -73,7 +73,7 @@ class RewardContext:
 
     @cached_property
     def observation(self) -> dict[str, Any]:
-        """What was known at the decision: ``assets`` (batch, assets, F + 1), ``market`` (batch, M), ``portfolio``."""
+        """Observation of the decision: ``assets`` (batch, assets, F + 1), ``market`` (batch, M), ``portfolio``."""
         return self.observe()
 
     @property

@@ -90,7 +90,7 @@ def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Seque
 
 
 def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:
-    """What holding equal weight is rewarded with at each bar, the built-in reward left out, (bars,).
+    """Reward of holding equal weight at each bar, the built-in one left out, (bars,).
 
     No decision changes it, so that learners may see rewards in excess of it; a ranking's chance is such a reward. Zero
     at bars whose reward is not known within the market.

@@ -214,7 +214,7 @@ class RewardUnits(NamedTuple):
         return units._replace(growth=torch.from_numpy(growth).float().to(device), members=members, beside=kept)
 
     def earned(self, bars: Tensor, universe: Tensor | None = None) -> Tensor:
-        """What the reference earned over decisions at ``bars``, (batch,): of the episode's own assets."""
+        """Reward of the reference for decisions at ``bars``, (batch,): of the episode's own assets."""
         if universe is None or self.growth is None or self.members is None:
             return self.reference[bars]
         inside = self.growth[bars.unsqueeze(1), self.members[universe]]
