@@ -60,6 +60,8 @@ class DecisionProcess:
         In place of the built-in reward; None for that one. See `with_reward`.
     reward_horizon : int
         Bars after a fill by which its reward is known.
+    reward_names : tuple of str
+        Components of the reward.
 
     Raises
     ------
@@ -76,6 +78,7 @@ class DecisionProcess:
         self.inside: NDArray[np.bool_] | None = None
         self.reward: ChosenReward | None = None
         self.reward_horizon = 1
+        self.reward_names: tuple[str, ...] = COMPONENTS
         self._first_features = features.first_bar
         self._set_lag(env)
         self.growth = growth_of(panel, env.fill)
@@ -129,11 +132,6 @@ class DecisionProcess:
     def portfolio_size(self) -> int:
         """Length of the observed portfolio vector: weights and the state of the reward."""
         return self.n_weights + STATE_SIZE
-
-    @property
-    def reward_names(self) -> tuple[str, ...]:
-        """Names of the components of the reward."""
-        return COMPONENTS if self.reward is None else self.reward.names
 
     def decision_bars(self, window: range) -> range:
         """Bars of ``window`` at which a decision can fill: features before it, the bars of its reward after it."""
@@ -209,7 +207,7 @@ class DecisionProcess:
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover, xp.log(ahead[..., -1]))
         if self.reward is not None:
-            context = self._reward_context(state, action, fill, simple_return, components)
+            context = _reward_context(self, state, action, fill, simple_return, components)
             components = self.reward.components(context)
         wealth = state.wealth * (1.0 + simple_return)
         after = next_state(state, fill.weights, wealth, objective)
@@ -226,22 +224,6 @@ class DecisionProcess:
             fill.refused,
         )
 
-    def _reward_context(
-        self, state: PortfolioState, action: Any, fill: Settlement, simple_return: Any, builtin: Any
-    ) -> RewardContext:
-        """Facts of a decision for the chosen reward."""
-        later = [replace(state, bar=state.bar + step) for step in range(self.reward_horizon + 1)]
-        growth = [_rows(self.growth, one) for one in later[1:]]
-        listed = [self._listed(one) for one in later]
-        return make_context(state, action, fill, (simple_return, builtin, growth, listed), lambda: self.observe(state))
-
-    def _market_state(self, state: PortfolioState) -> MarketState | None:
-        """Volume and volatility as known at the decision, where a cost depends on them."""
-        if self.liquidity is None:
-            return None
-        known = replace(state, bar=state.bar - self.lag)
-        return MarketState(*(_rows(table, known) for table in self.liquidity))
-
     def _listed(self, state: PortfolioState) -> Any:
         """Assets that can be held at the states' bars, (batch, assets)."""
         listed, inside = _rows(self.listed, state), self._inside(state)
@@ -252,6 +234,24 @@ class DecisionProcess:
         if self.inside is None or not isinstance(state, WorldState):
             return None
         return _table_rows(self.inside, replace(state, bar=state.universe))
+
+
+def _reward_context(
+    process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, *outcome: Any
+) -> RewardContext:
+    """Facts of a decision for the chosen reward; its outcome is the simple return and the built-in components."""
+    later = [replace(state, bar=state.bar + step) for step in range(process.reward_horizon + 1)]
+    growth = [_rows(process.growth, one) for one in later[1:]]
+    listed = [process._listed(one) for one in later]
+    return make_context(state, action, fill, (*outcome, growth, listed), lambda: process.observe(state))
+
+
+def _market_state(process: DecisionProcess, state: PortfolioState) -> MarketState | None:
+    """Volume and volatility as known at the decision, where a cost depends on them."""
+    if process.liquidity is None:
+        return None
+    known = replace(state, bar=state.bar - process.lag)
+    return MarketState(*(_rows(table, known) for table in process.liquidity))
 
 
 def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Settlement:
@@ -273,7 +273,7 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     costs: CostModel = process.costs
     if isinstance(state, WorldState):
         costs = Scaled(costs, state.cost_scale)
-    return settle(before, target, costs, state.wealth, process._market_state(state))
+    return settle(before, target, costs, state.wealth, _market_state(process, state))
 
 
 def with_costs(process: DecisionProcess, env: EnvConfig) -> DecisionProcess:

@@ -127,7 +127,7 @@ class RewardSum:
 def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProcess:
     """The same market with another reward; bars of a window whose reward reaches beyond it decide nothing."""
     other = copy.copy(process)
-    other.reward, other.reward_horizon = reward, reward.horizon
+    other.reward, other.reward_horizon, other.reward_names = reward, reward.horizon, reward.names
     return other
 
 

@@ -91,7 +91,7 @@ def make_context(
     state: PortfolioState,
     action: Any,
     fill: Settlement,
-    outcome: tuple[Any, Any, list[Any], list[Any]],
+    outcome: tuple[Any, ...],
     observe: Callable[[], dict[str, Any]],
 ) -> RewardContext:
     """Facts of a decision.
