@@ -10,6 +10,7 @@
 ``generalisation``  regularisers by walk-forward; with ``--markets`` also on other markets, whose test windows it reads
 ``guard``           faults injected into trainings
 ``hand-over``       the transition from the offline to the online phase
+``kills``           an account at a broker whose process is killed again and again; ``--kills N``
 ``nulls``           error rate and power of the verdict; ``--retrain 0`` leaves out the demo's trainings
 ``offline``         the offline methods
 ``on-policy-tasks`` on-policy learning on CartPole-v1 and Pendulum-v1; ``--sb3-python PATH`` adds a peer
@@ -39,6 +40,7 @@ from finflow.config import Config
 from finflow.evaluation.analysis.expert_traits import STATES
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
+from scripts.evidence import broker_kills_page
 from scripts.evidence.ablation import ablation_table, ablation_variants
 from scripts.evidence.box_tasks import (
     PENDULUM_EPISODES,
@@ -136,6 +138,7 @@ def main(arguments: Sequence[str]) -> None:
         "generalisation": _generalisation,
         "guard": _guard,
         "hand-over": _hand_over,
+        "kills": _kills,
         "nulls": _nulls,
         "offline": _offline,
         "exercises": _exercises,
@@ -153,6 +156,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
     parser.add_argument("--retrain", type=int, default=20, metavar="N", help="nulls: demo trainings on N null markets")
     parser.add_argument("--seeds", type=_count, default=5, help="seeds of the guard's trainings and others that say so")
+    parser.add_argument("--kills", type=_count, default=50, metavar="N", help="kills: of the process")
     parser.add_argument("--markets", action="store_true", help="generalisation: read the test windows of other markets")
     parser.add_argument(
         "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality, on-policy-tasks: peers too. {HINT}"
@@ -217,6 +221,12 @@ def _hand_over(given: argparse.Namespace) -> None:
     """Validation value across the hand-over to the online phase, with and without its safeguards."""
     results = run_missing(hand_over_variants(given.seeds), KEPT, RUNS)
     _write("hand-over", hand_over_table(results), results, looks=LOOKS - 1)
+
+
+def _kills(given: argparse.Namespace) -> None:
+    """An account at a broker, traded by a process that is killed again and again."""
+    result = broker_kills_page.made_once(KEPT / "kills.json", RUNS / "kills", given.kills)
+    _write("kills", broker_kills_page.kills_page(result), kills=len(result["kills"]))
 
 
 def _guard(given: argparse.Namespace) -> None:

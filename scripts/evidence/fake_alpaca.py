@@ -171,8 +171,11 @@ def serving(account: FakeAlpaca) -> Iterator[FakeAlpaca]:
     class Handler(_Handler):
         fake = account
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Say nothing: whoever asked was killed."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     account.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
