@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from finflow.cli import main
+from finflow.env.market_growth import fill_prices
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.strategy import Information
 from finflow.trading.account_state import AccountState
@@ -25,9 +26,11 @@ from finflow.trading.decision_results import decision_schema
 from finflow.trading.live_market import load_agents, market_until
 from finflow.training.data.training_data import prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.trainer import FinFlowTrainer
 from tests.commands import refusal
 from tests.conftest import Page, check_numbers
-from tests.trading.conftest import Trained
+from tests.short_trainings import config_in
+from tests.trading.conftest import KEYS, Trained
 
 DAY, NEXT = "2011-12-14", "2011-12-15"
 Write = Callable[[str, str], Path]
@@ -55,10 +58,30 @@ class Recorded(AgentStrategy):
         return self.made[-1]
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2])
-def test_the_target_is_that_of_the_backtest(trained: Trained, lag: int) -> None:
+@pytest.fixture(scope="module")
+def trained_on_opens(trained_once: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Agent whose prices have an open, on the way from the close before, at which its decisions fill."""
+    folder = tmp_path_factory.mktemp("opens")
+    close = pd.read_csv(trained_once.prices, index_col=0)
+    opens = close.shift(1).fillna(close) ** 0.4 * close**0.6
+    table = pd.DataFrame({"open": opens.stack(), "close": close.stack()})
+    table.index.names = ["date", "ticker"]
+    table.to_csv(folder / "prices.csv")
+    keys = {**KEYS, "market.path": str(folder / "prices.csv"), "env.fill": "open"}
+    trainer = FinFlowTrainer(config_in(folder, keys))
+    trainer.train_iql()
+    trainer.finetune()
+    return Trained(trainer.run_folder, folder / "prices.csv")
+
+
+@pytest.mark.parametrize(("lag", "fill"), [(0, "close"), (1, "close"), (2, "close"), (1, "open"), (2, "open")])
+def test_the_target_is_that_of_the_backtest(
+    trained_once: Trained, trained_on_opens: Trained, lag: int, fill: str
+) -> None:
     """On the evening of a decision, with no later bar at hand, for what the backtest held: the same target."""
-    agents = load_agents([trained.run], {"env.execution_lag": lag, "market.path": str(trained.prices)})
+    trained = trained_on_opens if fill == "open" else trained_once
+    keys = {"env.execution_lag": lag, "env.fill": fill, "market.path": str(trained.prices)}
+    agents = load_agents([trained.run], keys)
     data = prepare(agents.config)
     process, window = data.held_out_process(), data.split.test
     agent = Recorded(agents.policies[0], agents.device)
@@ -75,7 +98,7 @@ def test_the_target_is_that_of_the_backtest(trained: Trained, lag: int) -> None:
                 observed[2] / 10.0,
             ]
         )
-        shares = held[:-1] * 1e6 / data.panel.close[evening]
+        shares = held[:-1] * 1e6 / fill_prices(data.panel, fill)[evening]
         account = AccountState(shares, float(held[-1]) * 1e6, reward_state[None], None, "")
         market = market_until(data.panel.until(evening + 1), agents)
         made = DecisionMaking(agents, market, account)
