@@ -54,11 +54,16 @@ class RolloutsConfig(Section):
     portfolios: PositiveInt = key(32, "portfolios that are rolled out together in an update")
     learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
     mirrored: Number = key(
-        0.2,
+        0.35,
         "weight of bars mirrored around their predicted returns: 0 learns from bars as they were alone, at 0.5 noise "
         "cancels to first order",
         ge=0.0,
         le=0.5,
+    )
+    regimes: bool = key(
+        True,
+        "predict those returns by a Markov-switching model of two regimes too, as far as it predicts bars that it was "
+        "not fitted to",
     )
     actions: Int = key(8, "actions in each state whose exact returns teach the critics", ge=2, le=64)
     blocks: Int = key(

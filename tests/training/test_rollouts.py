@@ -368,8 +368,10 @@ def test_a_training_from_before_mirrored_bars_goes_on_without_them(trained: tupl
     saved = read_checkpoint(trained[0].run_folder)
     nested = json.loads(json.dumps(parse_scalar(saved.facts["config"]), default=str))
     assert nested["bcell"]["rollouts"].pop("mirrored") > 0.0
+    assert nested["bcell"]["rollouts"].pop("regimes")
     older = saved._replace(facts={**saved.facts, "config": json.dumps(nested)})
     assert stored_config(older).bcell.rollouts.mirrored == 0.0
+    assert not stored_config(older).bcell.rollouts.regimes
 
 
 def test_a_file_that_does_not_say_how_its_agent_is_configured_is_refused(

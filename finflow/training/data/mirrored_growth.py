@@ -2,12 +2,14 @@
 
 A policy that follows the gradient of realised rewards fits their noise as well. Where a decision earns the mean of what
 it earns on a bar as it was and on the same bar mirrored around its predicted return, ``2 E[r] - r`` in logarithms, the
-first order of that noise cancels and variances stay. Predictions are linear in the assets' features and in random
-functions of them (Rahimi and Recht), by ridge regression whose penalty is the best over contiguous parts of the bars.
+first order of that noise cancels and variances stay. Predictions are those of a Markov-switching model, as far as it
+predicts bars that it was not fitted to; and of what it leaves, linear in the assets' features and in random functions
+of them (Rahimi and Recht), by ridge regression whose penalty is the best over contiguous parts of the bars.
 
 References
 ----------
 Hammersley and Morton (1956), A New Monte Carlo Technique: Antithetic Variates.
+Hamilton (1989), A New Approach to the Economic Analysis of Nonstationary Time Series and the Business Cycle.
 Rahimi and Recht (2007), Random Features for Large-Scale Kernel Machines.
 """
 
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.env.decision_process import DecisionProcess
+from finflow.training.data.regime_prediction import regime_returns
 
 FloatArray = NDArray[np.float64]
 
@@ -66,7 +69,7 @@ class _Moments(NamedTuple):
     returns: float
 
 
-def mirrored_growth(process: DecisionProcess, segments: Sequence[range]) -> FloatArray:
+def mirrored_growth(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> FloatArray:
     """Growth on mirrored bars, (bars, K); as it was where nothing is predicted, and for cash.
 
     Parameters
@@ -74,8 +77,10 @@ def mirrored_growth(process: DecisionProcess, segments: Sequence[range]) -> Floa
     process : DecisionProcess
     segments : sequence of range
         Bars of decisions to learn from; no reward of any other enters.
+    regimes : bool
+        Predict by a Markov-switching model too.
     """
-    growth, expected = process.growth, predicted_returns(process, segments)
+    growth, expected = process.growth, predicted_returns(process, segments, regimes)
     with np.errstate(divide="ignore"):
         realised = np.log(growth[:, :-1])
     known = np.isfinite(expected) & np.isfinite(realised)
@@ -84,27 +89,30 @@ def mirrored_growth(process: DecisionProcess, segments: Sequence[range]) -> Floa
     return mirrored
 
 
-def predicted_returns(process: DecisionProcess, segments: Sequence[range]) -> FloatArray:
+def predicted_returns(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> FloatArray:
     """Predicted log return of every bar that a decision of some segments is rewarded by, (bars, assets); else NaN.
 
-    Returns less their mean over assets are predicted by the features as the decision knew them, less their mean
-    likewise; that mean itself by its average over the segments.
+    Returns less their mean over assets are predicted by the market's regime and, as to the rest, by the features as the
+    decision knew them, less their mean likewise; that mean itself by its average over the segments.
 
     Parameters
     ----------
     process : DecisionProcess
     segments : sequence of range
         Bars of decisions.
+    regimes : bool
+        Predict by a Markov-switching model too.
     """
     bars = np.concatenate([np.arange(one.start, one.stop) for one in segments])
+    by_regime = regime_returns(process, bars) if regimes else np.zeros(process.listed.shape)
     functions = RandomFeatures.draw(process.asset_features.shape[2] - 1)
-    parts = [_moments(process, functions, part) for part in np.array_split(bars, PARTS) if len(part)]
+    parts = [_moments(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
     coefficients = _ridge(parts)
     found = np.full(process.listed.shape, np.nan)
     level, count = 0.0, 0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        found[some + 1] = np.where(known, _product(relative, coefficients), np.nan)
+        found[some + 1] = np.where(known, _product(relative, coefficients) + by_regime[some + 1], np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
     return found + level / max(count, 1)
 
@@ -128,14 +136,17 @@ def _ridge(parts: Sequence[_Moments]) -> FloatArray:
     return found
 
 
-def _moments(process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64]) -> _Moments:
-    """Sums over the decisions at some bars."""
+def _moments(
+    process: DecisionProcess, functions: RandomFeatures, bars: NDArray[np.int64], explained: FloatArray
+) -> _Moments:
+    """Sums over the decisions at some bars, of returns less what is explained of them, (bars, assets)."""
     size = functions.weights.shape[0] + RANDOM_FEATURES
     squares = torch.zeros((size, size), dtype=torch.float64)
     products = torch.zeros(size, dtype=torch.float64)
     returns = 0.0
     for some in _chunks(process, bars):
-        relative, excess, _, _ = _rows(process, functions, some)
+        relative, excess, _, known = _rows(process, functions, some)
+        excess = excess - explained[some + 1] * known
         rows = torch.from_numpy(relative.reshape(-1, size))
         values = torch.from_numpy(excess.reshape(-1))
         squares, products = squares + rows.T @ rows, products + rows.T @ values

@@ -209,7 +209,8 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         if unread := changed_keys(config, UNREAD):
             run.progress.note(f"rollouts do not read {', '.join(unread)}; online.algorithm = sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
-    learned = with_mirrors(market, state) if config.bcell.rollouts.mirrored > 0.0 else market
+    keys = config.bcell.rollouts
+    learned = with_mirrors(market, state, keys.regimes) if keys.mirrored > 0.0 else market
     exact: ExactReturns | None = None
     metrics: dict[str, Tensor] = {}
     while counters.phase_update < last:

@@ -303,7 +303,7 @@ class RolloutState:
         ]
 
 
-def with_mirrors(market: RolloutMarket, state: RolloutState) -> RolloutMarket:
+def with_mirrors(market: RolloutMarket, state: RolloutState, regimes: bool) -> RolloutMarket:
     """Market that has, for each member, its bars mirrored around returns predicted from the bars that it learns from.
 
     The members' portfolios are told where in the tables of growth theirs is.
@@ -311,5 +311,5 @@ def with_mirrors(market: RolloutMarket, state: RolloutState) -> RolloutMarket:
     everyone = [state.portfolios, *(fold.portfolios for fold in state.folds)]
     for number, portfolios in enumerate(everyone):
         portfolios.mirror = (1 + number) * len(market.process.growth)
-    growths = [mirrored_growth(market.process, portfolios.segments) for portfolios in everyone]
+    growths = [mirrored_growth(market.process, portfolios.segments, regimes) for portfolios in everyone]
     return market._replace(process=with_growths(market.process, growths))
