@@ -122,8 +122,8 @@ def _behaviour_without_lag(monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = Behaviour._aims
 
-    def late(self: Behaviour, state: Any, inside: Any) -> Any:
-        aims = real(self, state, inside)
+    def late(self: Behaviour, *given: Any) -> Any:
+        aims, state = real(self, *given), given[0]
         rule = self.settings.source < 5
         aims[rule] = self.tables[self.settings.source[rule], self.settings.variant[rule], state.bar[rule]]
         return aims
