@@ -95,7 +95,7 @@ def regime_returns(process: DecisionProcess, bars: NDArray[np.int64]) -> FloatAr
         apart[part] = _predict(returns, relative, listed, rewarded, others, bars[part], process.lag)
     realised = relative[bars + 1]
     explained, size = float((apart * realised).sum()), float((apart**2).sum())
-    if explained <= 0.0:
+    if not explained > 0.0:  # nor where a regime has no bar, and its numbers are none
         return found
     whole = _predict(returns, relative, listed, rewarded, rewarded, bars, process.lag)
     found[bars + 1] = min(explained / size, 1.0) * whole * listed[bars + 1]
