@@ -351,6 +351,7 @@ OTHER: dict[str, object] = {
     **{"market.benchmark": "SPX", "market.start": "1995-01-01", "market.test_end": "2020-01-01"},
     **{"features.extra": ["mine:value@growth"], "offline.decisions": ["mine.csv"], "worlds.assets": 10},
     **{"evaluation.periods": ["crash:1987-10-01:1987-12-31"], "evaluation.protocol.purge": 10},
+    **{"trading.retrain.window": 500, "trading.retrain.purge": 10},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0},
     **{"online.epochs": 4, "online.minibatch": 32, "online.value_clip": 0.2, "online.target_kl": 0.02},

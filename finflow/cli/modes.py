@@ -32,6 +32,7 @@ from finflow.cli.options import (
     program,
 )
 from finflow.cli.output import describe_configuration, open_report
+from finflow.cli.retrain import run_retraining
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
 from finflow.cli.trading import run_decision, run_paper
 
@@ -58,6 +59,8 @@ modes:
   paper      the agent (--resume) day by day on the ledger, from --from on, each evening with what was known
              then; a log that a stop leaves whole, and a test against what the backtest led one to expect;
              with --broker alpaca: one decision an evening for an account at Alpaca
+  retrain    train the agent (--resume) further on the newest prices, compare both on bars that neither was
+             trained on, and answer keep or replace; the old run is left as it is
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
@@ -78,6 +81,7 @@ examples:
   python main.py --mode compare logs/20260131_120000 logs/20260131_130000
   python main.py --mode decide --resume logs/20260131_120000 --holdings holdings.csv
   python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
+  python main.py --mode retrain --resume logs/20260131_120000
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
   python main.py --mode inspect logs/20260131_120000
 
@@ -120,8 +124,8 @@ def _parser() -> Parser:
         metavar="RUN",
         help="run folder or checkpoint file. train: go on exactly where it stopped (from an earlier checkpoint: in a "
         "new run folder; the folder of a job of several seeds: with those that are missing); evaluate, backtest, "
-        "explain, audit, decide, paper: the agent; evaluate, backtest, decide, paper: several, or a job, act as one, "
-        "by the mean of their portfolios; inspect: what to inspect; tune: the folder of the study to go on with",
+        "explain, audit, decide, paper, retrain: the agent; evaluate, backtest, decide, paper: several, or a job, act "
+        "as one, by the mean of their portfolios; inspect: what to inspect; tune: the study folder to go on with",
     )
     parser.add_argument(
         "--strategy",
@@ -166,7 +170,7 @@ _MODES_OF = {
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
-    "open": ("train", "demo", "evaluate", "backtest", "tune", "compare"),
+    "open": ("train", "demo", "evaluate", "backtest", "tune", "compare", "retrain"),
     **dict.fromkeys(("holdings", "fills"), ("decide",)),
     **dict.fromkeys(("broker", "live", "accept-drift", "i-know"), ("decide", "paper")),
     **dict.fromkeys(("until", "follow"), ("paper",)),
@@ -190,6 +194,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
     for option in SCALE:
         allowed = ("train", "demo", "evaluate", *(("tune",) if option != "universe" else ()))
         allowed = (*allowed, "decide") if option == "dry-run" else allowed
+        allowed = (*allowed, "retrain") if option in ("dry-run", "workers") else allowed
         if getattr(given, option.replace("-", "_")) and mode not in allowed:
             parser.error(
                 f"--{option} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
@@ -204,7 +209,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
     elif given.first_day is not None and mode != "paper":
         parser.error(f"--from belongs to --mode paper, not to --mode {mode}")
-    elif mode in ("decide", "paper") and not given.resume:
+    elif mode in ("decide", "paper", "retrain") and not given.resume:
         parser.error(f"--mode {mode} needs --resume with the run folder or checkpoint of the agent")
     elif mode == "decide" and len(given.date or ()) > 1:
         parser.error("--mode decide decides on one day; name one after --date")
@@ -271,6 +276,7 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "compare": lambda given: run_comparison([Path(run) for run in given.run], given.output),
     "paper": lambda given: run_paper(given, given.agents),
     "decide": lambda given: run_decision(given, given.agents),
+    "retrain": lambda given: run_retraining(given, given.resume),
     "audit": _audit,
     "inspect": lambda given: run_inspection(given.resume or Path(given.run[0])),
     "demo": _demo,

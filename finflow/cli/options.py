@@ -14,7 +14,10 @@ from finflow.market.sources.universes import UNIVERSES
 
 PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 SCALE = ("dry-run", "workers", "cluster", "universe")
-MODES = ("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "paper", "audit", "inspect", "demo")
+MODES = (
+    *("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "paper", "retrain", "audit", "inspect"),
+    "demo",
+)
 
 #: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
 _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
@@ -210,8 +213,8 @@ def add_protocol(parser: Parser) -> None:
     )
     add_dry_run(
         parser,
-        "train, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop; decide: say "
-        "everything and write nothing",
+        "train, retrain, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop; "
+        "decide: say everything and write nothing",
     )
 
 

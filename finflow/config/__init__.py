@@ -28,7 +28,7 @@ from finflow.config.loading import (
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
 from finflow.config.online_section import OnlineConfig
 from finflow.config.schema import Config, OutputConfig, changed_keys, describe_schema, holds_whole_numbers
-from finflow.config.trading_section import AlpacaConfig, TradingConfig
+from finflow.config.trading_section import AlpacaConfig, RetrainConfig, TradingConfig
 from finflow.config.training_section import (
     EntropyScheduleConfig,
     GuardConfig,
@@ -64,6 +64,7 @@ __all__ = [
     "OutputConfig",
     "ProtocolConfig",
     "RankingConfig",
+    "RetrainConfig",
     "RewardNormalizationConfig",
     "RollbackConfig",
     "SearchedConfig",

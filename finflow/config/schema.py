@@ -56,7 +56,7 @@ class Config(Section):
     guard: GuardConfig = key(GuardConfig(), "safety of learning")
     evaluation: EvaluationConfig = key(EvaluationConfig(), "evaluation")
     tune: TuneConfig = key(TuneConfig(), "search for better values")
-    trading: TradingConfig = key(TradingConfig(), "decisions of today, and paper trading")
+    trading: TradingConfig = key(TradingConfig(), "decisions of today, paper trading, and retraining")
     output: OutputConfig = key(OutputConfig(), "files")
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Section `trading`: checks and orders of `--mode decide` and `--mode paper`; none of it touches a training."""
+"""Section `trading`: decisions of today, paper trading, and the comparison that a retrained agent has to pass."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal
 
 from finflow.config.section_types import (
     Flag,
+    Fraction,
     NonNegativeInt,
     NonNegativeNumber,
     Number,
@@ -28,8 +29,25 @@ class AlpacaConfig(Section):
     attempts: PositiveInt = key(5, "times that a request is made until an answer has come")
 
 
+class RetrainConfig(Section):
+    """Comparison of a retrained agent with the old one (`--mode retrain`), on bars that neither was trained on."""
+
+    window: PositiveInt | None = key(
+        None, "bars that a retraining learns from and is chosen by; left out: as many as the old agent"
+    )
+    folds: PositiveInt = key(3, "consecutive evaluated windows, each with a retraining of its own")
+    first_share: Fraction = key(0.5, "share of the new bars that the first fold may learn from")
+    validation_share: Fraction = key(0.2, "share of the new bars of a retraining, the last of them, for validation")
+    purge: NonNegativeInt | None = key(
+        None, "bars before an evaluated window not learned from; left out: the execution lag"
+    )
+    margin: NonNegativeNumber = key(
+        0.1, "Sharpe ratio a year by which the new agent must lead at least, to replace the old one"
+    )
+
+
 class TradingConfig(Section):
-    """Orders of a decision, and what its prices are checked for."""
+    """Orders of a decision, what its prices are checked for, and what a retrained agent has to show."""
 
     lot: NonNegativeNumber = key(
         1.0, "shares of a lot; orders are whole lots, and 0 stands for any fraction of a share"
@@ -50,3 +68,4 @@ class TradingConfig(Section):
     )
     poll: PositiveNumber = key(300.0, "seconds between looks for a new bar of --follow, once its session is due")
     alpaca: AlpacaConfig = key(AlpacaConfig(), "account at Alpaca")
+    retrain: RetrainConfig = key(RetrainConfig(), "comparison of a retrained agent with the old one")

@@ -481,8 +481,8 @@ def test_a_universe_file_that_cannot_be_used(
     [
         (
             ["--mode", "trian"],
-            "is not one of train, evaluate, backtest, tune, explain, compare, decide, paper, audit, inspect, demo; "
-            "did you mean train",
+            "is not one of train, evaluate, backtest, tune, explain, compare, decide, paper, retrain, audit, inspect, "
+            "demo; did you mean train",
         ),
         (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
         (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),

@@ -6,6 +6,7 @@ one that was stopped or killed resumes from its last checkpoint, to the same bit
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,8 @@ class Training:
         Name of its panel among several.
     cut : Cut, optional
         All of the panel, split by date, when left out.
+    warm_start : Path, optional
+        Checkpoint whose networks go on learning online in its market, in place of an offline phase.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Training:
     config: Config
     market: str = ""
     cut: Cut | None = None
+    warm_start: Path | None = None
 
     def training_data(self, panel: MarketPanel, config: Config | None = None) -> TrainingData:
         """Its market; by another configuration, if one is given."""
@@ -77,13 +81,16 @@ class Training:
     def stamp(self, panel: MarketPanel) -> dict[str, Any]:
         """Hashes and cuts that decide its result."""
         pieces = [] if self.cut is None else [[piece.start, piece.stop] for piece in self.cut.pieces]
-        return {
+        stamp = {
             "configuration": config_hash(self.config),
             "code": code_hash(),
             "market": panel.sha256,
             "pieces": pieces,
             "validation": None if self.cut is None else self.cut.validation,
         }
+        if self.warm_start is not None:
+            stamp["warm_start"] = hashlib.sha256(self.warm_start.read_bytes()).hexdigest()
+        return stamp
 
     def note(self, panel: MarketPanel) -> dict[str, Any]:
         """Note in its folder; empty where that is of another training, or missing."""
@@ -210,6 +217,7 @@ def _train_alone(panel: MarketPanel, training: Training) -> Result:
     trainer = FinFlowTrainer(
         training.config,
         resume=run if goes_on else None,
+        pretrained=None if goes_on else training.warm_start,
         training_data=training.training_data(panel),
         progress=task_progress(),
     )

@@ -1,0 +1,106 @@
+"""Retraining of an agent from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finflow.cli.configuration import checkpoint_configuration, resolve
+from finflow.cli.exit_status import stopping_between_updates
+from finflow.cli.options import explicit, program
+from finflow.cli.output import aligned, show_report
+from finflow.errors import ConfigError
+
+if TYPE_CHECKING:
+    from finflow.config import Config
+    from finflow.experiments.retraining.retrain_results import RetrainNumbers
+
+_WINDOWS = ("train_end", "validation_end")
+
+
+def run_retraining(given: argparse.Namespace, run: Path) -> None:
+    """Retrain the agent of a run on the newest prices, compare both, and print which of them to go on with.
+
+    Parameters
+    ----------
+    given
+        With the options of `add_configuration_options`, ``dry_run`` and ``workers``.
+    run
+        Run folder or checkpoint file of the old agent, which is left as it is.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The same command goes on from there.
+    """
+    config = retraining_configuration(given, run)
+    from finflow.experiments.jobs.duration_estimate import estimate
+    from finflow.experiments.retraining.retrain_preparation import FOLDER, prepare_retraining
+    from finflow.experiments.retraining.retraining import compare_and_train
+    from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.training.checkpoints.run_resolver import resolve_run
+    from finflow.training.phases.stopping import request_stop
+
+    elsewhere = explicit(given).get("output.logs_dir")
+    parent = None if elsewhere is None else Path(str(elsewhere)) / FOLDER / resolve_run(run).folder.name
+    made = prepare_retraining(run, config, parent)
+    print("\n".join(made.lines()))
+    resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
+    with ready(resources):
+        if given.dry_run:
+            print("\n".join(estimate(made.trainings, {made.market: made.panel}, resources).lines()))
+            return
+        with stopping_between_updates(request_stop):
+            try:
+                found = compare_and_train(made, resources)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("stopped; the same command goes on from there") from None
+    print("\n".join(retraining_lines(found.numbers)))
+    command = "finflow" if program() == "finflow" else "python main.py"
+    print(f"go on with: {command} --mode decide --resume {shlex.quote(str(found.run or run))}")
+    show_report(found.page)
+
+
+def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
+    """The configuration of the old run, with what was asked for on top, up to the newest bar.
+
+    Raises
+    ------
+    ConfigError
+        If the universe or the windows of the old run are asked to be others.
+    """
+    if given.tickers or given.tickers_file:
+        raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
+    before = checkpoint_configuration(run)
+    base = before.model_copy(update={"market": before.market.model_copy(update={"test_end": None})})
+    config = resolve(given, base)
+    for name in _WINDOWS:
+        if getattr(config.market, name) != getattr(before.market, name):
+            raise ConfigError(
+                f"market.{name} says what the old agent was trained on, {getattr(before.market, name)}, and cannot be "
+                "another for a retraining; leave it out"
+            )
+    return config
+
+
+def retraining_lines(found: RetrainNumbers) -> list[str]:
+    """Lines that show the answer and its evidence."""
+    table = [("compared", "sharpe", "return a year", "drawdown", "turnover a year")]
+    for name, one in found.figures.items():
+        cells = (f"{one.sharpe:.2f}", f"{one.annual_return:+.1%}", f"{one.max_drawdown:.1%}")
+        table.append((name, *cells, f"{one.annual_turnover:.1f}"))
+    chance = (1.0 - found.coverage) / 2.0
+    lead = (
+        f"Sharpe ratio of the new agent less that of the old: {found.lead:+.2f}, {found.bounds.low:+.2f} to "
+        f"{found.bounds.high:+.2f} (paired bootstrap, {found.coverage:.1%}, {found.returns} returns)"
+    )
+    above = "above" if found.answer == "replace" else "not above"
+    return [
+        *aligned(table),
+        lead,
+        f"{found.answer}: the lower bound is {above} the margin of {found.margin:g}; without a true lead the chance of "
+        f"a replacement is {chance:.2%} here (comparison {found.comparison} of this agent)",
+        *(f"look at it: {note}" for note in found.notes),
+    ]

@@ -1,0 +1,110 @@
+"""Preparation of a retraining: the old agent, the newest prices and the folds, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from finflow.config import Config, EvaluationConfig, config_hash
+from finflow.errors import ConfigError, MarketError
+from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
+from finflow.experiments.jobs.folds import history_of
+from finflow.experiments.retraining.retrain_windows import KnownBars, retrain_folds
+from finflow.experiments.retraining.retraining import Retraining, data_of
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_best
+from finflow.training.checkpoints.run_resolver import Kind, resolve_run
+from finflow.training.data.training_data import prepare_from
+
+FOLDER = "retrainings"
+
+
+def prepare_retraining(run: Path, config: Config, parent: Path | None = None) -> Retraining:
+    """Read the old agent and the newest prices, cut the folds, and see that each can be trained.
+
+    Parameters
+    ----------
+    run : Path
+        Run folder or checkpoint of the old agent.
+    config : Config
+        Of the old run, with what was asked for on top.
+    parent : Path, optional
+        Folder of the comparisons of this run; `retrainings/RUN` beside the run when left out.
+
+    Raises
+    ------
+    FinflowError
+        One line, where there is nothing to retrain, nothing new to judge by, or another universe.
+    """
+    saved = resolve_run(run)
+    if saved.kind not in (Kind.RUN, Kind.CHECKPOINT):
+        raise ConfigError(
+            f"{run} is a {saved.kind}, and --mode retrain takes one training: name one of its run folders"
+        )
+    if config.offline.decisions:
+        raise ConfigError(
+            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
+            "day know its prices; leave offline.decisions out"
+        )
+    old = read_best(run)
+    panel = load_panel(config.market)
+    _check_universe(panel, data_of(old).get("assets"), run)
+    if config.market.test_end is not None:
+        panel = panel.until(panel.bars_until(config.market.test_end))
+    settings, seen = config.trading.retrain, panel.bars_until(config.market.validation_end)
+    if seen >= panel.n_bars:
+        raise MarketError(
+            f"{run} was trained on and chosen by bars up to {config.market.validation_end}, and the prices end on "
+            f"{panel.dates[-1]}: there are no new bars; bring the prices up to date"
+        )
+    known = KnownBars(
+        seen=seen,
+        bars=panel.n_bars,
+        history=history_of(panel),
+        window=settings.window or seen,
+        purge=config.env.execution_lag if settings.purge is None else settings.purge,
+        fewest_judged=MINIMUM_BLOCKS * config.evaluation.block_length,
+    )
+    retrain_folds(known, settings)  # its refusal says more than that of the windows below
+    old_data = prepare_from(panel, config)
+    check_same_features(old, old_data.features)
+    known = replace(known, window=settings.window or seen - old_data.features.first_bar)
+    folds = retrain_folds(known, settings)
+    own = parent or saved.folder.parent / FOLDER / saved.folder.name
+    made = Retraining(config, panel, old, old_data, known, folds, own)
+    made = replace(made, folder=own / f"{panel.dates[-1]}-{_mark(made)}")
+    for training in made.trainings:  # before the first of them takes long
+        training.training_data(panel)
+    return made
+
+
+def _mark(made: Retraining) -> str:
+    """A hash of everything that decides the retrainings: settings, prices, the old agent and the folds."""
+    learning = config_hash(made.config.model_copy(update={"evaluation": EvaluationConfig()}))
+    cuts = [[fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in made.folds]
+    before = hashlib.sha256(made.old.path.read_bytes()).hexdigest()
+    words = json.dumps([learning, made.panel.sha256, before, cuts])
+    return hashlib.sha256(words.encode()).hexdigest()[:8]
+
+
+def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:
+    """Refuse another universe than the old agent's.
+
+    Raises
+    ------
+    MarketError
+    """
+    if trained is None or set(trained) == set(panel.assets):
+        return
+    gone, new = (sorted(set(one) - set(other)) for one, other in ((trained, panel.assets), (panel.assets, trained)))
+    named = " and ".join(
+        f"{'without' if names is gone else 'with'} {', '.join(names[:5])}" for names in (gone, new) if names
+    )
+    raise MarketError(
+        f"the prices are of another universe than that of {run} ({named}): a retraining keeps its universe; train a "
+        "new agent with --mode train"
+    )

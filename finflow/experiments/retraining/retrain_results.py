@@ -1,0 +1,162 @@
+"""Types of `retrain.json`: the comparison of a retrained agent with the old one, the rule, and its JSON schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.json_schemas import schema_of
+from finflow.evaluation.report.report_numbers import Drawdown, Number, Probability, Return, Sharpe, Turnover, about
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.bootstrap import (
+    Draws,
+    Interval,
+    SharpeDifference,
+    draw_days,
+    sharpe_difference,
+)
+from finflow.evaluation.statistics.metrics import sharpe, summarise
+from finflow.evaluation.statistics.significance_tests import Resampling
+
+KEEP, REPLACE = "keep", "replace"
+OLD, NEW = "old agent", "new agent"
+COMPARED = (NEW, OLD, BASELINE)
+"""Columns of the comparison: retrained, old, and equal weight beside them."""
+TAIL = 5
+"""Resamples beyond the lower bound, at least."""
+_CHUNK = 128  # resamples evaluated at once
+
+Answer = Literal["keep", "replace"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of one of the compared over all evaluated bars, net of costs."""
+
+    sharpe: Sharpe
+    annual_return: Return
+    max_drawdown: Drawdown
+    annual_turnover: Turnover
+
+
+@dataclass(frozen=True)
+class FoldNumbers:
+    """One fold of the comparison."""
+
+    learned_from: Annotated[str, about("First bar that the retraining read, for its features too.")]
+    learned_until: Annotated[str, about("Last bar that it learned from or was chosen by.")]
+    validation: Annotated[int, about("How many of these bars it was chosen by, the last of them.")]
+    judged_from: Annotated[str, about("First evaluated bar.")]
+    judged_until: Annotated[str, about("Last evaluated bar.")]
+    returns: Annotated[int, about("Evaluated returns.")]
+    old_sharpe: Sharpe
+    new_sharpe: Sharpe
+
+
+@dataclass(frozen=True)
+class RetrainNumbers:
+    """Answer of `--mode retrain`, with its evidence."""
+
+    answer: Annotated[Answer, about("replace, where the lower bound of the lead exceeds the margin; else keep.")]
+    until: Annotated[str, about("Newest bar.")]
+    old_until: Annotated[str, about("Last bar that the old agent was trained on or chosen by.")]
+    new_bars: Annotated[int, about("Bars since.")]
+    old_sha256: Annotated[str, about("Hash of the old agent's networks.")]
+    panel_sha256: Annotated[str, about("Hash of the prices.")]
+    lead: Annotated[Number, about("Sharpe ratio of the new agent less that of the old, a year.")]
+    bounds: Annotated[Interval, about("Paired bootstrap interval of the lead, of this coverage.")]
+    coverage: Annotated[Number, about("Coverage of the interval; half of what is left is the chance of the rule.")]
+    share_ahead: Annotated[Probability, about("Share of the resamples in which the new agent is ahead.")]
+    margin: Annotated[float, about("Lead that the lower bound has to exceed (trading.retrain.margin).")]
+    comparison: Annotated[int, about("Number of this comparison among those of the old agent, from 1.")]
+    returns: Annotated[int, about("Evaluated returns, of all folds.")]
+    figures: Annotated[dict[str, Figures], about("By agent, and equal weight.")]
+    folds: Annotated[list[FoldNumbers], about("In the order of time.")]
+    run: Annotated[str | None, about("New run, from the folder of this file on; null where the old agent is kept.")]
+    notes: Annotated[list[str], about("Remarks on prices and comparison.")]
+
+
+def retrain_schema() -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of `retrain.json`, with a description of every key."""
+    return schema_of(RetrainNumbers, "retrain.json of finflow")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rule that replaces an agent.
+
+    The new agent replaces the old one where the lower bound of its lead in the Sharpe ratio exceeds the margin. The
+    chance that the bound exceeds it without cause is ``(1 - confidence) / (k (k + 1))`` in the k-th comparison of an
+    agent. These chances sum to ``1 - confidence`` over all comparisons that there can be.
+
+    Attributes
+    ----------
+    confidence : float
+        In (0, 1).
+    margin : float
+        In Sharpe ratio a year.
+    comparison : int
+        k, from 1.
+    """
+
+    confidence: float
+    margin: float
+    comparison: int = 1
+
+    @property
+    def chance(self) -> float:
+        """Chance of a replacement without cause in this comparison."""
+        return (1.0 - self.confidence) / (self.comparison * (self.comparison + 1))
+
+    @property
+    def coverage(self) -> float:
+        """Coverage of the two-sided interval whose lower bound decides."""
+        return 1.0 - 2.0 * self.chance
+
+    def samples(self, configured: int) -> int:
+        """Resamples that the lower bound takes, and no fewer than configured."""
+        return max(configured, round(TAIL / self.chance))
+
+    def answer(self, lead: SharpeDifference) -> Answer:
+        """The answer to a lead; ``keep`` where it has no interval."""
+        return "replace" if lead.interval.defined and lead.interval.low > self.margin else "keep"
+
+
+def measure_lead(new: Backtest, old: Backtest, rule: Rule, resampling: Resampling) -> SharpeDifference:
+    """Lead of the new agent in the Sharpe ratio, with its paired interval.
+
+    Parameters
+    ----------
+    new, old : Backtest
+        Over the same bars.
+    rule : Rule
+    resampling : Resampling
+
+    References
+    ----------
+    Ledoit and Wolf (2008), Robust Performance Hypothesis Testing with the Sharpe Ratio: resampling in blocks, paired.
+    """
+    samples = rule.samples(resampling.samples)
+    draws = draw_days(len(new.returns), samples, resampling.block_length, resampling.seed)
+    sharpes = [
+        np.concatenate([sharpe(one.returns[rows], one.cash_returns[rows], one.bars_per_year) for rows in _parts(draws)])
+        for one in (new, old)
+    ]
+    return sharpe_difference(new, old, sharpes[0], sharpes[1], rule.coverage)
+
+
+def _parts(draws: Draws) -> Iterator[Draws]:
+    """Resamples, some at a time."""
+    for start in range(0, max(len(draws), 1), _CHUNK):
+        yield draws[start : start + _CHUNK]
+
+
+def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:
+    """Figures by name."""
+    found: dict[str, Mapping[str, Any]] = {run.name: summarise(run) for run in runs}
+    names = ("sharpe", "annual_return", "max_drawdown", "annual_turnover")
+    return {name: Figures(*(float(one[key]) for key in names)) for name, one in found.items()}

@@ -1,0 +1,272 @@
+"""`--mode retrain`: an agent trained further on the newest prices, which replaces the old one where it is shown better.
+
+Walk-forward over the bars that the old agent has not seen: for each fold a retraining on what comes before it, begun
+with the old agent's networks, is played beside the old agent. Where the comparison says "replace", the agent that is to
+replace it is trained on the newest window. The old run is only read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from finflow.config import Config, EvaluationConfig
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.multi_run.repeated_trainings import joined
+from finflow.evaluation.report.report_numbers import json_text
+from finflow.evaluation.report.results import BASELINE
+from finflow.evaluation.statistics.metrics import sharpe
+from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.experiments.jobs.folds import FEWEST, Fold
+from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings, train_all
+from finflow.experiments.retraining.retrain_page import retrain_page
+from finflow.experiments.retraining.retrain_results import (
+    NEW,
+    OLD,
+    REPLACE,
+    FoldNumbers,
+    RetrainNumbers,
+    Rule,
+    figures_of,
+    measure_lead,
+)
+from finflow.experiments.retraining.retrain_windows import KnownBars, newest_window
+from finflow.experiments.tasks.task_runner import ComputeResources
+from finflow.files import check_writable, in_use, write_together
+from finflow.market.panel import MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.trading.price_checks import check_history
+from finflow.training.checkpoints.checkpoint_reader import Checkpoint, policy_of, read_best
+from finflow.training.checkpoints.manifest import MANIFEST
+from finflow.training.checkpoints.run_resolver import resolve_run
+from finflow.training.data.training_data import TrainingData, device_here, process_on
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.held_out import maker_of
+from finflow.training.judging.reading_count import policy_identity
+from finflow.training.phases.stopping import stopping_at_once
+
+NUMBERS, PAGE, RETURNS = "retrain.json", "retrain.html", "returns.csv"
+
+
+class Retrained(NamedTuple):
+    """Answer, its page, and the new run; None where the old agent is kept."""
+
+    numbers: RetrainNumbers
+    page: Path
+    run: Path | None
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """Retrainings of an agent on newer prices, and their comparison with it.
+
+    Attributes
+    ----------
+    config : Config
+        Of the old run, with what was asked for on top.
+    panel : MarketPanel
+        Up to the newest bar.
+    old : Checkpoint
+    old_data : TrainingData
+        The newest prices in the windows of the old agent: what its features are fitted on.
+    known : KnownBars
+    folds : tuple of Fold
+    folder : Path
+        Of the retrainings and the answer.
+    market : str
+        Always empty: there is a single market.
+    """
+
+    config: Config
+    panel: MarketPanel
+    old: Checkpoint
+    old_data: TrainingData
+    known: KnownBars
+    folds: tuple[Fold, ...]
+    folder: Path
+    market: str = ""
+
+    @property
+    def trainings(self) -> list[Training]:
+        """One for each fold, begun with the old agent's networks."""
+        return [self._training(f"fold-{one.number:02d}", Cut(one.pieces, one.validation)) for one in self.folds]
+
+    @property
+    def rule(self) -> Rule:
+        """The rule, with the number of this comparison among those of the old agent."""
+        return Rule(self.config.evaluation.confidence, self.config.trading.retrain.margin, _number_of(self.folder))
+
+    def lines(self) -> list[str]:
+        """Lines for the terminal: the bars that are new, and the dates of each fold."""
+        dates = self.panel.dates
+        told = [f"{self.known.bars - self.known.seen} bars since {dates[self.known.seen - 1]}, up to {dates[-1]}"]
+        for fold in self.folds:
+            (piece,), (test,) = fold.pieces, fold.tests
+            told.append(
+                f"fold {fold.number} is trained up to {dates[piece.stop - 1]} and judged from {dates[test.start]} to "
+                f"{dates[test.stop - 1]}"
+            )
+        return told
+
+    def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
+        """Play the retrained agents beside the old one, each in the window of its fold.
+
+        Parameters
+        ----------
+        checkpoints : sequence of Path
+            The best of each training, in the order of `trainings`.
+
+        Returns
+        -------
+        RetrainNumbers
+            Without a new run.
+        list of Backtest
+            New agent, old agent and equal weight over all folds.
+        """
+        device, rule, evaluation = device_here(self.config.train.device), self.rule, self.config.evaluation
+        before, played, folds = policy_of(self.old, device), [], []
+        process = process_on(self.old_data, self.panel)
+        for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
+            (test,), after = fold.tests, policy_of(read_best(path), device)
+            (new,) = run_backtests(
+                process_on(training.training_data(self.panel), self.panel), test, [AgentStrategy(after, device, NEW)]
+            )
+            rivals = [AgentStrategy(before, device, OLD), maker_of(BASELINE, self.config)()]
+            old, baseline = run_backtests(process, test, rivals)
+            played.append((new, old, baseline))
+            folds.append(self._numbers_of(fold, new, old))
+        runs = [joined([each[place] for each in played]) for place in range(3)]
+        lead = measure_lead(
+            runs[0],
+            runs[1],
+            rule,
+            Resampling(evaluation.bootstrap_samples, evaluation.block_length, self.config.train.seed),
+        )
+        numbers = RetrainNumbers(
+            answer=rule.answer(lead),
+            until=str(self.panel.dates[-1]),
+            old_until=str(self.panel.dates[self.known.seen - 1]),
+            new_bars=self.known.bars - self.known.seen,
+            old_sha256=policy_identity(before),
+            panel_sha256=self.panel.sha256,
+            lead=lead.value,
+            bounds=lead.interval,
+            coverage=rule.coverage,
+            share_ahead=lead.share_ahead,
+            margin=rule.margin,
+            comparison=rule.comparison,
+            returns=len(runs[0].returns),
+            figures=figures_of(runs),
+            folds=folds,
+            run=None,
+            notes=self._notes(),
+        )
+        return numbers, runs
+
+    def final(self) -> Training:
+        """Training on the newest window; the last bars, too few to judge by, are left to be its test window."""
+        piece, validation = newest_window(self.known, self.known.bars - FEWEST, self.config.trading.retrain)
+        dates = self.panel.dates
+        days = {
+            "start": dates[piece.start].item(),
+            "train_end": dates[piece.stop - validation - 1].item(),
+            "validation_end": dates[piece.stop - 1].item(),
+        }
+        market = self.config.market.model_copy(update=days)
+        config = self.config.model_copy(update={"market": market})
+        return replace(self._training("agent", None, config, config.evaluation), name="new agent")
+
+    def _training(
+        self, name: str, cut: Cut | None, config: Config | None = None, evaluation: EvaluationConfig | None = None
+    ) -> Training:
+        place = self.folder / name
+        settings = own_settings(config or self.config, place, self.config.train.seed, evaluation)
+        return Training(name, place, settings, self.market, cut, self.old.path)
+
+    def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
+        (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
+        ratios = [float(sharpe(one.returns, one.cash_returns, one.bars_per_year)) for one in (old, new)]
+        return FoldNumbers(
+            str(dates[piece.start]),
+            str(dates[piece.stop - 1]),
+            fold.validation,
+            str(dates[test.start]),
+            str(dates[test.stop - 1]),
+            len(new.returns),
+            *ratios,
+        )
+
+    def _notes(self) -> list[str]:
+        said = []
+        history = check_history(self.panel, (), data_of(self.old))
+        if not history.passed:
+            said.append(f"history: {history.said}")
+        if gaps := self.old_data.gap_note():
+            said.append(gaps)
+        return said
+
+
+def compare_and_train(
+    made: Retraining, resources: ComputeResources | None = None, tell: Callable[[str], None] = print
+) -> Retrained:
+    """Run the retrainings that are missing, judge them, and train the new agent where it replaces the old one.
+
+    Parameters
+    ----------
+    made : Retraining
+    resources : ComputeResources, optional
+        In this process, one after another, when left out.
+    tell : callable
+        Prints what happens.
+
+    Raises
+    ------
+    FinflowError, KeyboardInterrupt
+        Finished trainings are kept: the same command goes on from there.
+    """
+    check_writable(made.folder, keep=False)
+    with in_use(made.folder, "retraining"):
+        checkpoints = train_all(made.trainings, {made.market: made.panel}, resources, tell)
+        tell("comparing the retrained agents with the old one")
+        with stopping_at_once():
+            numbers, runs = made.judge(checkpoints)
+        run = None
+        if numbers.answer == REPLACE:
+            tell("the new agent is better than the old one; training it on the newest window")
+            final = made.final()
+            (best,) = train_all([final], {made.market: load_panel(final.config.market)}, resources, tell)
+            run = resolve_run(best).folder
+            numbers = replace(numbers, run=run.relative_to(made.folder.resolve()).as_posix())
+        table = pd.DataFrame(
+            {one.name: one.returns for one in runs}, index=pd.Index(runs[0].dates.astype(str), name="date")
+        )
+        write_together(
+            {
+                made.folder / RETURNS: table.to_csv(lineterminator="\n").encode(),
+                made.folder / PAGE: retrain_page(numbers, runs),
+                made.folder / NUMBERS: json_text(asdict(numbers)),
+            }
+        )
+    return Retrained(numbers, made.folder / PAGE, run)
+
+
+def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Facts about the data of a run, as far as its manifest is still there."""
+    try:
+        found = json.loads((checkpoint.run_folder / MANIFEST).read_text("utf-8"))["data"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number_of(folder: Path) -> int:
+    """Number of a comparison among those of an agent: its own where it was made before, else the next."""
+    try:
+        return int(json.loads((folder / NUMBERS).read_text("utf-8"))["comparison"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 1 + sum(1 for path in folder.parent.glob(f"*/{NUMBERS}") if path.parent != folder)
