@@ -8,14 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
 from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_year
+from finflow.market.panel_checks import PriceTable, check_dates, check_names, checked_benchmark, checked_cash
 
 __all__ = ["BARS_PER_YEAR", "MarketPanel"]
 
@@ -23,7 +23,6 @@ FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
 
 _FIELDS = ("open", "high", "low", "volume")
-_EARLIEST, _LATEST = np.datetime64("1700-01-01"), np.datetime64("2200-12-31")
 
 
 def _no_cash() -> FloatArray:
@@ -35,8 +34,8 @@ class MarketPanel:
     """Aligned prices, daily, weekly or monthly, of a fixed list of assets.
 
     Everything is checked on construction: dates ascend without repeats, prices are positive and finite, and a price may
-    be missing (NaN) only before an asset lists and after it ends. Nothing is filled, interpolated or winsorised. The
-    arrays are copies and read-only.
+    be missing (NaN) only before an asset lists and after it ends. Nothing is interpolated or winsorised, and nothing
+    filled but what `halted` marks. The arrays are copies and read-only.
 
     Attributes
     ----------
@@ -50,6 +49,9 @@ class MarketPanel:
         Simple return of cash over the bar that ends at t; row 0 is 0. Left out, cash earns nothing.
     open, high, low, volume : float64 of shape (bars, assets), or None
         Where the source has them. NaN exactly where `close` is; volume in shares, zero or more.
+    halted : bool of shape (bars, assets), or None
+        Bars without a price of their own, at which a listed asset is marked at its last price and cannot be traded
+        (`finflow.market.price_gaps`). None where there is no such bar.
     benchmark : float64 of shape (bars,), or None
         Prices of the index that the assets are compared with, complete on every bar.
     benchmark_name : str or None
@@ -66,6 +68,7 @@ class MarketPanel:
     high: FloatArray | None = None
     low: FloatArray | None = None
     volume: FloatArray | None = None
+    halted: NDArray[np.bool_] | None = None
     benchmark: FloatArray | None = None
     benchmark_name: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -74,13 +77,13 @@ class MarketPanel:
         dates = np.array(self.dates, dtype="datetime64[D]")
         assets = tuple(str(name) for name in self.assets)
         cash = np.array(self.cash_returns, dtype=np.float64)
-        _check_names(assets)
-        _check_dates(dates)
-        table = _Table(dates, assets, np.array(self.close, dtype=np.float64, order="C"))
+        check_names(assets)
+        check_dates(dates)
+        table = PriceTable(dates, assets, np.array(self.close, dtype=np.float64, order="C"))
         table.check_close()
         self._fix("dates", dates)
         self._fix("close", table.close)
-        self._fix("cash_returns", _checked_cash(cash if cash.size else np.zeros(len(dates)), len(dates)))
+        self._fix("cash_returns", checked_cash(cash if cash.size else np.zeros(len(dates)), len(dates)))
         object.__setattr__(self, "assets", assets)
         for name in _FIELDS:
             if getattr(self, name) is not None:
@@ -89,10 +92,12 @@ class MarketPanel:
                 self._fix(name, array)
         if self.high is not None and self.low is not None:
             table.check_range(self.high, self.low)
+        if self.halted is not None:
+            object.__setattr__(self, "halted", table.checked_halts(np.array(self.halted, dtype=np.bool_)))
         if self.benchmark is not None:
             label = self.benchmark_name or "benchmark"
             object.__setattr__(self, "benchmark_name", label)
-            self._fix("benchmark", _checked_benchmark(label, np.array(self.benchmark, dtype=np.float64), dates))
+            self._fix("benchmark", checked_benchmark(label, np.array(self.benchmark, dtype=np.float64), dates))
         object.__setattr__(self, "provenance", dict(self.provenance))
 
     def _fix(self, name: str, array: NDArray[Any]) -> None:
@@ -134,6 +139,8 @@ class MarketPanel:
             if array is not None:
                 # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
                 digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+        if self.halted is not None:
+            digest.update(b"halted" + np.packbits(self.halted).tobytes())
         return digest.hexdigest()
 
     def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
@@ -214,7 +221,8 @@ class MarketPanel:
         cash = self.cash_returns[rows].copy()
         cash[[0, *joins][: len(cash)]] = 0.0
         fields: dict[str, Any] = {name: taken(name) for name in ("close", *_FIELDS, "benchmark")}
-        return replace(self, dates=self.dates[rows], cash_returns=cash, **fields)
+        halted = None if self.halted is None else self.halted[rows]
+        return replace(self, dates=self.dates[rows], cash_returns=cash, halted=halted, **fields)
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for a manifest: size, span and hash beside the provenance."""
@@ -231,118 +239,3 @@ class MarketPanel:
 
 def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
     return np.datetime64(str(date)[:10], "D")
-
-
-def _check_names(assets: tuple[str, ...]) -> None:
-    if len(assets) < 2:
-        found = f"only one, {assets[0]!r}" if assets else "none"
-        raise MarketError(f"a portfolio needs at least two assets, the data has {found}")
-    if (repeated := first_repeated(assets)) is not None:
-        raise MarketError(f"asset {repeated!r} appears more than once")
-    if any(not name.strip() for name in assets):
-        raise MarketError("an asset has an empty name")
-
-
-def _check_dates(dates: DateArray) -> None:
-    if dates.ndim != 1:
-        raise MarketError(f"dates must be one column, not an array of shape {dates.shape}")
-    missing = np.flatnonzero(np.isnat(dates))
-    if missing.size:
-        raise MarketError(f"the date of row {int(missing[0]) + 1} is missing")
-    if len(dates) < 2:
-        found = f"only one row, {dates[0]}" if len(dates) else "no rows"
-        raise MarketError(f"prices need at least two dates, the data has {found}")
-    for row in (0, len(dates) - 1):
-        if not _EARLIEST <= dates[row] <= _LATEST:
-            raise MarketError(f"date {dates[row]} (row {row + 1}) is not between {_EARLIEST} and {_LATEST}; correct it")
-    steps = np.diff(dates).astype(np.int64)
-    wrong = np.flatnonzero(steps <= 0)
-    if wrong.size:
-        row = int(wrong[0]) + 1
-        if steps[row - 1] == 0:
-            raise MarketError(f"date {dates[row]} appears twice (row {row + 1}); each date may appear once")
-        raise MarketError(
-            f"dates are not in ascending order: {dates[row]} (row {row + 1}) follows {dates[row - 1]}; sort the rows"
-        )
-
-
-def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
-        raise MarketError(f"{name} has shape {array.shape}, expected {shape} (dates by assets)")
-
-
-def _first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return row and column of the first cell that is set."""
-    row, column = np.argwhere(wrong)[0]
-    return int(row), int(column)
-
-
-class _Table(NamedTuple):
-    """Closing prices with their labels, and the checks of fields against them."""
-
-    dates: DateArray
-    assets: tuple[str, ...]
-    close: FloatArray
-
-    def check_close(self) -> None:
-        _check_shape("close", self.close, (len(self.dates), len(self.assets)))
-        self._check_prices("close", self.close, np.isinf(self.close) | (self.close <= 0.0))
-        listed = np.isfinite(self.close)
-        began = np.logical_or.accumulate(listed, axis=0)
-        goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
-        gaps = began & goes_on & ~listed
-        if gaps.any():
-            row, column = _first(gaps)
-            raise MarketError(
-                f"asset {self.assets[column]!r} has no price on {self.dates[row]}, between its first and last price; "
-                "fill the gap or drop the date or the asset"
-            )
-
-    def check_field(self, name: str, array: FloatArray) -> None:
-        _check_shape(name, array, self.close.shape)
-        self._check_prices(name, array, np.isinf(array) | ((array < 0.0) if name == "volume" else (array <= 0.0)))
-        differs = np.isfinite(array) != np.isfinite(self.close)
-        if differs.any():
-            row, column = _first(differs)
-            has, lacks = ("close", name) if np.isfinite(self.close[row, column]) else (name, "close")
-            raise MarketError(
-                f"asset {self.assets[column]!r} has a value of {has} but none of {lacks} on {self.dates[row]}; "
-                f"complete it, or leave {name} out"
-            )
-
-    def check_range(self, high: FloatArray, low: FloatArray) -> None:
-        wrong = high < low
-        if wrong.any():
-            row, column = _first(wrong)
-            raise MarketError(
-                f"asset {self.assets[column]!r} has a high ({high[row, column]:g}) under its low "
-                f"({low[row, column]:g}) on {self.dates[row]}; correct it, or leave high and low out"
-            )
-
-    def _check_prices(self, name: str, array: FloatArray, wrong: NDArray[np.bool_]) -> None:
-        if wrong.any():
-            row, column = _first(wrong)
-            value = array[row, column]
-            kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
-            what, do = ("price", "") if name == "close" else (f"value of {name}", f"; correct it, or leave {name} out")
-            raise MarketError(f"asset {self.assets[column]!r} has a {kind} {what} ({value:g}) on {self.dates[row]}{do}")
-
-
-def _checked_cash(cash: FloatArray, bars: int) -> FloatArray:
-    _check_shape("cash_returns", cash, (bars,))
-    if not bool(np.all(np.isfinite(cash) & (cash > -1.0))) or cash[0] != 0.0:
-        raise MarketError("cash returns must be finite, over -1, and 0 on the first bar")
-    return cash
-
-
-def _checked_benchmark(label: str, index: FloatArray, dates: DateArray) -> FloatArray:
-    _check_shape("benchmark", index, (len(dates),))
-    wrong = np.flatnonzero(~(np.isfinite(index) & (index > 0.0)))
-    if wrong.size:
-        row = int(wrong[0])
-        problem = "no price" if np.isnan(index[row]) else f"an impossible price ({index[row]:g})"
-        raise MarketError(
-            f"the benchmark {label!r} has {problem} on {dates[row]}; it needs one on every date "
-            "(set market.start later, or leave market.benchmark out)"
-        )
-    return index

@@ -1,0 +1,146 @@
+"""Checks of a panel's dates, names and prices: each mistake is one line that names the asset and the date."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config.section_types import first_repeated
+from finflow.errors import MarketError
+
+FloatArray = NDArray[np.float64]
+DateArray = NDArray[np.datetime64]
+
+_EARLIEST, _LATEST = np.datetime64("1700-01-01"), np.datetime64("2200-12-31")
+
+
+def check_names(assets: tuple[str, ...]) -> None:
+    """Refuse fewer than two assets, and names that are empty or repeated."""
+    if len(assets) < 2:
+        found = f"only one, {assets[0]!r}" if assets else "none"
+        raise MarketError(f"a portfolio needs at least two assets, the data has {found}")
+    if (repeated := first_repeated(assets)) is not None:
+        raise MarketError(f"asset {repeated!r} appears more than once")
+    if any(not name.strip() for name in assets):
+        raise MarketError("an asset has an empty name")
+
+
+def check_dates(dates: DateArray) -> None:
+    """Refuse dates that are too few, missing, out of any calendar or not in ascending order."""
+    if dates.ndim != 1:
+        raise MarketError(f"dates must be one column, not an array of shape {dates.shape}")
+    missing = np.flatnonzero(np.isnat(dates))
+    if missing.size:
+        raise MarketError(f"the date of row {int(missing[0]) + 1} is missing")
+    if len(dates) < 2:
+        found = f"only one row, {dates[0]}" if len(dates) else "no rows"
+        raise MarketError(f"prices need at least two dates, the data has {found}")
+    for row in (0, len(dates) - 1):
+        if not _EARLIEST <= dates[row] <= _LATEST:
+            raise MarketError(f"date {dates[row]} (row {row + 1}) is not between {_EARLIEST} and {_LATEST}; correct it")
+    steps = np.diff(dates).astype(np.int64)
+    wrong = np.flatnonzero(steps <= 0)
+    if wrong.size:
+        row = int(wrong[0]) + 1
+        if steps[row - 1] == 0:
+            raise MarketError(f"date {dates[row]} appears twice (row {row + 1}); each date may appear once")
+        raise MarketError(
+            f"dates are not in ascending order: {dates[row]} (row {row + 1}) follows {dates[row - 1]}; sort the rows"
+        )
+
+
+def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise MarketError(f"{name} has shape {array.shape}, expected {shape} (dates by assets)")
+
+
+def _first(wrong: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return row and column of the first cell that is set."""
+    row, column = np.argwhere(wrong)[0]
+    return int(row), int(column)
+
+
+class PriceTable(NamedTuple):
+    """Closing prices with their labels, and the checks of fields against them."""
+
+    dates: DateArray
+    assets: tuple[str, ...]
+    close: FloatArray
+
+    def check_close(self) -> None:
+        """Refuse prices that are not positive and finite, and gaps between an asset's first and last price."""
+        _check_shape("close", self.close, (len(self.dates), len(self.assets)))
+        self._check_prices("close", self.close, np.isinf(self.close) | (self.close <= 0.0))
+        listed = np.isfinite(self.close)
+        began = np.logical_or.accumulate(listed, axis=0)
+        goes_on = np.logical_or.accumulate(listed[::-1], axis=0)[::-1]
+        gaps = began & goes_on & ~listed
+        if gaps.any():
+            row, column = _first(gaps)
+            raise MarketError(
+                f"asset {self.assets[column]!r} has no price on {self.dates[row]}, between its first and last price; "
+                "fill the gap or drop the date or the asset, or hold it at its last price over short gaps with "
+                "market.max_gap, their longest in bars"
+            )
+
+    def check_field(self, name: str, array: FloatArray) -> None:
+        """Refuse a field with impossible values, or with values where the closes have none."""
+        _check_shape(name, array, self.close.shape)
+        self._check_prices(name, array, np.isinf(array) | ((array < 0.0) if name == "volume" else (array <= 0.0)))
+        differs = np.isfinite(array) != np.isfinite(self.close)
+        if differs.any():
+            row, column = _first(differs)
+            has, lacks = ("close", name) if np.isfinite(self.close[row, column]) else (name, "close")
+            raise MarketError(
+                f"asset {self.assets[column]!r} has a value of {has} but none of {lacks} on {self.dates[row]}; "
+                f"complete it, or leave {name} out"
+            )
+
+    def check_range(self, high: FloatArray, low: FloatArray) -> None:
+        """Refuse a high under its low."""
+        wrong = high < low
+        if wrong.any():
+            row, column = _first(wrong)
+            raise MarketError(
+                f"asset {self.assets[column]!r} has a high ({high[row, column]:g}) under its low "
+                f"({low[row, column]:g}) on {self.dates[row]}; correct it, or leave high and low out"
+            )
+
+    def checked_halts(self, halted: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+        """Read-only mask of halts among the listed bars; None where there are none."""
+        _check_shape("halted", halted, self.close.shape)
+        halted &= np.isfinite(self.close)
+        halted.setflags(write=False)
+        return halted if halted.any() else None
+
+    def _check_prices(self, name: str, array: FloatArray, wrong: NDArray[np.bool_]) -> None:
+        if wrong.any():
+            row, column = _first(wrong)
+            value = array[row, column]
+            kind = "not finite" if np.isinf(value) else "zero" if value == 0.0 else "negative"
+            what, do = ("price", "") if name == "close" else (f"value of {name}", f"; correct it, or leave {name} out")
+            raise MarketError(f"asset {self.assets[column]!r} has a {kind} {what} ({value:g}) on {self.dates[row]}{do}")
+
+
+def checked_cash(cash: FloatArray, bars: int) -> FloatArray:
+    """Return the returns of cash, (bars,), once they are finite, over -1, and 0 on the first bar."""
+    _check_shape("cash_returns", cash, (bars,))
+    if not bool(np.all(np.isfinite(cash) & (cash > -1.0))) or cash[0] != 0.0:
+        raise MarketError("cash returns must be finite, over -1, and 0 on the first bar")
+    return cash
+
+
+def checked_benchmark(label: str, index: FloatArray, dates: DateArray) -> FloatArray:
+    """Return the prices of the benchmark, (bars,), once there is one on every date."""
+    _check_shape("benchmark", index, (len(dates),))
+    wrong = np.flatnonzero(~(np.isfinite(index) & (index > 0.0)))
+    if wrong.size:
+        row = int(wrong[0])
+        problem = "no price" if np.isnan(index[row]) else f"an impossible price ({index[row]:g})"
+        raise MarketError(
+            f"the benchmark {label!r} has {problem} on {dates[row]}; it needs one on every date "
+            "(set market.start later, or leave market.benchmark out)"
+        )
+    return index
