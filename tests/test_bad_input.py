@@ -141,7 +141,7 @@ BAD_PRICES: dict[str, tuple[Callable[[list[str]], list[str]], list[str]]] = {
     "duplicate dates": (lambda lines: [*lines[:101], *lines[100:]], ["2009-10-16", "twice"]),
     "a negative price": (cell("-5"), ["'B'", "negative", "2009-10-16"]),
     "a price of zero": (cell("0"), ["'B'", "zero", "2009-10-16"]),
-    "a missing price": (cell(""), ["'B'", "no price on 2009-10-16", "fill the gap"]),
+    "a missing price": (cell(""), ["'B'", "no price on 2009-10-16", "fill the gap", "market.max_gap"]),
     "text in a number column": (cell("n.a.x"), ["line 101", "'B'", "'n.a.x'", "not a number"]),
     "one row": (lambda lines: lines[:2], ["two dates", "only one row"]),
     "a header alone": (lambda lines: lines[:1], ["no rows"]),

@@ -106,6 +106,12 @@ class MarketConfig(Section):
     )
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
+    max_gap: NonNegativeInt = key(
+        0,
+        "bars without a price over which an asset is held at its last price and not traded; after more it has ended, "
+        "or its prices are refused if they go on (0: any gap is refused)",
+        le=260,
+    )
     use_cache: Flag = key(True, "read prices from the store when it has them")
 
     @model_validator(mode="after")

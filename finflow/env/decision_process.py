@@ -9,7 +9,7 @@ lag. What was filled at bar t then grows until bar t + 1, and that is the step's
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
 from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
+from finflow.ledger.halts import settle_around_halts
 from finflow.market.features.feature_set import Features
 from finflow.market.liquidity import liquidity_of
 from finflow.market.panel import MarketPanel
@@ -52,6 +53,8 @@ class DecisionProcess:
     ----------
     panels : tuple of MarketPanel
         Panels whose bars the tables have, one after the other; the process's own first.
+    halted : bool array, (bars, assets)
+        Listed assets that cannot be traded at a bar; see `MarketPanel`.
     members : int array, (pool, n), or None
         Assets of each sub-universe, by number, ascending.
     inside : bool array, (pool, assets), or None
@@ -83,6 +86,7 @@ class DecisionProcess:
         self._set_lag(env)
         self.growth = growth_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
+        self.halted = np.zeros(panel.listed.shape, dtype=np.bool_) if panel.halted is None else panel.halted
         known = panel.listed[:, :, None].astype(np.float32)
         self.asset_features = np.concatenate([features.assets, known], axis=2)
         self.market_features = features.market
@@ -273,6 +277,9 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     costs: CostModel = process.costs
     if isinstance(state, WorldState):
         costs = Scaled(costs, state.cost_scale)
+    halted = _rows(process.halted, state)
+    if bool(array_namespace(halted).any(halted)):
+        return settle_around_halts(before, target, halted, costs, state.wealth, _market_state(process, state))
     return settle(before, target, costs, state.wealth, _market_state(process, state))
 
 
@@ -300,34 +307,6 @@ def with_universes(process: DecisionProcess, members: NDArray[np.int64] | None) 
     if members is not None:
         other.inside = np.zeros((len(members), process.n_weights - 1), dtype=np.bool_)
         np.put_along_axis(other.inside, members, True, axis=1)
-    return other
-
-
-def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProcess]) -> DecisionProcess:
-    """This market and others with the same assets and features, bar after bar in one set of tables.
-
-    Nothing leads from one to the next: the windows of episodes must keep them apart. The bars of this process keep
-    their numbers; `decision_bars` knows nothing of the others' first ones.
-    """
-    other, all_of = copy.copy(process), (process, *others)
-    other.panels = tuple(panel for one in all_of for panel in one.panels)
-    for name in ("growth", "listed", "asset_features", "market_features"):
-        setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
-    other._set_costs(process.env)
-    return other
-
-
-def with_growths(process: DecisionProcess, growths: Sequence[NDArray[np.float64]]) -> DecisionProcess:
-    """Same market with further tables of growth, (bars, K) each, one after the other behind its own.
-
-    A portfolio at bar ``b + n * bars`` meets at bar ``b`` what the n-th of them says. The features are the market's own
-    alone, so that portfolios in further tables can be stepped but not observed.
-    """
-    other, count = copy.copy(process), 1 + len(growths)
-    other.growth = np.concatenate([process.growth, *growths])
-    other.listed = np.tile(process.listed, (count, 1))
-    if process.liquidity is not None:
-        other.liquidity = MarketState(*(np.tile(table, (count, 1)) for table in process.liquidity))
     return other
 
 

@@ -217,8 +217,8 @@ class _Path:
         if fills is None:
             bar = min(self.bar + (1 if lag else 0), self.panel.n_bars - 1)
             paid = np.nan_to_num(prices[bar])
-            spent = float((self.planned / self.factor * paid).sum()) + float(self.before["cost"])
-            return self.planned, spent, {}
+            filled, cost = self._outside_halts(bar, paid)
+            return filled, float((filled / self.factor * paid).sum()) + cost, {}
         done, spent, values = dict.fromkeys(self.panel.assets, 0.0), 0.0, dict.fromkeys(self.panel.assets, 0.0)
         for fill in fills:
             done[fill.ticker] += fill.shares
@@ -226,6 +226,15 @@ class _Path:
             spent += fill.shares * fill.price + fill.cost
         means = {name: values[name] / count for name, count in done.items() if count}
         return self._by_asset(done), spent, means
+
+    def _outside_halts(self, bar: int, paid: FloatArray) -> tuple[FloatArray, float]:
+        """Planned orders without those in assets that are halted at the fill, and their share of the planned cost."""
+        cost, halted = float(self.before["cost"]), self.panel.halted
+        if halted is None or not bool((halted[bar] & (self.planned != 0.0)).any()):
+            return self.planned, cost
+        done = np.where(halted[bar], 0.0, self.planned)
+        value = np.abs(self.planned / self.factor) * paid
+        return done, cost * float(value[~halted[bar]].sum() / max(value.sum(), 1e-300))
 
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""

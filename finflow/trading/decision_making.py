@@ -15,6 +15,7 @@ from finflow.evaluation.price_history import History
 from finflow.ledger.accounting import Settlement, orders, settle
 from finflow.ledger.constraints import turnover
 from finflow.ledger.costs import MarketState
+from finflow.ledger.halts import settle_around_halts
 from finflow.trading.account_state import AccountState
 from finflow.trading.decision_reasons import Observed, Reasoning
 from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, HeldBack, Order, Spread
@@ -85,8 +86,13 @@ class DecisionMaking:
         before, allowed = orders(
             self.observed[None], self.target[None], self.moved[None], listed, self.process.limits, lag=1
         )
-        done = settle(before, allowed, self.process.costs, np.array([self.value]), self._liquidity())
-        return before[0], allowed[0], done
+        costs, value = self.process.costs, np.array([self.value])
+        halted = self.process.halted[self.market.next_fill][None] if self.process.lag == 0 else None
+        if halted is None or not bool(halted.any()):
+            done = settle(before, allowed, costs, value, self._liquidity())
+            return before[0], allowed[0], done
+        done = settle_around_halts(before, allowed, halted, costs, value, self._liquidity())
+        return before[0], done.weights[0], done
 
     def _liquidity(self) -> MarketState | None:
         bar = self.market.next_fill

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.errors import MarketError
 from finflow.market.panel import MarketPanel
+from finflow.market.price_gaps import describe_halts, find_halts
+from finflow.market.split_suspects import in_words, split_of
 from finflow.trading.decision_results import Check, Drift
 from finflow.trading.live_market import LiveMarket
 from finflow.trading.trading_calendar import TradingCalendar
@@ -22,7 +24,8 @@ LATELY = 21
 """Bars that are looked at for gaps and jumps, at least."""
 RESTATED = 1e-6
 """Relative change of a stored price that counts as one."""
-_SPLITS = (2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 1.5)
+_SPLIT_TOLERANCE = 0.1
+"""Log return of the day itself that a jump may hold beside a split."""
 _SHOWN = 5
 
 
@@ -127,14 +130,19 @@ def _drifts(market: LiveMarket) -> list[Drift]:
 
 
 def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Check:
-    """Sessions of the latest bars that have none."""
+    """Sessions of the latest bars that have none, and bars at which an asset was held at its last price."""
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
     days = {day.astype(dt.date) for day in panel.dates[first:]}
     expected = calendar.sessions(min(days), max(days))
     missing = [str(day) for day in expected if day not in days]
-    if not missing or panel.bars_per_year != 252:
+    told = []
+    if missing and panel.bars_per_year == 252:
+        told.append(f"no bar on {_listed(missing)}, which the calendar has as sessions")
+    if halts := find_halts(panel, first):
+        told.append(describe_halts(halts))
+    if not told:
         return Check("gaps", True, f"no session is missing since {min(days)}")
-    return Check("gaps", False, f"no bar on {_listed(missing)}, which the calendar has as sessions")
+    return Check("gaps", False, "; ".join(told))
 
 
 def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) -> Check:
@@ -147,7 +155,8 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) ->
     told = []
     for row, column in np.argwhere(far):
         ratio = float(np.exp(moves[first + row, column]))
-        hint = next((f", as after a split of {n:g}" for n in _SPLITS if _near(ratio, 1 / n) or _near(ratio, n)), "")
+        split = split_of(float(moves[first + row, column]), _SPLIT_TOLERANCE)
+        hint = "" if split is None else f", as after a split of {in_words(split)} (if so, adjust the older prices)"
         told.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
     if not told:
         return Check("jumps", True, f"no move beyond {limit:g} training deviations since {panel.dates[first]}")
@@ -195,10 +204,6 @@ def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> di
             if abs(factor - 1.0) > RESTATED:
                 found.setdefault(asset, {})[entry["date"]] = factor
     return found
-
-
-def _near(ratio: float, split: float) -> bool:
-    return abs(ratio / split - 1.0) < 0.1
 
 
 def _listed(words: Sequence[str]) -> str:

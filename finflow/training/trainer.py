@@ -201,8 +201,8 @@ class FinFlowTrainer:
                 log.follow(tracker)
             for line in self._remarks:
                 log.console(line)
-            if gaps := self.training_data.gap_note():
-                progress.note(gaps)
+            for note in self.training_data.price_notes():
+                progress.note(note)
             if problem := self._start.bring_best(state, self.run_folder):
                 progress.message(problem)
             if self._start.checkpoint is None and self._offline_data is not None:

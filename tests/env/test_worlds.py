@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, WorldsConfig
-from finflow.env.decision_process import DecisionProcess, concatenate_markets
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import (
     EpisodeWorlds,
     episode_assets,
@@ -19,6 +19,7 @@ from finflow.env.episode_worlds import (
     restrict_to_assets,
     scatter_assets,
 )
+from finflow.env.joined_markets import concatenate_markets
 from finflow.env.portfolio_state import WorldState
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError

@@ -88,7 +88,15 @@ def test_closes_alone_go_through_as_one_column_an_asset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "settings"), [("csv", {}), ("yfinance", {}), ("yfinance", {"auto_adjust": False}), ("embedded", {})]
+    ("source", "settings"),
+    [
+        ("csv", {}),
+        ("csv", {"max_gap": 4}),
+        ("yfinance", {}),
+        ("yfinance", {"auto_adjust": False}),
+        ("yfinance", {"max_gap": 2}),
+        ("embedded", {}),
+    ],
 )
 def test_the_doors_are_clean(source: str, settings: dict[str, Any]) -> None:
     """Also where an asset ended just before the cut, and where one has not listed yet."""
@@ -100,6 +108,16 @@ def test_the_doors_are_clean(source: str, settings: dict[str, Any]) -> None:
 def _filled_backwards(patch: pytest.MonkeyPatch) -> None:
     real = download._same_calendar
     patch.setattr(download, "_same_calendar", lambda tables: real({f: t.bfill() for f, t in tables.items()}))
+
+
+def _gaps_held_at_the_next_price(patch: pytest.MonkeyPatch) -> None:
+    real = sources.hold_over_gaps
+
+    def early(fields: Any, max_gap: int) -> Any:
+        _, halted = real(fields, max_gap)
+        return {name: pd.DataFrame(table).bfill(limit=max_gap).to_numpy() for name, table in fields.items()}, halted
+
+    patch.setattr(sources, "hold_over_gaps", early)
 
 
 def _adjusted_closes_anyway(patch: pytest.MonkeyPatch) -> None:
@@ -129,6 +147,7 @@ def _rates_of_tomorrow(patch: pytest.MonkeyPatch) -> None:
     ("plant", "source", "settings", "part"),
     [
         (_filled_backwards, "yfinance", {}, "close"),
+        (_gaps_held_at_the_next_price, "csv", {"max_gap": 4}, "close"),
         (_adjusted_closes_anyway, "yfinance", {"auto_adjust": False}, "close"),
         (_volume_of_the_sample, "yfinance", {}, "volume"),
         (_volume_of_the_sample, "csv", {}, "volume"),

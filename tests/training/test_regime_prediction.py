@@ -13,7 +13,8 @@ from scipy import stats
 from statsmodels.tsa.regime_switching.markov_regression import MarkovRegression
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess, with_growths
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.joined_markets import with_growths
 from finflow.training.data.regime_prediction import SwitchingModel, fit_switching, forward, regime_returns, smooth
 from finflow.training.data.training_data import TrainingData, prepare
 

@@ -19,6 +19,7 @@ from finflow.errors import MarketError
 from finflow.files import read_text_input
 from finflow.market.cash import CashRates, cash_returns, read_rates
 from finflow.market.panel import MarketPanel
+from finflow.market.price_gaps import hold_over_gaps
 from finflow.market.sources.french_portfolios import french_portfolios
 from finflow.market.sources.price_files import PriceTables, read_prices
 from finflow.market.sources.price_store import PriceStore
@@ -182,6 +183,7 @@ def _assemble(
     fields = {key: frame.reindex(columns=names).to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
     earned, told = _cash(dates[kept], rate, None if cash is None else cash[kept])
     provenance |= _drop_missing_fields(fields, names, provenance.get("fields_left_out"))
+    fields, halted = hold_over_gaps(fields, config.max_gap)
     panel = MarketPanel(
         dates=dates[kept],
         assets=tuple(names),
@@ -191,6 +193,7 @@ def _assemble(
         high=fields.get("high"),
         low=fields.get("low"),
         volume=fields.get("volume"),
+        halted=halted,
         benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
         benchmark_name=benchmark,
         provenance={**provenance, **told},

@@ -15,7 +15,7 @@ from finflow.trading.brokers.broker import BrokerError, MarketOrder, OrderStatus
 from finflow.trading.decision_log import DecisionLog
 
 BROKER_LOG = "broker.jsonl"
-OPENED, ORDER, FILL = "opened", "order", "fill"
+OPENED, ORDER, FILL, LAPSED = "opened", "order", "fill", "lapsed"
 _LATER = "9999-12-31"
 """After every day of the log."""
 
@@ -23,6 +23,7 @@ _LATER = "9999-12-31"
 class PaperBroker:
     """An account whose orders fill at the bar that the configuration names.
 
+    An order in an asset that is halted at that bar lapses: the next decision sees that it was never done.
     An order that was accepted is on the disk before it is acknowledged, and so is a fill. After a stop at any moment
     the same calls lead to the same account.
 
@@ -82,6 +83,8 @@ class PaperBroker:
         if placed is None:
             return None
         order = MarketOrder(client_id, placed["date"], placed["ticker"], placed["shares"])
+        if client_id in self._lapsed():
+            return OrderStatus(order, "ended")
         fill = self._fills().get(client_id)
         if fill is None:
             return OrderStatus(order, "accepted")
@@ -101,7 +104,7 @@ class PaperBroker:
         Returns
         -------
         list of OrderStatus
-            Of the orders that filled now.
+            Of the orders that filled or lapsed now.
 
         Raises
         ------
@@ -109,10 +112,11 @@ class PaperBroker:
             If an order's day or ticker is not in the prices any more.
         """
         panel, filled = process.panel, []
-        waiting = [one for one in self._orders() if one["client_id"] not in self._fills()]
+        waiting = [one for one in self._orders() if one["client_id"] not in {*self._fills(), *self._lapsed()}]
         for date in sorted({one["date"] for one in waiting if one["date"] < str(panel.dates[-1])}):
-            together = [one for one in self._orders() if one["date"] == date]
             bar = panel.bars_until(date) - (0 if process.lag else 1)
+            filled += self._lapse([one for one in waiting if one["date"] == date], process, bar)
+            together = [one for one in self._orders() if one["date"] == date and one["client_id"] not in self._lapsed()]
             prices = fill_prices(panel, process.env.fill)[bar]
             costs = self._costs(process, together, bar)
             for order, cost in zip(together, costs, strict=True):
@@ -126,12 +130,22 @@ class PaperBroker:
                 filled.append(self.status(order["client_id"]))
         return [status for status in filled if status is not None]
 
+    def _lapse(self, due: Sequence[dict[str, Any]], process: DecisionProcess, bar: int) -> list[OrderStatus | None]:
+        """End the orders whose assets are halted at their bar."""
+        halted = {name for name, held in zip(process.panel.assets, process.halted[bar].tolist(), strict=True) if held}
+        ended = [one["client_id"] for one in due if one["ticker"] in halted]
+        for order in ended:
+            self._append({"kind": LAPSED, "client_id": order, "date": str(process.panel.dates[bar])})
+        return [self.status(order) for order in ended]
+
     def _costs(self, process: DecisionProcess, due: Sequence[dict[str, Any]], bar: int) -> list[float]:
         """Costs of orders that fill together, in money."""
         panel = process.panel
         unknown = [one["ticker"] for one in due if one["ticker"] not in panel.assets]
         if unknown:
             raise BrokerError(f"{unknown[0]} is ordered and not in the prices any more: bring it back")
+        if not due:
+            return []
         prices = np.nan_to_num(fill_prices(panel, process.env.fill)[bar])
         shares = np.zeros(panel.n_assets)
         for one in due:
@@ -149,6 +163,9 @@ class PaperBroker:
 
     def _fills(self) -> dict[str, dict[str, Any]]:
         return {entry["client_id"]: entry for entry in self._entries if entry["kind"] == FILL}
+
+    def _lapsed(self) -> set[str]:
+        return {entry["client_id"] for entry in self._entries if entry["kind"] == LAPSED}
 
     def _held(self, until: str) -> dict[str, float]:
         """Shares by ticker, of the orders of the days before one."""

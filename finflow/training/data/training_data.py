@@ -17,6 +17,7 @@ from finflow.env.objective import Moments
 from finflow.errors import ConfigError, MarketError
 from finflow.market.features.feature_set import Features, apply_features, compute_features
 from finflow.market.panel import MarketPanel
+from finflow.market.price_notes import price_notes
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel, visible
 from finflow.training.data.reward_choice import choose_reward
@@ -96,6 +97,11 @@ class TrainingData:
         features = self.features
         column = next(features.asset_names.index(name) for name in VOLATILITIES if name in features.asset_names)
         return column, 1.0 if features.fitted is None else float(features.fitted.assets[column, 1])
+
+    def price_notes(self) -> list[str]:
+        """Remarks on the prices that are learned from and chosen by, of which there may be none."""
+        listings = self.gap_note()
+        return [*([listings] if listings else []), *price_notes(self.process.panel)]
 
     def gap_note(self) -> str | None:
         """A note that names assets that list late or end early in what is learned from; None where none does."""

@@ -30,6 +30,7 @@ from finflow.files import check_writable
 from finflow.ledger.costs import costs_of
 from finflow.market.bar_frequency import bar_rhythm
 from finflow.market.panel import MarketPanel
+from finflow.market.price_notes import price_notes
 from finflow.strategies.classical import COMPARED, PatientEqualWeight, named_strategy
 from finflow.strategies.optimal.optimal_policy import OPTIMAL, Optimum, optimum_of
 from finflow.strategies.strategy import Strategy
@@ -327,10 +328,8 @@ def execution(env: EnvConfig) -> dict[str, str]:
 
 def _limits(training_data: TrainingData, runs: Sequence[Backtest], agents: int) -> tuple[str, ...]:
     """Limits of the data, in words."""
-    notes = []
-    survivorship = str(training_data.panel.provenance.get("survivorship") or "")
-    if survivorship:
-        notes.append(f"{survivorship[:1].upper()}{survivorship[1:]}.")
+    told = [str(training_data.panel.provenance.get("survivorship") or ""), *price_notes(training_data.panel)]
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in told if note]
     one = "One agent from one seed was" if agents < 2 else f"{agents} agents from {agents} seeds were"
     luck = "luck of the seed or of the period" if agents < 2 else "luck of the period"
     notes += [

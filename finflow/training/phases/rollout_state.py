@@ -16,8 +16,9 @@ from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import DecisionProcess, with_growths
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import EpisodeWorlds
+from finflow.env.joined_markets import with_growths
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import capture, check_like, restore, without_prefix

@@ -1,0 +1,41 @@
+"""Decision processes over several tables of one market's bars, one after the other."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.env.decision_process import DecisionProcess
+from finflow.ledger.costs import MarketState
+
+
+def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProcess]) -> DecisionProcess:
+    """This market and others with the same assets and features, bar after bar in one set of tables.
+
+    Nothing leads from one to the next: the windows of episodes must keep them apart. The bars of this process keep
+    their numbers; `decision_bars` knows nothing of the others' first ones.
+    """
+    other, all_of = copy.copy(process), (process, *others)
+    other.panels = tuple(panel for one in all_of for panel in one.panels)
+    for name in ("growth", "listed", "halted", "asset_features", "market_features"):
+        setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
+    other._set_costs(process.env)
+    return other
+
+
+def with_growths(process: DecisionProcess, growths: Sequence[NDArray[np.float64]]) -> DecisionProcess:
+    """Same market with further tables of growth, (bars, K) each, one after the other behind its own.
+
+    A portfolio at bar ``b + n * bars`` meets at bar ``b`` what the n-th of them says. The features are the market's own
+    alone, so that portfolios in further tables can be stepped but not observed.
+    """
+    other, count = copy.copy(process), 1 + len(growths)
+    other.growth = np.concatenate([process.growth, *growths])
+    other.listed = np.tile(process.listed, (count, 1))
+    other.halted = np.tile(process.halted, (count, 1))
+    if process.liquidity is not None:
+        other.liquidity = MarketState(*(np.tile(table, (count, 1)) for table in process.liquidity))
+    return other
