@@ -217,13 +217,15 @@ def _ready(given: argparse.Namespace, jobs: Sequence[TrainingJob], dry_run: bool
     """Resources of the jobs' trainings, with Ctrl-C taken care of; None after a dry run, which is printed."""
     from finflow.experiments.jobs.duration_estimate import estimate_all
     from finflow.experiments.tasks.task_runner import ComputeResources, ready
+    from finflow.market.price_notes import price_notes
     from finflow.training.phases.stopping import request_stop
 
     settings = jobs[0].trainings[0].config.train
     resources = ComputeResources(given.workers, given.cluster, settings.threads, settings.device)
     with ready(resources):
         if dry_run:
-            print("\n".join(estimate_all(jobs, resources).lines()))
+            notes = dict.fromkeys(note for job in jobs for note in price_notes(job.panel))
+            print("\n".join([*notes, *estimate_all(jobs, resources).lines()]))
             yield None
             return
         with stopping_between_updates(request_stop):
