@@ -216,17 +216,8 @@ class DecisionProcess:
         wealth = state.wealth * (1.0 + simple_return)
         after = next_state(state, fill.weights, wealth, objective)
         ruined = wealth <= RUIN * self.env.initial_capital
-        return Step(
-            after,
-            xp.sum(components, axis=-1),
-            components,
-            ruined,
-            fill.weights,
-            simple_return,
-            fill.cost,
-            fill.turnover,
-            fill.refused,
-        )
+        traded = (fill.cost, fill.turnover, fill.refused)
+        return Step(after, xp.sum(components, axis=-1), components, ruined, fill.weights, simple_return, *traded)
 
     def _listed(self, state: PortfolioState) -> Any:
         """Assets that can be held at the states' bars, (batch, assets)."""

@@ -129,19 +129,7 @@ class MarketPanel:
     @cached_property
     def sha256(self) -> str:
         """Hash of everything that affects results: dates, names, prices, cash; provenance is left out."""
-        digest = hashlib.sha256()
-        header = {"assets": self.assets, "benchmark": self.benchmark_name if self.benchmark is not None else None}
-        digest.update(json.dumps(header, sort_keys=True).encode())
-        digest.update(self.dates.astype("<i8").tobytes())
-        for name in ("close", "cash_returns", *_FIELDS, "benchmark"):
-            array = getattr(self, name)
-            digest.update(name.encode())
-            if array is not None:
-                # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
-                digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
-        if self.halted is not None:
-            digest.update(b"halted" + np.packbits(self.halted).tobytes())
-        return digest.hexdigest()
+        return _hash(self)
 
     def until(self, end: int | str | dt.date | np.datetime64) -> MarketPanel:
         """Cut the panel at a bar or a date.
@@ -239,3 +227,19 @@ class MarketPanel:
 
 def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
     return np.datetime64(str(date)[:10], "D")
+
+
+def _hash(panel: MarketPanel) -> str:
+    digest = hashlib.sha256()
+    header = {"assets": panel.assets, "benchmark": panel.benchmark_name if panel.benchmark is not None else None}
+    digest.update(json.dumps(header, sort_keys=True).encode())
+    digest.update(panel.dates.astype("<i8").tobytes())
+    for name in ("close", "cash_returns", *_FIELDS, "benchmark"):
+        array = getattr(panel, name)
+        digest.update(name.encode())
+        if array is not None:
+            # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
+            digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+    if panel.halted is not None:
+        digest.update(b"halted" + np.packbits(panel.halted).tobytes())
+    return digest.hexdigest()
