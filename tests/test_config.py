@@ -343,7 +343,7 @@ def test_the_hash_is_the_same_in_another_process() -> None:
 
 
 NOT_DECIDING = {
-    *("market.cache_dir", "market.use_cache"),
+    *("market.cache_dir", "market.use_cache", "market.extend_cache"),
     *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
 }
 OTHER: dict[str, object] = {

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from finflow.config import Config
 
 #: Keys that an evaluation may change without changing its figures.
-_NOT_DECIDING = ("output.", "trading.", "train.", "market.cache_dir", "market.use_cache", "env.episode_length")
+_NOT_DECIDING = (
+    *("output.", "trading.", "train.", "market.cache_dir", "market.use_cache", "market.extend_cache"),
+    "env.episode_length",
+)
 
 
 def run_evaluation(

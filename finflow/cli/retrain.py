@@ -74,7 +74,8 @@ def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
     if given.tickers or given.tickers_file:
         raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
     before = checkpoint_configuration(run)
-    base = before.model_copy(update={"market": before.market.model_copy(update={"test_end": None})})
+    newest = before.market.model_copy(update={"test_end": None, "extend_cache": True})
+    base = before.model_copy(update={"market": newest})
     config = resolve(given, base)
     for name in _WINDOWS:
         if getattr(config.market, name) != getattr(before.market, name):

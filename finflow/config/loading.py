@@ -46,7 +46,7 @@ ENVIRONMENT_PREFIX = "FINFLOW_"
 #: Keys of folders, kept files and the number of agents, which affect no agent's result.
 _NOT_DECIDING = frozenset(
     {
-        *("market.cache_dir", "market.use_cache"),
+        *("market.cache_dir", "market.use_cache", "market.extend_cache"),
         *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
     }
 )

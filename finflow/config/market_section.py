@@ -113,6 +113,9 @@ class MarketConfig(Section):
         le=260,
     )
     use_cache: Flag = key(True, "read prices from the store when it has them")
+    extend_cache: Flag = key(
+        False, "extend stored prices of Yahoo by the bars that have come since; only those are fetched"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -32,7 +32,7 @@ from finflow.trading.live_market import (
     market_until,
     newest_until,
 )
-from finflow.trading.trading_calendar import calendar_of
+from finflow.trading.trading_calendar import TradingCalendar, calendar_of
 
 PAPER_BROKER, ALPACA = "paper", "alpaca"
 
@@ -198,15 +198,7 @@ def _checked_market(
 ) -> tuple[LiveMarket, list[Check], list[Drift], DecisionLog]:
     """Market up to the day of the decision, once its prices have passed, and the log."""
     config, day = agents.config, request.date or today
-    panel = newest_until(load_prices(config), request.date)
-    calendar = calendar_of(config.trading.calendar, panel.dates)
-    try:
-        age = price_checks.check_age(panel, day, calendar, config)
-    except MarketError:
-        if config.market.source != "yfinance":
-            raise
-        panel = newest_until(load_prices(config, fresh=True), request.date)
-        age = price_checks.check_age(panel, day, calendar, config)
+    panel, calendar, age = _aged_prices(config, request, day)
     data = agents.manifest
     log = DecisionLog.read(agents.folder / TRADING / STATE)
     decisions = [entry for entry in log.entries if entry["kind"] == DECISION]
@@ -226,6 +218,31 @@ def _checked_market(
     ]
     said, drift = price_checks.check_drift(market, config, request.accept_drift)
     return market, [*checks, said], drift, log
+
+
+def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[MarketPanel, TradingCalendar, Check]:
+    """Newest prices that are not too old, the calendar, and the check of their age.
+
+    Yahoo is asked for what has come since the stored prices; where it does not answer, those do if they are new enough.
+    A past day is answered from the store alone, if that has it.
+    """
+    asks, past = config.market.source == "yfinance", request.date is not None
+
+    def aged(fresh: bool) -> tuple[MarketPanel, TradingCalendar, Check]:
+        panel = newest_until(load_prices(config, fresh), request.date)
+        calendar = calendar_of(config.trading.calendar, panel.dates)
+        return panel, calendar, price_checks.check_age(panel, day, calendar, config)
+
+    try:
+        return aged(fresh=asks and not past)
+    except MarketError as error:
+        if not asks:
+            raise
+        reason = error
+    try:
+        return aged(fresh=past)
+    except MarketError:
+        raise reason from None
 
 
 def _given(request: Request, panel: MarketPanel, config: Config) -> Given:

@@ -173,11 +173,11 @@ def load_prices(config: Config, fresh: bool = False) -> MarketPanel:
     ----------
     config : Config
     fresh : bool
-        Fetch downloaded prices anew, whatever is stored.
+        Ask for what is newer than the stored prices, where they are downloaded.
     """
     changes: dict[str, object] = {"test_end": None}
     if fresh:
-        changes["use_cache"] = False
+        changes["extend_cache"] = True
     return load_panel(config.market.model_copy(update=changes))
 
 

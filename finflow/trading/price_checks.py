@@ -180,6 +180,8 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
         same = panel.until(last).sha256 == data.get("panel_sha256")
         if not same:
             told.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
+    if fetched := panel.provenance.get("restated"):
+        told.append(f"Yahoo has restated {fetched}, and their history was fetched anew")
     for asset, factors in restatements(panel, entries).items():
         low, high = min(factors.values()), max(factors.values())
         if high / low - 1.0 > RESTATED:

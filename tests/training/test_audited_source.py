@@ -106,8 +106,8 @@ def test_the_doors_are_clean(source: str, settings: dict[str, Any]) -> None:
 
 
 def _filled_backwards(patch: pytest.MonkeyPatch) -> None:
-    real = download._same_calendar
-    patch.setattr(download, "_same_calendar", lambda tables: real({f: t.bfill() for f, t in tables.items()}))
+    real = download.same_calendar
+    patch.setattr(download, "same_calendar", lambda tables: real({f: t.bfill() for f, t in tables.items()}))
 
 
 def _gaps_held_at_the_next_price(patch: pytest.MonkeyPatch) -> None:

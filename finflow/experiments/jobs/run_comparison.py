@@ -33,7 +33,15 @@ Array = NDArray[np.float64]
 SEED = "train.seed"
 DIFFERENCE = "sharpe_difference"
 _NOT_COMPARED = (
-    *("output.", "tune.", "market.cache_dir", "market.use_cache", "train.device", "train.threads"),
+    *(
+        "output.",
+        "tune.",
+        "market.cache_dir",
+        "market.use_cache",
+        "market.extend_cache",
+        "train.device",
+        "train.threads",
+    ),
     *("evaluation.sweeps", "evaluation.tax.", "evaluation.periods", "evaluation.top"),
 )
 

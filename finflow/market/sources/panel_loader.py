@@ -24,7 +24,8 @@ from finflow.market.sources.french_portfolios import french_portfolios
 from finflow.market.sources.price_files import PriceTables, read_prices
 from finflow.market.sources.price_store import PriceStore
 from finflow.market.sources.shipped_tables import shipped_table
-from finflow.market.sources.yahoo import Download, download_prices
+from finflow.market.sources.yahoo import Download
+from finflow.market.sources.yahoo_cache import download_prices
 from finflow.market.synthetic.synthetic_market import synthetic_tables
 
 __all__ = ["cash_returns", "load_panel", "named_assets", "read_tickers"]

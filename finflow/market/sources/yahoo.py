@@ -16,10 +16,8 @@ import numpy as np
 import pandas as pd
 
 from finflow.config import MarketConfig
-from finflow.config.section_types import first_repeated
 from finflow.errors import MarketError
 from finflow.market.sources.price_files import PriceTables
-from finflow.market.sources.price_store import PriceStore
 
 Download = Callable[..., "pd.DataFrame | None"]
 """A function with the signature of `yfinance.download`."""
@@ -41,52 +39,6 @@ _LONGEST_HOLE = 10
 """Consecutive dates that an asset may lack because its exchange was closed."""
 _PERMANENT = re.compile(r"delisted|not found|404|invalid|doesn't exist", re.IGNORECASE)
 _LIMITED = re.compile(r"too many requests|rate ?limit|429", re.IGNORECASE)
-
-
-def download_prices(
-    config: MarketConfig, assets: Sequence[str], store: PriceStore, download: Download | None = None
-) -> tuple[PriceTables, dict[str, Any]]:
-    """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
-
-    Parameters
-    ----------
-    config : MarketConfig
-        Its benchmark, start, test_end and auto_adjust are part of the request.
-    assets : sequence of str
-        Tickers in upper case, two or more.
-    store : PriceStore
-        Cache of downloaded prices by request.
-    download : callable, optional
-        `yfinance.download` when left out.
-
-    Raises
-    ------
-    MarketError
-        With the tickers that could not be downloaded, and advice.
-    """
-    if (repeated := first_repeated(assets)) is not None:
-        raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
-    benchmark = config.benchmark.strip().upper() if config.benchmark else None
-    tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
-    request = {
-        "source": "yfinance",
-        "tickers": tickers,
-        "start": str(config.start) if config.start else None,
-        "test_end": str(config.test_end) if config.test_end else None,
-        "auto_adjust": config.auto_adjust,
-    }
-    stored = store.get(request)
-    if stored is None:
-        was_damaged = store.damaged
-        try:
-            tables, facts = _fetch(config, tickers, assets, download or _yfinance_download())
-        except MarketError as error:
-            if was_damaged:
-                raise MarketError(f"the stored prices in {store.folder} are damaged, and {error}") from None
-            raise
-        stored = store.put(request, _pack(tables), facts)
-    facts = {**stored.facts, "file_sha256": stored.sha256}
-    return _unpack(stored.frame), facts
 
 
 def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> PriceTables:
@@ -121,7 +73,7 @@ def tables_from_frame(frame: pd.DataFrame | None, tickers: Sequence[str]) -> Pri
     return {name: table.reindex(index=close.index, columns=close.columns) for name, table in tables.items()}
 
 
-def _yfinance_download() -> Download:
+def yfinance_download() -> Download:
     """Return `yfinance.download` with its option `hide_exceptions` off.
 
     With it on, yfinance reports a ticker as "possibly delisted" when the network failed for it, and returns unadjusted
@@ -144,7 +96,7 @@ def _yfinance_download() -> Download:
     return download
 
 
-def _finished() -> dt.date:
+def finished() -> dt.date:
     """Return the first date that has not ended in every time zone: bars before it are complete at every exchange."""
     return _now().astimezone(dt.timezone(dt.timedelta(hours=-12))).date()
 
@@ -153,19 +105,19 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _fetch(
+def fetch_prices(
     config: MarketConfig, tickers: list[str], assets: Sequence[str], download: Download
 ) -> tuple[PriceTables, dict[str, Any]]:
     """Download prices, and check and align them."""
-    found, reasons = _download_missing(config, tickers, download)
+    found, reasons = request_prices(config, tickers, download)
     missing = [name for name in tickers if name not in found]
     if missing:
-        raise MarketError(_failure(missing, found, reasons))
+        raise MarketError(describe_failure(missing, found, reasons))
     fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
     tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
-    _check_closes(tables["close"])
-    tables, calendar = _same_calendar(tables)
-    tables, left_out = _complete_fields(tables, list(dict.fromkeys(assets)))
+    check_closes(tables["close"])
+    tables, calendar = same_calendar(tables)
+    tables, left_out = complete_fields(tables, list(dict.fromkeys(assets)))
     return tables, {
         "source": "yfinance",
         "yfinance": metadata.version("yfinance"),
@@ -179,11 +131,11 @@ def _fetch(
     }
 
 
-def _download_missing(
+def request_prices(
     config: MarketConfig, tickers: list[str], download: Download
 ) -> tuple[dict[str, PriceTables], list[str]]:
     """Request the missing tickers until none is, or until further requests are useless; return the last log lines."""
-    unfinished = _finished()
+    unfinished = finished()
     end = unfinished if config.test_end is None else min(unfinished, config.test_end + dt.timedelta(days=1))
     options = {
         **{"start": str(config.start or dt.date(1900, 1, 1)), "end": str(end), "auto_adjust": config.auto_adjust},
@@ -247,7 +199,7 @@ def _captured_log() -> Iterator[list[str]]:
         source.setLevel(level)
 
 
-def _failure(missing: list[str], found: dict[str, PriceTables], reasons: list[str]) -> str:
+def describe_failure(missing: list[str], found: dict[str, PriceTables], reasons: list[str]) -> str:
     """Return one line with the missing tickers, yfinance's reason and advice."""
     reason = " ".join(" ".join(reasons).split())
     names = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
@@ -267,7 +219,7 @@ def _failure(missing: list[str], found: dict[str, PriceTables], reasons: list[st
     )
 
 
-def _check_closes(close: pd.DataFrame) -> None:
+def check_closes(close: pd.DataFrame) -> None:
     """Refuse prices that are not positive: adjusting for dividends that are large beside old prices makes such."""
     values = close.to_numpy()
     wrong = np.argwhere(np.isinf(values) | (values <= 0.0))
@@ -280,7 +232,7 @@ def _check_closes(close: pd.DataFrame) -> None:
         )
 
 
-def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
+def same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
     """Leave out the dates on which some listed asset has no price; nothing is filled.
 
     Raises
@@ -313,7 +265,7 @@ def _same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
     return {field: table.loc[~dropped] for field, table in tables.items()}, facts
 
 
-def _complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
+def complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTables, dict[str, Any]]:
     """Leave out fields that lack values where there are closes, and high and low where a high is below its low.
 
     Only the columns of assets count, not the benchmark's.
@@ -331,17 +283,3 @@ def _complete_fields(tables: PriceTables, assets: list[str]) -> tuple[PriceTable
         del kept["high"], kept["low"]
         notes.append("high, low: a high is under its low")
     return kept, {"fields_left_out": "; ".join(notes)} if notes else {}
-
-
-def _pack(tables: PriceTables) -> pd.DataFrame:
-    return pd.concat([table.add_prefix(f"{field}/") for field, table in tables.items()], axis=1)
-
-
-def _unpack(frame: pd.DataFrame) -> PriceTables:
-    fields: dict[str, list[str]] = {}
-    for column in frame.columns:
-        fields.setdefault(str(column).split("/", 1)[0], []).append(str(column))
-    return {
-        field: frame[columns].set_axis([column.split("/", 1)[1] for column in columns], axis=1)
-        for field, columns in fields.items()
-    }

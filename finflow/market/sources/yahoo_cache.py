@@ -1,0 +1,180 @@
+"""Downloaded prices of Yahoo on disk: kept by request, and extended by the bars that have come since.
+
+An extension asks for the last `OVERLAP` stored bars again, with those after them. Where a close of these is another
+than the stored one, Yahoo has restated the prices of that ticker (a dividend or a split): its whole history is fetched
+anew, and the factor is noted. All other stored prices stay as they are, bit for bit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finflow.config import MarketConfig
+from finflow.config.section_types import first_repeated
+from finflow.errors import MarketError
+from finflow.market.sources.price_files import PriceTables
+from finflow.market.sources.price_store import PriceStore, StoredPrices
+from finflow.market.sources.yahoo import (
+    Download,
+    check_closes,
+    complete_fields,
+    describe_failure,
+    fetch_prices,
+    finished,
+    request_prices,
+    same_calendar,
+    yfinance_download,
+)
+
+OVERLAP = 21
+"""Stored bars that an extension asks for again."""
+RESTATED = 1e-5
+"""Relative change of a stored close that counts as one; Yahoo writes single precision."""
+
+
+def download_prices(
+    config: MarketConfig, assets: Sequence[str], store: PriceStore, download: Download | None = None
+) -> tuple[PriceTables, dict[str, Any]]:
+    """Get the prices of tickers and of the configured benchmark from the store, or else from Yahoo.
+
+    With `market.extend_cache`, stored prices are extended by the bars that have come since, and stored again.
+
+    Parameters
+    ----------
+    config : MarketConfig
+        Its benchmark, start, test_end and auto_adjust are part of the request.
+    assets : sequence of str
+        Tickers in upper case, two or more.
+    store : PriceStore
+        Cache of downloaded prices by request.
+    download : callable, optional
+        `yfinance.download` when left out.
+
+    Raises
+    ------
+    MarketError
+        With the tickers that could not be downloaded, and advice.
+    """
+    if (repeated := first_repeated(assets)) is not None:
+        raise MarketError(f"market.tickers names {repeated} more than once (Yahoo's tickers are in upper case)")
+    benchmark = config.benchmark.strip().upper() if config.benchmark else None
+    tickers = list(dict.fromkeys([*assets, *([benchmark] if benchmark else [])]))
+    request = {
+        "source": "yfinance",
+        "tickers": tickers,
+        "start": str(config.start) if config.start else None,
+        "test_end": str(config.test_end) if config.test_end else None,
+        "auto_adjust": config.auto_adjust,
+    }
+    stored = store.get(request)
+    if stored is None:
+        was_damaged = store.damaged
+        try:
+            tables, facts = fetch_prices(config, tickers, assets, download or yfinance_download())
+        except MarketError as error:
+            if was_damaged:
+                raise MarketError(f"the stored prices in {store.folder} are damaged, and {error}") from None
+            raise
+        stored = store.put(request, _pack(tables), facts)
+    elif config.extend_cache:
+        longer = _extend(config, assets, stored, download or yfinance_download())
+        stored = stored if longer is None else store.put(request, _pack(longer[0]), longer[1])
+    facts = {**stored.facts, "file_sha256": stored.sha256}
+    return _unpack(stored.frame), facts
+
+
+def _extend(
+    config: MarketConfig, assets: Sequence[str], stored: StoredPrices, download: Download
+) -> tuple[PriceTables, dict[str, Any]] | None:
+    """Stored prices with the bars that have come since, and their facts; None where there are none.
+
+    Raises
+    ------
+    MarketError
+        With the tickers that are still listed and could not be downloaded.
+    """
+    tables = _unpack(stored.frame)
+    close = tables["close"]
+    last = close.index[-1]
+    end = finished() if config.test_end is None else min(finished(), config.test_end + dt.timedelta(days=1))
+    if last.date() + dt.timedelta(days=1) >= end:
+        return None
+    again = close.iloc[-OVERLAP:]
+    live = [str(name) for name in close.columns if bool(again[name].notna().any())]
+    latest = config.model_copy(update={"start": again.index[0].date()})
+    found = _requested(latest, live, download)
+    factors = _restated(close, found)
+    if factors:
+        found |= _requested(config, list(factors), download)
+    joined = {
+        field: pd.concat([_column(table, name, field, found, factors) for name in close.columns], axis=1).sort_index()
+        for field, table in tables.items()
+        if all(field in found[name] for name in live)
+    }
+    check_closes(joined["close"])
+    longer, gaps = same_calendar(joined)
+    if not factors and not (longer["close"].index > last).any():
+        return None
+    longer, left_out = complete_fields(longer, list(dict.fromkeys(assets)))
+    new = joined["close"].index[joined["close"].index > last]
+    dropped = int((~new.isin(longer["close"].index)).sum())
+    facts = {**stored.facts, **gaps, "dates_dropped": stored.facts.get("dates_dropped", 0) + dropped}
+    facts["extended"] = f"{len(new) - dropped} bars after {last.date()}"
+    _add(facts, "fields_left_out", left_out.get("fields_left_out"))
+    day = longer["close"].index[-1].date()
+    _add(facts, "restated", ", ".join(f"{name} by {factor:.6g}" for name, factor in factors.items()), f" ({day})")
+    return longer, facts
+
+
+def _requested(config: MarketConfig, tickers: list[str], download: Download) -> dict[str, PriceTables]:
+    """Prices of all tickers from `market.start` of a configuration on."""
+    found, reasons = request_prices(config, tickers, download)
+    missing = [name for name in tickers if name not in found]
+    if missing:
+        raise MarketError(describe_failure(missing, found, reasons))
+    return found
+
+
+def _restated(close: pd.DataFrame, found: Mapping[str, PriceTables]) -> dict[str, float]:
+    """Tickers whose stored closes are others now, and the median of now over then; NaN without a common date."""
+    factors = {}
+    for name, tables in found.items():
+        ratio = (tables["close"][name] / close[name]).dropna()
+        if ratio.empty or float((ratio - 1.0).abs().max()) > RESTATED:
+            factors[name] = float(ratio.median()) if len(ratio) else np.nan
+    return factors
+
+
+def _column(
+    table: pd.DataFrame, name: str, field: str, found: Mapping[str, PriceTables], restated: Mapping[str, float]
+) -> pd.Series[float]:
+    """One field of one ticker: as it was stored, then as it was fetched; fetched alone where it was restated."""
+    if name not in found:
+        return table[name]
+    fetched = found[name][field][name]
+    return fetched if name in restated else table[name].combine_first(fetched)
+
+
+def _add(facts: dict[str, Any], key: str, words: str | None, after: str = "") -> None:
+    """Add words to a fact, after those that it has."""
+    if words:
+        facts[key] = "; ".join(dict.fromkeys([*([facts[key]] if facts.get(key) else []), words + after]))
+
+
+def _pack(tables: PriceTables) -> pd.DataFrame:
+    return pd.concat([table.add_prefix(f"{field}/") for field, table in tables.items()], axis=1)
+
+
+def _unpack(frame: pd.DataFrame) -> PriceTables:
+    fields: dict[str, list[str]] = {}
+    for column in frame.columns:
+        fields.setdefault(str(column).split("/", 1)[0], []).append(str(column))
+    return {
+        field: frame[columns].set_axis([column.split("/", 1)[1] for column in columns], axis=1)
+        for field, columns in fields.items()
+    }
