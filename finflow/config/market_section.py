@@ -99,10 +99,10 @@ class MarketConfig(Section):
     train_end: Date = key(dt.date(2011, 12, 31), "last date of the training window")
     validation_end: Date = key(dt.date(2015, 12, 31), "last date of the validation window")
     test_end: Date | None = key(None, "last date of the test window; the last bar when left out")
-    cash_rate: Rate | RateFile = key(
+    cash_rate: Rate | Literal["treasury-bills"] | RateFile = key(
         0.0,
-        "annual rate that cash earns, or a CSV or Parquet file of dates and rates; ratios are in excess; of "
-        "french, 0 stands for its Treasury bills",
+        "annual rate that cash earns, treasury-bills (one month, US, 1926 to 2018), or a CSV or Parquet file of dates "
+        "and rates; ratios are in excess; of french, 0 stands for its Treasury bills",
     )
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
     cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")

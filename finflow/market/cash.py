@@ -1,4 +1,4 @@
-"""Return of cash, from one annual rate or from a file of rates."""
+"""Return of cash, from one annual rate, a file of rates, or a series by name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.sources.price_sheet import read_sheet
+from finflow.market.sources.treasury_bills import treasury_bills
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
@@ -19,7 +20,7 @@ DateArray = NDArray[np.datetime64]
 
 @dataclass(frozen=True)
 class CashRates:
-    """Annual rates of a file, each in force from its date on until the next.
+    """Annual rates of a file or of a series by name, each in force from its date on until the next.
 
     Attributes
     ----------
@@ -30,19 +31,58 @@ class CashRates:
     path : Path
     sha256 : str
         Hash of the file.
+    name : str
+        Of a series by name; empty for a file.
+    until : datetime64[D] or None
+        Last day that a series by name covers.
     """
 
     dates: DateArray
     rates: FloatArray
     path: Path
     sha256: str
+    name: str = ""
+    until: np.datetime64 | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the provenance of a panel."""
+        name = self.name or self.path.name
         return {
-            "cash_rate": f"series of {self.path.name}, in force from each date on, the last one {self.dates[-1]}",
+            "cash_rate": f"series of {name}, in force from each date on, the last one {self.dates[-1]}",
             "cash_sha256": self.sha256,
         }
+
+
+def named_rates(name: str) -> CashRates:
+    """Rates of a series by name: ``treasury-bills``.
+
+    Raises
+    ------
+    MarketError
+        If its data are not there.
+    """
+    bills = treasury_bills()
+    return CashRates(bills.dates, bills.rates, bills.path, bills.sha256, name, bills.until)
+
+
+def check_covered(rate: float | CashRates, last: np.datetime64) -> None:
+    """Refuse bars that lie a month or more after the end of a series by name: its last rate says nothing of them.
+
+    Parameters
+    ----------
+    rate : float or CashRates
+    last : datetime64[D]
+        Last bar that is used.
+
+    Raises
+    ------
+    MarketError
+    """
+    if isinstance(rate, CashRates) and rate.until is not None and last > rate.until + np.timedelta64(31, "D"):
+        raise MarketError(
+            f"market.cash_rate = {rate.name} ends on {rate.until}, and the prices that are used on {last}: set "
+            "market.test_end to that day or before, or name a file of rates"
+        )
 
 
 def read_rates(path: Path) -> CashRates:

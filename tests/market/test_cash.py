@@ -14,6 +14,7 @@ from finflow.errors import ConfigError, MarketError
 from finflow.market.cash import cash_returns, read_rates
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.market.sources.treasury_bills import treasury_bills
 from finflow.training.judging.held_out import cash_rate
 
 DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=8), name="Date")
@@ -137,3 +138,55 @@ def test_rates_do_not_depend_on_the_other_bars(tmp_path: Path) -> None:
     rates = read_rates(tmp_path / "rates.csv")
     dates = DAYS.to_numpy("datetime64[D]")
     np.testing.assert_array_equal(cash_returns(dates[3:], rates)[1:], cash_returns(dates, rates)[4:])
+
+
+def test_treasury_bills_by_name_earn_what_their_month_returned(tmp_path: Path) -> None:
+    """Monthly bars: the return of each month is that of the data library, known when the month begins."""
+    days = pd.DatetimeIndex(pd.date_range("2007-12-31", periods=6, freq="ME"), name="Date")
+    settings = {"train_end": "2008-02-29", "validation_end": "2008-03-31"}
+    panel = by_name(tmp_path, days, **settings)
+    np.testing.assert_allclose(panel.cash_returns[1:], [0.0021, 0.0013, 0.0017, 0.0018, 0.0018], atol=1e-12)
+    assert panel.provenance["cash_rate"].startswith("series of treasury-bills, in force")
+    assert len(panel.provenance["cash_sha256"]) == 64
+
+
+def by_name(folder: Path, days: pd.DatetimeIndex, **settings: Any) -> MarketPanel:
+    """As `load`, with the series by name."""
+    load(folder, 0.0, days)
+    values = {"source": "csv", "path": folder / "prices.csv", "cash_rate": "treasury-bills", **settings}
+    return load_panel(MarketConfig.model_validate(values))
+
+
+def test_treasury_bills_agree_with_the_other_package_that_ships_them() -> None:
+    french = pytest.importorskip("finflow.market.sources.french_portfolios")
+    pytest.importorskip("linearmodels")
+    other, bills = french.french_portfolios(), treasury_bills()
+    months = other.close.index[1:]
+    ends = pd.DatetimeIndex(bills.dates) + pd.offsets.MonthEnd(1)
+    own = pd.Series((1.0 + bills.rates) ** (1.0 / 12.0) - 1.0, ends)[months]
+    np.testing.assert_allclose(own, other.cash[1:], atol=2e-4)  # either has been corrected since, by .01 % a month
+
+
+def test_daily_bars_earn_the_rate_that_was_known_the_day_before(tmp_path: Path) -> None:
+    days = pd.DatetimeIndex(pd.bdate_range("2008-01-28", periods=8), name="Date")
+    panel = by_name(tmp_path, days)
+    january, february = (daily((1.0 + month) ** 12 - 1.0) for month in (0.0021, 0.0013))
+    expected = [0.0, january, january, january, february, february, february, february]
+    np.testing.assert_allclose(panel.cash_returns, expected, atol=1e-15)
+
+
+def test_prices_beyond_the_bills_are_refused_unless_they_are_unused(tmp_path: Path) -> None:
+    days = pd.DatetimeIndex(pd.bdate_range("2018-06-01", periods=250), name="Date")
+    with pytest.raises(MarketError, match="ends on 2018-11-30, and the prices that are used on 2019-05-16"):
+        by_name(tmp_path, days)
+    windows = {"train_end": "2018-08-31", "validation_end": "2018-10-31", "test_end": "2018-11-30"}
+    assert by_name(tmp_path, days, **windows).n_bars == 250
+    early = pd.DatetimeIndex(pd.bdate_range("1926-01-04", periods=20), name="Date")
+    with pytest.raises(MarketError, match="begin on 1926-06-30, after the first bar"):
+        by_name(tmp_path, early)
+
+
+def test_the_name_is_read_and_written_as_a_name() -> None:
+    config = load_config(overrides={"market.cash_rate": "treasury-bills"}, environ={})
+    assert config.market.cash_rate == "treasury-bills"
+    assert "cash_rate: treasury-bills" in dump_config(config)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.files import read_text_input
-from finflow.market.cash import CashRates, cash_returns, read_rates
+from finflow.market.cash import CashRates, cash_returns, check_covered, named_rates, read_rates
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import hold_over_gaps
 from finflow.market.sources.french_portfolios import french_portfolios
@@ -152,7 +152,9 @@ def _asset_names(config: MarketConfig) -> tuple[str, ...] | None:
 
 
 def _rate(config: MarketConfig) -> float | CashRates:
-    return read_rates(config.cash_rate) if isinstance(config.cash_rate, Path) else config.cash_rate
+    if isinstance(config.cash_rate, Path):
+        return read_rates(config.cash_rate)
+    return named_rates(config.cash_rate) if isinstance(config.cash_rate, str) else config.cash_rate
 
 
 def _assemble(
@@ -182,6 +184,9 @@ def _assemble(
         if len(dates) and not kept.any():
             raise MarketError(f"market.start is {config.start}, but the data ends on {dates.max()}")
     fields = {key: frame.reindex(columns=names).to_numpy(dtype=np.float64)[kept] for key, frame in tables.items()}
+    if kept.any():
+        last = dates[kept].max()
+        check_covered(rate, last if config.test_end is None else min(last, np.datetime64(config.test_end, "D")))
     earned, told = _cash(dates[kept], rate, None if cash is None else cash[kept])
     provenance |= _drop_missing_fields(fields, names, provenance.get("fields_left_out"))
     fields, halted = hold_over_gaps(fields, config.max_gap)
