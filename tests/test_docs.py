@@ -50,7 +50,11 @@ def unknown_names(text: str) -> Iterator[str]:
 
 def unknown_files(text: str) -> Iterator[str]:
     """Python files in backticks, named whole or by the end of their path, that are nowhere in the project."""
-    files = [path.as_posix() for folder in ("finflow", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path.as_posix()
+        for folder in ("finflow", "scripts", "tests", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     for name in re.findall(r"`([\w/]+\.py)\b", text):
         if name not in {"main.py", "mine.py"} and not any(file.endswith("/" + name) for file in files):
             yield name

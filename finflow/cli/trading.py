@@ -197,10 +197,12 @@ def _follow_up(made: Decision) -> list[str]:
     if before is None:
         return []
     if before.source == "plan":
-        return [f"the orders of {before.date} are taken to have filled as planned (--fills FILE enters others)"]
-    text = [
-        f"since the decision of {before.date}, by the {before.source} entered: cash {before.cash:+,.2f} beside the plan"
-    ]
+        halted = ", but those in tickers that were halted then" if before.differences else ""
+        said = f"are taken to have filled as planned (--fills FILE enters others){halted}"
+        text = [f"the orders of {before.date} {said}"]
+    else:
+        said = f"by the {before.source} entered: cash {before.cash:+,.2f} beside the plan"
+        text = [f"since the decision of {before.date}, {said}"]
     for name, one in before.differences.items():
         lost = "" if one.shortfall != one.shortfall else f", {one.shortfall:+,.2f} lost to the price"
         text.append(f"  {name}: planned {one.planned:+,g}, done {one.done:+,g}{lost}")
