@@ -98,6 +98,13 @@ from scripts.evidence.other_markets import (
     reading_variants,
 )
 from scripts.evidence.planted_signals import planted_table, planted_variants
+from scripts.evidence.rollout_controls import (
+    control_table,
+    control_variants,
+    later_years_table,
+    later_years_variants,
+    momentum_table,
+)
 from scripts.evidence.rollouts import rollout_table, rollout_variants
 from scripts.evidence.thresholds import threshold_table, threshold_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
@@ -184,8 +191,7 @@ def _interpreter(text: str) -> Path:
 def _ablation(given: argparse.Namespace) -> None:
     """Contribution of each part of the agent."""
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
-    reduced = {key: value for key, value in REDUCED.items() if key != "evaluation.protocol.folds"}
-    _write("ablation", ablation_table(results, classical_results(Config())), results, reduced=_listed(reduced))
+    _write("ablation", ablation_table(results), results)
 
 
 def _crises(given: argparse.Namespace) -> None:
@@ -292,10 +298,14 @@ def _planted(given: argparse.Namespace) -> None:
 
 
 def _rollouts(given: argparse.Namespace) -> None:
-    """Scores and evidence out of fold of learning from exact rollouts."""
+    """Scores and evidence out of fold of learning from exact rollouts, beside controls and on later years."""
     results = run_missing(rollout_variants(PLANTED_SEEDS, NULL_SAMPLES), KEPT, RUNS)
     results += [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
-    _write("rollouts", rollout_table(results), results)
+    controls = run_missing(control_variants(PLANTED_SEEDS), KEPT, RUNS)
+    later = run_missing(later_years_variants(given.seeds), KEPT, RUNS)
+    tables = [rollout_table(results), control_table(controls, results), momentum_table(controls)]
+    page = "\n".join([*tables, later_years_table(later)])
+    _write("rollouts", page, [*results, *controls, *later])
 
 
 def _runs(given: argparse.Namespace) -> None:

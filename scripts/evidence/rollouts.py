@@ -72,7 +72,20 @@ REDUCED: dict[str, object] = {"train.online_episodes": 250, "bcell.rollouts.crit
 
 def rollout_variants(samples: int, nulls: int) -> list[Variant]:
     """Each planted market with ``samples`` samples, and each kind of null market with ``nulls``."""
-    variants = [
+    variants = planted_variants(samples)
+    variants += [
+        Variant(
+            f"{PREFIX}{kind}", (seed,), {**SHORT_OFFLINE, **REDUCED, **keys_of_null(kind, seed)}, measure=learn_null
+        )
+        for kind in NULLS
+        for seed in range(FIRST_NULL, FIRST_NULL + nulls)
+    ]
+    return variants + real_variants(samples)
+
+
+def planted_variants(samples: int) -> list[Variant]:
+    """Each planted market with ``samples`` samples, none of which was looked at before."""
+    return [
         Variant(
             f"{PREFIX}{kind}",
             (seed,),
@@ -89,14 +102,6 @@ def rollout_variants(samples: int, nulls: int) -> list[Variant]:
         for kind in PLANTED
         for seed in range(FIRST_SAMPLE, FIRST_SAMPLE + samples)
     ]
-    variants += [
-        Variant(
-            f"{PREFIX}{kind}", (seed,), {**SHORT_OFFLINE, **REDUCED, **keys_of_null(kind, seed)}, measure=learn_null
-        )
-        for kind in NULLS
-        for seed in range(FIRST_NULL, FIRST_NULL + nulls)
-    ]
-    return variants + real_variants(samples)
 
 
 def keys_of_null(kind: str, seed: int) -> dict[str, object]:

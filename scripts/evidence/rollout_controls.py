@@ -1,0 +1,168 @@
+"""Evidence beside that on rollouts: with the state shown, by another algorithm, of a published rule, on later years."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finflow.config import Config
+from finflow.evaluation.backtest import run_backtests
+from finflow.evaluation.statistics.out_of_fold import choose, least_gain
+from finflow.strategies.classical import named_strategy
+from finflow.training.data.training_data import prepare
+from finflow.training.phases.rollout_state import training_blocks
+from scripts.evidence.generalisation import CLASSICAL, standard_error, walk_forward_variants
+from scripts.evidence.optimality import SHOWN
+from scripts.evidence.rollouts import GROWTH, PLANTED, PREFIX, SHORTER_OFFLINE, monthly, planted_variants
+from scripts.evidence.tables import markdown_table, mean_interval
+from scripts.evidence.variants import Variant
+
+__all__ = ["control_table", "control_variants", "later_years_table", "later_years_variants", "momentum_table"]
+
+#: Name -> keys beside those of the planted markets.
+CONTROLS: dict[str, dict[str, object]] = {
+    "state shown": SHOWN,
+    "sac": {"online.algorithm": "sac", "train.online_episodes": 250},  # takes about as long as rollouts
+}
+RULE = PREFIX + "momentum-rule"
+REFERENCES = ("equal-weight", "inverse-volatility")
+FOLDS = 3
+DEFAULT, OFFLINE = "rollouts-default", "rollouts-offline"
+LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {"train.online_episodes": 0}}
+
+
+def control_variants(samples: int) -> list[Variant]:
+    """Each planted market with the state of its price process shown and by soft actor-critic; the momentum rule.
+
+    Parameters
+    ----------
+    samples : int
+        Of each planted market, those of `scripts.evidence.rollouts`.
+    """
+    variants = [
+        Variant(f"{one.name}-{name.replace(' ', '-')}", one.seeds, {**one.overrides, **keys}, measure=one.measure)
+        for name, keys in CONTROLS.items()
+        for one in planted_variants(samples)
+        if not (name == "state shown" and one.overrides["market.synthetic.kind"] == "constant-drift")
+    ]
+    return [*variants, Variant(RULE, (0,), {**monthly(), **GROWTH}, measure=judge_momentum)]
+
+
+def judge_momentum(config: Config) -> dict[str, Any]:
+    """The 12-1 rule in the training years, by the test that the policies of the blocks have to pass."""
+    began = time.process_time()
+    training_data = prepare(config)
+    process, blocks = training_data.process, training_blocks(config, training_data)
+    bars = range(blocks[0].held_out.start, blocks[-1].held_out.stop)
+    strategies = [named_strategy(name, config.evaluation) for name in ("momentum", *REFERENCES)]
+    growth = np.log1p([run.returns for run in run_backtests(process, bars, strategies)])
+    number = np.repeat(np.arange(len(blocks)), [len(block.held_out) for block in blocks])
+    number = number[: growth.shape[1]]  # no return follows a backtest's last decision
+    own = int(np.argmax(least_gain(growth[1:], number)))
+    choice = choose(growth[:1] - growth[1 + own], number, config.train.seed)
+    window = run_backtests(process, training_data.split.validation, strategies)
+    return {
+        "kind": "momentum-rule",
+        "seconds": {"processor": round(time.process_time() - began, 1)},
+        "reference": REFERENCES[own],
+        "out_of_fold_t": choice.t_statistic,
+        "confidence": choice.confidence,
+        "gain": choice.gain,
+        "validation_gain": float(np.log1p(window[0].returns).mean() - np.log1p(window[1 + own].returns).mean()),
+    }
+
+
+def control_table(results: Sequence[Mapping[str, Any]], default: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: scores on the planted markets, by the default and each control, over samples.
+
+    Parameters
+    ----------
+    results : sequence of mapping
+        Of `control_variants`.
+    default : sequence of mapping
+        Of the default on the same samples.
+    """
+    rows = []
+    for kind in PLANTED:
+        row = [kind, mean_interval([one["end"] for one in default if one["variant"] == PREFIX + kind])]
+        for name in CONTROLS:
+            own = [one for one in results if one["variant"] == f"{PREFIX}{kind}-{name.replace(' ', '-')}"]
+            row += [mean_interval([one["end"] for one in own]), _online_seconds(own)]
+        rows.append(row)
+    heads = ["market", "default, by features"]
+    for name in CONTROLS:
+        heads += [name, "seconds online"]
+    return markdown_table(heads, rows)
+
+
+def _online_seconds(own: Sequence[Mapping[str, Any]]) -> str:
+    return f"{np.mean([one['seconds']['online'] for one in own]):.0f}" if own else "-"
+
+
+def momentum_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: the evidence of the momentum rule; empty where it is not there."""
+    rows = [
+        [
+            "12-1 momentum",
+            one["reference"],
+            f"{one['out_of_fold_t']:.1f}",
+            f"{one['confidence']:.2f}",
+            f"{1e4 * one['gain']:.1f}",
+            f"{1e4 * one['validation_gain']:.1f}",
+        ]
+        for one in results
+        if one["variant"] == RULE
+    ]
+    heads = ("monthly portfolios", "over", "t", "confidence", "gain a month, bp", "in validation")
+    return markdown_table(heads, rows) if rows else ""
+
+
+def later_years_variants(seeds: int) -> list[Variant]:
+    """The default, and its offline phase alone, trained for each fold of a walk-forward; the classical strategies.
+
+    Parameters
+    ----------
+    seeds : int
+        Of each fold.
+    """
+    size = {**SHORTER_OFFLINE, "evaluation.protocol.folds": FOLDS}
+    return walk_forward_variants(seeds, LATER_YEARS, size)
+
+
+def later_years_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table: Sharpe ratios on each fold's later years, and the default's less the best of the others.
+
+    Parameters
+    ----------
+    results : sequence of mapping
+        Of `later_years_variants`.
+    """
+    rules = {one["fold"]: one["strategies"] for one in results if one["configuration_name"] == CLASSICAL}
+    rows, gaps, folds = [], [], []
+    for fold, strategies in sorted(rules.items()):
+        own = {name: _by_seed(results, name, fold) for name in LATER_YEARS}
+        if not own[DEFAULT] or not own[OFFLINE]:
+            continue
+        others = {name: float(strategies[name]["sharpe"]) for name in REFERENCES}
+        others["IQL"] = float(np.mean(list(own[OFFLINE].values())))
+        best = max(others.values())
+        gaps += [value - best for value in own[DEFAULT].values()]
+        folds += [fold] * len(own[DEFAULT])
+        gap = mean_interval(gaps[-len(own[DEFAULT]) :], 3)
+        rows.append([fold, len(own[DEFAULT]), *(f"{one:.2f}" for one in others.values())])
+        rows[-1] += [mean_interval(list(own[DEFAULT].values())), gap]
+    if len(gaps) > 1:
+        error = standard_error(np.array(gaps), np.array(folds))
+        known = f"{np.mean(gaps):.3f}" + (f", standard error {error:.3f}" if math.isfinite(error) else "")
+        rows.append(["all", len(gaps), *[""] * (len(REFERENCES) + 2), known])
+    heads = ("fold", "seeds", *REFERENCES, "IQL", "default", "default less the best of these")
+    return markdown_table(heads, rows)
+
+
+def _by_seed(results: Sequence[Mapping[str, Any]], name: str, fold: int) -> dict[int, float]:
+    own = [one for one in results if one["configuration_name"] == name and one["fold"] == fold]
+    return {int(one["seed"]): float(one["judged"]["sharpe"]) for one in own}
