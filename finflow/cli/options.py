@@ -67,7 +67,8 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             "--objective",
             "NAME",
             ("tune.objective",),
-            "tune: sharpe, sortino, calmar, cvar or dsr; several, as in sharpe,cvar, for a Pareto front",
+            "tune: sharpe, sortino, calmar, cvar, dsr, ndcg, hit, mrr or rank_ic; several, as in sharpe,cvar, for a "
+            "Pareto front",
         ),
         (
             "--storage",

@@ -4,6 +4,7 @@ from finflow.config.agent_section import AnchorConfig, AveragingConfig, BCellCon
 from finflow.config.environment_section import CostsConfig, EnvConfig, ObjectivesConfig, RankingConfig, WorldsConfig
 from finflow.config.evaluation_section import (
     OBJECTIVES,
+    RANKING_OBJECTIVES,
     EvaluationConfig,
     ProtocolConfig,
     SearchedConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "LENSES",
     "OBJECTIVES",
+    "RANKING_OBJECTIVES",
     "SEARCHABLE",
     "SPACE",
     "AlpacaConfig",

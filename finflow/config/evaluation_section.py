@@ -107,7 +107,10 @@ class EvaluationConfig(Section):
         return self
 
 
-OBJECTIVES = ("sharpe", "sortino", "calmar", "cvar", "dsr")
+RANKING_OBJECTIVES = ("ndcg", "hit", "mrr", "rank_ic")
+"""Objectives of a study that judge the weights as a ranking of the assets."""
+
+OBJECTIVES = ("sharpe", "sortino", "calmar", "cvar", "dsr", *RANKING_OBJECTIVES)
 """Objectives of a study, all maximised; cvar is a return."""
 
 Choice = bool | int | float | str
@@ -147,8 +150,8 @@ class TuneConfig(Section):
     n_trials: PositiveInt = key(100, "configurations tried, those that fail among them")
     objective: Names = key(
         ("sharpe",),
-        "objective: sharpe, sortino, calmar, cvar or dsr, net of costs, on the evaluated windows; several are "
-        "optimised at once (Pareto front)",
+        "objective: sharpe, sortino, calmar, cvar or dsr, net of costs, or ndcg, hit, mrr or rank_ic of the weights as "
+        "a ranking, on the evaluated windows; several are optimised at once (Pareto front)",
     )
     folds: PositiveInt = key(
         2,

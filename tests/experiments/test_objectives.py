@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from finflow.config import OBJECTIVES
+from finflow.config import OBJECTIVES, RANKING_OBJECTIVES
+from finflow.evaluation.analysis.ranking import rank
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.significance_tests import track_of
@@ -36,6 +37,19 @@ def test_objectives_are_the_metrics_of_the_report_in_the_order_asked_for() -> No
     assert measured(("cvar", "sharpe"), run, 0.05) == (found[3], found[0])
     with pytest.raises(ValueError, match="over equal weight"):
         measured(("dsr",), run, 0.05)
+
+
+def test_weights_are_judged_as_a_ranking() -> None:
+    """Weights that foretell every order measure 1; equal weights have no rank correlation; without a ranking none."""
+    rng = np.random.default_rng(2)
+    forward = rng.normal(0.0, 0.01, (40, 5))
+    foretold = rank(forward - forward.min(), forward, 2)
+    run = backtest(rng.normal(5e-4, 0.01, 300))
+    assert measured(RANKING_OBJECTIVES, run, 0.05, ranking=foretold) == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    alike = measured(RANKING_OBJECTIVES, run, 0.05, ranking=rank(np.full((40, 5), 0.2), forward, 2))
+    assert np.isfinite(alike[:3]).all()
+    assert math.isnan(alike[3])
+    assert all(math.isnan(value) for value in measured(RANKING_OBJECTIVES, run, 0.05))
 
 
 def test_more_tries_deflate_more() -> None:

@@ -104,9 +104,9 @@ def course(
 def test_no_bar_of_the_test_window_moves_a_bit_of_a_trial(tmp_path: Path) -> None:
     def changed_from(bar: int, name: str) -> Config:
         path = write_prices(tmp_path / name, BARS, changed=np.arange(bar, BARS))
-        return made(tmp_path, tune__objective="sharpe,dsr", market__path=str(path))
+        return made(tmp_path, tune__objective="sharpe,dsr,ndcg,rank_ic", market__path=str(path))
 
-    config = made(tmp_path, tune__objective="sharpe,dsr")
+    config = made(tmp_path, tune__objective="sharpe,dsr,ndcg,rank_ic")
     context = trial_context(config, ("bcell.gamma",), 6)
     first = course(context, config, tmp_path / "a")
     cut = context.panel.n_bars

@@ -25,11 +25,12 @@ import scipy
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 
-__all__ = ["HORIZONS", "Ranking", "rank", "section"]
+__all__ = ["HORIZONS", "Ranking", "rank", "rank_run", "section"]
 
 FloatArray = NDArray[np.float64]
 
@@ -165,6 +166,25 @@ def forward_returns(growth: FloatArray, listed: NDArray[np.bool_], bars: range, 
             both = listed[bar] & listed[bar + horizon]
             found[row, both] = level[bar + horizon, both] / level[bar, both] - 1.0
     return found
+
+
+def rank_run(process: DecisionProcess, window: range, run: Backtest, top: int, horizon: int) -> Ranking | None:
+    """Rank the weights of a backtest at one horizon; None where there are too few fills or assets.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    window : range
+        Bars that the backtest was of.
+    run : Backtest
+    top : int
+        K.
+    horizon : int
+        In bars.
+    """
+    bars = process.decision_bars(window)
+    forward = forward_returns(process.growth, process.listed, bars, horizon, bars.stop)
+    return rank(run.weights[:, :-1], forward, top, horizon - 1)
 
 
 def section(run: Backtest, growth: FloatArray, listed: NDArray[np.bool_], bars: range, top: int) -> Section | None:

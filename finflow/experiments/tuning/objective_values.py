@@ -7,14 +7,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from finflow.config import RANKING_OBJECTIVES
 from finflow.errors import EvidenceError
+from finflow.evaluation.analysis.ranking import Ranking
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 
 
 def measured(
-    names: Sequence[str], backtest: Backtest, alpha: float, baseline: Backtest | None = None, tries: int = 1
+    names: Sequence[str],
+    backtest: Backtest,
+    alpha: float,
+    baseline: Backtest | None = None,
+    tries: int = 1,
+    ranking: Ranking | None = None,
 ) -> tuple[float, ...]:
     """Objectives of a backtest, in the order of their names; NaN where one is undefined.
 
@@ -29,8 +36,11 @@ def measured(
         Equal weight over the same days, for ``dsr``: the deflated Sharpe ratio of the return over it.
     tries
         That deflate it.
+    ranking
+        Of the backtest's weights, for ``ndcg``, ``hit``, ``mrr`` and ``rank_ic``; these are undefined without.
     """
     known = summarise(backtest, alpha)
+    known |= {name: math.nan if ranking is None else float(getattr(ranking, name)) for name in RANKING_OBJECTIVES}
     return tuple(_dsr(backtest, baseline, tries) if name == "dsr" else known[name] for name in names)
 
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import Config, EvaluationConfig, TuneConfig
+from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig
+from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
+from finflow.evaluation.analysis.ranking import rank_run
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
@@ -94,12 +96,11 @@ class TrialContext:
         self._features[fold.number, False] = found.features
         return found
 
-    def judged(self, fold: Fold, training_data: TrainingData, strategies: Sequence[Strategy]) -> tuple[Backtest, ...]:
-        """Strategies over the window that a fold is judged on."""
-        (window,) = fold.tests
+    def judging_process(self, fold: Fold, training_data: TrainingData) -> DecisionProcess:
+        """Decision process of the window that a fold is judged on."""
         known = self._features.get((fold.number, True)) or features_on(training_data, self.panel)
         self._features[fold.number, True] = known
-        return run_backtests(process_on(training_data, self.panel, known), window, strategies)
+        return process_on(training_data, self.panel, known)
 
 
 def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialContext:
@@ -215,12 +216,13 @@ class TrialRun:
         strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
         if self._compares:
             strategies.append(named_strategy(BASELINE, self.config.evaluation))
-        judged = self.context.judged(fold, training_data, strategies)
+        process, (window,) = self.context.judging_process(fold, training_data), fold.tests
+        judged = run_backtests(process, window, strategies)
         shutil.rmtree(trainer.run_folder, ignore_errors=True)
-        found = self._measured(*judged)
+        found = self._measured(process, window, *judged)
         for name, value in zip(self.tune.objective, found, strict=True):
             if not np.isfinite(value):
-                raise Undefined(f"{name} of fold {fold.number}, seed {seed} is not a number: its policy took no risk")
+                raise Undefined(f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}")
         self.finished.append(found)
         self.units.append({"fold": fold.number, "seed": seed, "values": list(found)})
         return judged[0]
@@ -254,7 +256,8 @@ class TrialRun:
             nonlocal current
             self.updates = before + told.update
             if told.best or current is None:
-                current = self._measured(told.backtest, *baseline)
+                process, window = training_data.process, training_data.split.validation
+                current = self._measured(process, window, told.backtest, *baseline)
             reached = LEVELS * len(self.finished) + min(int(LEVELS * timer.share(told.phase_update)), LEVELS)
             values = self.objectives([*self.finished, current])
             if not np.isfinite(values).all():
@@ -265,9 +268,20 @@ class TrialRun:
 
         return on_validation
 
-    def _measured(self, run: Backtest, baseline: Backtest | None = None) -> tuple[float, ...]:
-        alpha = self.context.config.objectives.cvar_alpha
-        return measured(self.tune.objective, run, alpha, baseline, self.context.tries)
+    def _measured(
+        self, process: DecisionProcess, window: range, run: Backtest, baseline: Backtest | None = None
+    ) -> tuple[float, ...]:
+        study, ranking = self.context.config, None
+        if set(self.tune.objective) & set(RANKING_OBJECTIVES):
+            ranking = rank_run(process, window, run, study.evaluation.top, study.objectives.ranking.horizon)
+        return measured(self.tune.objective, run, study.objectives.cvar_alpha, baseline, self.context.tries, ranking)
+
+
+def _reason(objective: str) -> str:
+    """Cause of an objective that is not a number."""
+    if objective == "rank_ic":
+        return "its policy held all assets alike, or there are too few of them"
+    return "there are too few assets or days to rank" if objective in RANKING_OBJECTIVES else "its policy took no risk"
 
 
 class StepTimer(ProgressDisplay):
