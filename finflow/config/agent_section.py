@@ -51,7 +51,7 @@ class RolloutsConfig(Section):
     """Online learning from exact rollouts, and the evidence from folds that decides how much of it is used."""
 
     horizon: PositiveInt = key(16, "decisions of a rollout, whose exact gradient the policy follows")
-    portfolios: PositiveInt = key(32, "portfolios that are rolled out together in an update")
+    portfolios: PositiveInt = key(16, "portfolios that are rolled out together in an update")
     learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
     mirrored: Number = key(
         0.35,
