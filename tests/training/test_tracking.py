@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +123,71 @@ def test_a_failure_of_the_service_ends_the_tracking_and_not_the_training(tmp_pat
     wandb.fails = "init"
     with pytest.raises(OutputError, match=r"did not start \(no answer\).*WANDB_MODE=offline"):
         open_tracker(WITH_WANDB, tmp_path, told.append)
+
+
+#: As the package behaves when the interpreter exits: its own exit ends the service, and a run finished later fails.
+LEAVING = """
+import atexit
+
+class Run:
+    def __init__(self): self.over = False; self.summary = {}
+    def log(self, values, step): pass
+    def finish(self):
+        if self.over: raise ConnectionResetError("Connection lost")
+        print("finished")
+
+def init(**settings):
+    run = Run()
+    atexit.register(lambda: setattr(run, "over", True))
+    return run
+"""
+
+TRAINING = """
+import sys, weakref
+from pathlib import Path
+from finflow.config import load_config
+from finflow.training.logs.run_log import RunLog
+from finflow.training.logs.wandb_run import open_tracker
+
+class Owner:
+    pass
+
+owner, folder = Owner(), Path(sys.argv[1])
+weakref.finalize(owner, print, "first finalizer of the process")
+log = RunLog(folder)
+weakref.finalize(owner, log.close)
+log.follow(open_tracker(load_config(None, {"output.log_with": "wandb"}, {}), folder, log.console))
+log.record("offline", 50, {"v_loss": 0.5})
+"""
+
+
+def test_a_run_is_finished_before_the_package_leaves(tmp_path: Path) -> None:
+    """A script of a user's own that ends without closing anything: the run is whole, and nothing is said."""
+    (tmp_path / "wandb.py").write_text(LEAVING, "utf-8")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("finished") == 1
+    assert "failed" not in (tmp_path / "run" / "console.log").read_text("utf-8")
+
+
+def test_the_package_itself_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the extra finflow[wandb] is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    told: list[str] = []
+    logged(tmp_path, told=told)
+    (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert kept.stat().st_size > 1000
+    assert told == []
 
 
 def test_a_package_that_is_not_installed_is_one_line_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,10 +173,10 @@ class RunLog:
             with suppress(OSError, ValueError):
                 self._write_waiting(name)
         for close in (
+            *(one.close for one in self._trackers),  # first: one that fails says so on the console
             self._metrics.close,
             self._told.close,
             self._console.close,
-            *(one.close for one in self._trackers),
         ):
             with suppress(OSError):  # every write was flushed and checked when it was made
                 close()

@@ -6,6 +6,7 @@ machine, `WANDB_PROJECT` and `WANDB_ENTITY` name its place.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib
 import os
@@ -82,6 +83,7 @@ class WandbRun:
                 f"Weights & Biases did not start ({_first_line(error)}); log in with wandb login, set "
                 "WANDB_MODE=offline, or leave --log-with out"
             ) from error
+        atexit.register(self.close)  # before the package's own exit, after which a run cannot be finished any more
 
     def add(self, step: int, phase: str, row: Mapping[str, Value]) -> None:
         """The numbers of a row of metrics, each as a curve ``phase/name``."""
@@ -102,6 +104,7 @@ class WandbRun:
 
     def close(self) -> None:
         """Finish the run; safe to call twice."""
+        atexit.unregister(self.close)
         self._do(lambda run: run.finish())
         self._run = None
 
