@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.evaluation.report.drawing import BLACK, TIMES, Rendered, finish_wealth, line_look, render
+from finflow.evaluation.report.curve_overlay import measure_curves
+from finflow.evaluation.report.drawing import BLACK, TIMES, Rendered, finish_wealth, line_look, render_measured
 from finflow.evaluation.report.metric_tables import columns
 from finflow.evaluation.report.page import figure_section, verdicts_of_several
 from finflow.evaluation.report.report_numbers import DASH, about, json_text
@@ -267,9 +268,10 @@ def _equity(runs: Sequence[Compared], dates: NDArray[np.datetime64]) -> Rendered
     return Rendered(
         "equity",
         "Equity",
-        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it.",
+        "Value of 1 invested in each run, after costs, and in equal weight as the first run has it. A click on an "
+        "entry of the legend greys out the curves that were not asked for.",
         f"Lines on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        render(draw, 4.2),
+        *render_measured(draw, 4.2, measure_curves),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.report.curve_overlay import measure_curves
 from finflow.evaluation.report.drawing import (
     BLACK,
     BLUE,
@@ -23,6 +24,7 @@ from finflow.evaluation.report.drawing import (
     line_look,
     percent_axis,
     render,
+    render_measured,
 )
 from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics import metrics
@@ -52,14 +54,17 @@ def equity(agent: Backtest, strategies: Sequence[Backtest]) -> Rendered:
             axes.plot(agent.dates, path, label=f"{run.name}  {final[run.name]:.2f}{TIMES}", **looks[run.name])
         finish_wealth(figure, axes, agent.dates, list(wealth.values()))
 
+    png, curves = render_measured(draw, 4.4, measure_curves)
     ends = ", ".join(f"{name} {value:.2f}" for name, value in sorted(final.items(), key=lambda item: -item[1]))
     return Rendered(
         "equity",
         "Equity",
         "Value of 1 invested, after costs. Equal distances are equal percentages; the legend is in the order of the "
-        "last value. Online selection, which loses most to costs, is in the tables alone.",
+        "last value, and a click on an entry greys out the curves that were not asked for. Online selection, which "
+        "loses most to costs, is in the tables alone.",
         f"Line chart on a log scale of the value of 1 invested, after costs. At the end: {ends}.",
-        render(draw, 4.4),
+        png,
+        curves,
     )
 
 

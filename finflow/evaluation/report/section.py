@@ -311,6 +311,6 @@ def _environment() -> Environment:
         loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
     environment.globals["dash"] = DASH
-    script = environment.get_template("sort.js").render()
+    script = "".join(environment.get_template(name).render() for name in ("sort.js", "curves.js"))
     environment.globals["script_hash"] = f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
     return environment
