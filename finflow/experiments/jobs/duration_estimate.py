@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +91,8 @@ def estimate(
     with tempfile.TemporaryDirectory(prefix="finflow-probe-") as folder:
         probe = _probe(last, panels[last.market], Path(folder))
     updates = Updates.of(last.config, probe.rows)
+    if last.warm_start is not None:
+        updates = replace(updates, offline=0, validated=updates.validated[1:])
     seconds = probe.collecting + updates.offline * probe.watch.update(OFFLINE)
     seconds += updates.of_folds * probe.watch.update(OFFLINE) + updates.online * probe.watch.update(ONLINE)
     validations = 3 + sum(updates.validated) // last.config.train.validation_updates
