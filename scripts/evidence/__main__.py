@@ -11,6 +11,7 @@
 ``guard``           faults injected into trainings
 ``hand-over``       the transition from the offline to the online phase
 ``kills``           an account at a broker whose process is killed again and again; ``--kills N``
+``listings``        learning with and without listings on the same prices
 ``nulls``           error rate and power of the verdict; ``--retrain 0`` leaves out the demo's trainings
 ``offline``         the offline methods
 ``on-policy-tasks`` on-policy learning on CartPole-v1 and Pendulum-v1; ``--sb3-python PATH`` adds a peer
@@ -62,6 +63,14 @@ from scripts.evidence.generalisation import (
 )
 from scripts.evidence.guard_faults import FAULT_AT, guard_table, guard_variants
 from scripts.evidence.hand_over import LOOKS, hand_over_table, hand_over_variants
+from scripts.evidence.listings import (
+    BOUND,
+    EARLIEST,
+    LATEST,
+    listings_table,
+    listings_variants,
+    share_words,
+)
 from scripts.evidence.null_markets import (
     NullStudy,
     frozen_agent,
@@ -146,6 +155,7 @@ def main(arguments: Sequence[str]) -> None:
         "guard": _guard,
         "hand-over": _hand_over,
         "kills": _kills,
+        "listings": _listings,
         "nulls": _nulls,
         "offline": _offline,
         "exercises": _exercises,
@@ -233,6 +243,13 @@ def _kills(given: argparse.Namespace) -> None:
     """An account at a broker, traded by a process that is killed again and again."""
     result = broker_kills_page.made_once(KEPT / "kills.json", RUNS / "kills", given.kills)
     _write("kills", broker_kills_page.kills_page(result), kills=len(result["kills"]))
+
+
+def _listings(given: argparse.Namespace) -> None:
+    """Loss of worth where assets list late and end early, beside the same market without listings."""
+    results = run_missing(listings_variants(), KEPT, RUNS)
+    facts = {"bound": BOUND, "late": share_words(LATEST), "early": share_words(EARLIEST)}
+    _write("listings", listings_table(results), results, **facts)
 
 
 def _guard(given: argparse.Namespace) -> None:
