@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
@@ -96,6 +97,44 @@ def test_train_counts_and_trains_nothing_with_dry_run(
 def test_train_needs_a_pretrained_file_that_is_there(capsys: pytest.CaptureFixture[str], trainings: Calls) -> None:
     assert called("train.py", "--mode", "online", "--pretrained", "none.safetensors") == 2
     assert "none.safetensors does not exist" in capsys.readouterr().err
+
+
+def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that users were promised; 3 passes of 16 portfolios through the training years of the defaults."""
+    monkeypatch.setenv("WANDB_PROJECT", "another")
+    options = ["--reward_type", "ndcg", "--k", "10", "--batch_size", "16", "--mini_batch_size", "4"]
+    options += ["--ppo_epochs", "4", "--num_epochs", "3", "--max_steps", "10000", "--learning_rate", "1e-5"]
+    options += ["--checkpoint_dir", str(tmp_path)]
+    assert called("train_ranking.py", *options, "--log_with", "tensorboard", "--project_name", "mine") == 0
+    assert os.environ["WANDB_PROJECT"] == "mine"
+    ((config,), named) = trainings[0]
+    assert (config.objectives.reward, config.objectives.ranking.type, config.objectives.ranking.k) == (
+        ("ranking", "ndcg", 10)
+    )
+    online = config.online
+    assert (online.algorithm, online.portfolios, online.epochs, config.bcell.actor_lr) == ("ppo", 16, 4, 1e-5)
+    assert online.rollout == 4 * online.minibatch == 16 * 21
+    assert config.output.logs_dir == tmp_path
+    bars = config.train.online_episodes * config.env.episode_length / (3 * 16)
+    assert 5000 < bars < 6000  # of the embedded training years, 1990 to 2011
+    assert named == {"resume": None, "recollect": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--reward_type", "ndgc"], "did you mean ndcg"),
+        (["--k", "0"], "needs a whole number of at least 1, not '0'"),
+        (["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
+        (["--learning_rate", "2"], "bcell.actor_lr = 2"),
+    ],
+)
+def test_a_wrong_option_of_a_ranking_is_named(
+    options: list[str], words: str, trainings: Calls, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called("train_ranking.py", *options) == 2
+    assert words in capsys.readouterr().err
+    assert trainings == []
 
 
 def test_pretrain_collects_as_many_episodes_as_asked_for_into_the_file_named(trainings: Calls) -> None:
