@@ -22,6 +22,7 @@
 ``rollouts``        learning from exact rollouts on planted and null markets
 ``runs``            whole trainings on the embedded market
 ``thresholds``      false alarms of the modes and presets of a rollback
+``transfer``        agents on assets that they were not trained on
 ``tune``            the search
 =================== ================================================================================================
 """
@@ -116,6 +117,7 @@ from scripts.evidence.rollout_controls import (
 )
 from scripts.evidence.rollouts import rollout_table, rollout_variants
 from scripts.evidence.thresholds import threshold_table, threshold_variants
+from scripts.evidence.transfer import transfer_table, transfer_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
 
@@ -167,6 +169,7 @@ def main(arguments: Sequence[str]) -> None:
         "rollouts": _rollouts,
         "runs": _runs,
         "thresholds": _thresholds,
+        "transfer": _transfer,
         "tune": _tune,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -335,6 +338,12 @@ def _thresholds(given: argparse.Namespace) -> None:
     """False alarms of the modes and presets of a rollback."""
     results = run_missing(threshold_variants(given.seeds), KEPT, RUNS)
     _write("thresholds", threshold_table(results), results)
+
+
+def _transfer(given: argparse.Namespace) -> None:
+    """Agents on assets that they were not trained on, beside agents trained on those assets."""
+    results = run_missing(transfer_variants(), KEPT, RUNS)
+    _write("transfer", transfer_table(results), results)
 
 
 def _tune(given: argparse.Namespace) -> None:

@@ -1,0 +1,131 @@
+"""Evidence about agents on assets that they were not trained on, beside agents trained on those assets.
+
+Only the validation window is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from finflow.config import Config, changed_config
+from finflow.evaluation.backtest import run_backtests
+from finflow.strategies.classical import named_strategy
+from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.trainer import FinFlowTrainer
+from scripts.evidence.listings import REDUCED, sharpe_of
+from scripts.evidence.rollouts import monthly
+from scripts.evidence.tables import markdown_table, mean_interval
+from scripts.evidence.variants import Variant
+
+PREFIX = "transfer-"
+MONTHLY, EMBEDDED = "monthly", "embedded"
+#: Names that an agent learns from; the others are left for it to run on.
+LEARNED = {MONTHLY: 20, EMBEDDED: 10}
+OTHERS, ALL = "others", "all"
+SEEDS = 1
+#: An agent of rollouts that finds nothing out of sample holds a classical portfolio, which moves to any assets.
+ALGORITHM = "sac"
+
+
+def transfer_variants(seeds: int = SEEDS, more: Mapping[str, object] | None = None) -> list[Variant]:
+    """One drawing of names with each seed, of the monthly portfolios and of the embedded stocks.
+
+    Parameters
+    ----------
+    seeds : int
+    more : mapping, optional
+        Further keys, for small versions.
+    """
+    keys = {MONTHLY: monthly(), EMBEDDED: {}}
+    return [
+        Variant(
+            f"{PREFIX}{market}",
+            (seed,),
+            {**REDUCED, **own, "online.algorithm": ALGORITHM, **(more or {})},
+            measure=measure_transfer,
+        )
+        for market, own in keys.items()
+        for seed in range(seeds)
+    ]
+
+
+def measure_transfer(config: Config) -> dict[str, Any]:
+    """Train on some of the names, on the others and, where they are more than twice as many, on all; judge each there.
+
+    Returns
+    -------
+    dict
+        By target: its names, and the Sharpe ratios of the agent from elsewhere, the one at home, and equal weight.
+    """
+    began = time.process_time()
+    market = MONTHLY if config.market.source == "french" else EMBEDDED
+    names = prepare(config).panel.assets
+    order = np.random.default_rng([config.train.seed, 91]).permutation(len(names))
+    count = LEARNED[market]
+    chosen = {place: sorted(names[number] for number in part) for place, part in _parts(order, count).items()}
+    known = _trained(config, chosen.pop("known"))
+    found = {
+        place: _judged(known, _trained(config, assets)) | {"names": len(assets)} for place, assets in chosen.items()
+    }
+    return {
+        "market": market,
+        "learned": count,
+        "targets": found,
+        "seconds": {"all": round(time.process_time() - began, 1)},
+    }
+
+
+def _parts(order: np.ndarray[Any, Any], count: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Numbers of the names learned from, of the others, and of all where others are a minority."""
+    parts = {"known": order[:count], OTHERS: order[count:]}
+    return parts | {ALL: order} if 2 * count > len(order) else parts
+
+
+def _trained(config: Config, assets: Sequence[str]) -> FinFlowTrainer:
+    trainer = FinFlowTrainer(changed_config(config, {"market.tickers": list(assets)}))
+    trainer.train_iql()
+    trainer.finetune()
+    return trainer
+
+
+def _judged(visitor: FinFlowTrainer, resident: FinFlowTrainer) -> dict[str, float]:
+    """Sharpe ratios of validation on the resident's market, whose features are fitted on its own training window."""
+    data: TrainingData = resident.training_data
+    agents = [
+        AgentStrategy(one.agent.deployed, one.agent.device, name)
+        for name, one in (("visitor", visitor), ("resident", resident))
+    ]
+    equal = named_strategy("equal-weight", data.config.evaluation)
+    runs = run_backtests(data.process, data.split.validation, [*agents, equal])
+    return {run.name: sharpe_of(run) for run in runs}
+
+
+def transfer_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown table: agents from elsewhere and at home on each target, and their paired difference."""
+    rows = []
+    for market in LEARNED:
+        own = [one for one in results if one["market"] == market]
+        for target in dict.fromkeys(place for one in own for place in one["targets"]):
+            found = [one["targets"][target] for one in own]
+            columns = {name: [one[name] for one in found] for name in ("visitor", "resident", "equal-weight")}
+            lost = np.subtract(columns["resident"], columns["visitor"])
+            rows.append(
+                [
+                    market,
+                    own[0]["learned"],
+                    f"{target} ({found[0]['names']})",
+                    len(found),
+                    *(mean_interval(values) for values in columns.values()),
+                    mean_interval(lost),
+                ]
+            )
+    heads = (
+        *("market", "names learned from", "run on", "seeds", "from elsewhere", "trained there", "equal weight"),
+        "lost by the transfer",
+    )
+    return markdown_table(heads, rows)
