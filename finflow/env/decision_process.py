@@ -55,6 +55,8 @@ class DecisionProcess:
         Panels whose bars the tables have, one after the other; the process's own first.
     halted : bool array, (bars, assets)
         Listed assets that cannot be traded at a bar; see `MarketPanel`.
+    has_halts : bool
+        False where no asset is halted at any bar.
     members : int array, (pool, n), or None
         Assets of each sub-universe, by number, ascending.
     inside : bool array, (pool, assets), or None
@@ -87,6 +89,7 @@ class DecisionProcess:
         self.growth = growth_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
         self.halted = np.zeros(panel.listed.shape, dtype=np.bool_) if panel.halted is None else panel.halted
+        self.has_halts = panel.halted is not None
         known = panel.listed[:, :, None].astype(np.float32)
         self.asset_features = np.concatenate([features.assets, known], axis=2)
         self.market_features = features.market
@@ -268,8 +271,8 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     costs: CostModel = process.costs
     if isinstance(state, WorldState):
         costs = Scaled(costs, state.cost_scale)
-    halted = _rows(process.halted, state)
-    if bool(array_namespace(halted).any(halted)):
+    halted = _rows(process.halted, state) if process.has_halts else None
+    if halted is not None and bool(array_namespace(halted).any(halted)):
         return settle_around_halts(before, target, halted, costs, state.wealth, _market_state(process, state))
     return settle(before, target, costs, state.wealth, _market_state(process, state))
 

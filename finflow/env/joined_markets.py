@@ -22,6 +22,7 @@ def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProce
     other.panels = tuple(panel for one in all_of for panel in one.panels)
     for name in ("growth", "listed", "halted", "asset_features", "market_features"):
         setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
+    other.has_halts = any(one.has_halts for one in all_of)
     other._set_costs(process.env)
     return other
 
