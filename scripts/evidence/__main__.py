@@ -204,7 +204,8 @@ def _interpreter(text: str) -> Path:
 def _ablation(given: argparse.Namespace) -> None:
     """Contribution of each part of the agent."""
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
-    _write("ablation", ablation_table(results), results)
+    reduced = {key: value for key, value in REDUCED.items() if key != "evaluation.protocol.folds"}
+    _write("ablation", ablation_table(results, classical_results(Config())), results, reduced=_listed(reduced))
 
 
 def _crises(given: argparse.Namespace) -> None:

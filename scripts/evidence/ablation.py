@@ -1,8 +1,8 @@
-"""Evidence about what each part of the agent is worth, where something is planted and on the embedded market.
+"""Evidence about what each part of the agent is worth on the embedded market, on the validation window, net of costs.
 
-Each configuration is trained with the same seeds in one reduced size, and judged on the validation window by its last
-policy: nothing was chosen by the window that it is shown on. Soft actor-critic, the control, has as many episodes as
-take about as long.
+Each configuration is trained with the same seeds in the size of docs/evidence/generalisation.md, and judged by its last
+policy: nothing was chosen by the window that it is shown on. IQL alone is where the agent's training stood at the
+hand-over.
 """
 
 from __future__ import annotations
@@ -12,55 +12,42 @@ from typing import Any
 
 import numpy as np
 
-from finflow.config import Config
-from finflow.training.data.training_data import prepare
-from scripts.evidence.optimality import judge_of
-from scripts.evidence.rollouts import LOG_RETURN, OWN, SHORT_OFFLINE, learn_and_judge
-from scripts.evidence.tables import markdown_table, mean_interval, shown_mean
+from scripts.evidence.generalisation import REDUCED
+from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-__all__ = ["MARKETS", "PARTS", "ablation_table", "ablation_variants"]
+__all__ = ["PARTS", "ablation_table", "ablation_variants"]
 
-PREFIX = "ablation-"
-FIRST_SAMPLE = 70  # of the planted market: none of which was looked at before
-SIZE: dict[str, object] = {**SHORT_OFFLINE, "train.online_episodes": 250}
-SAC: dict[str, object] = {"online.algorithm": "sac", "train.online_episodes": 64}
-DAY_REWARD = 15.0  # deviation of a day's reward in sigma_A, the embedded data's: .06 of it
-MARKETS: dict[str, dict[str, object]] = {
-    "regime": {**LOG_RETURN, **OWN["regime"], "market.source": "synthetic", "market.synthetic.kind": "regime"},
-    "embedded": {},
-}
 PARTS: dict[str, dict[str, object]] = {
     "whole": {},
-    "one bar ahead": {"bcell.rollouts.horizon": 1},
-    "two actions": {"bcell.rollouts.actions": 2},
-    "no mirrored bars": {"bcell.rollouts.mirrored": 0.0},
-    "no evidence from folds": {"bcell.rollouts.blocks": 1},
-    "no exponential averages": {"features.filters": "none"},
-    "one head": {"bcell.one_head": True},
-    "from scratch": {"train.offline_training_epochs": 0, "bcell.rollouts.pretraining_epochs": 0},
-    "sac": SAC,
-    "sac, no CQL": {**SAC, "bcell.cql_alpha": 0.0},
-    "sac, units of a day": {
-        **SAC,
-        "bcell.alpha_init": 0.75 * DAY_REWARD,
-        "bcell.cql_alpha": 5.0 * DAY_REWARD,
-        "bcell.gate_balance": 0.3 * DAY_REWARD,
-        "bcell.anchor.weight": 1.0 * DAY_REWARD,
-    },
+    "one-head": {"bcell.one_head": True},
+    "without-cql": {"bcell.cql_alpha": 0.0},
+    "free-experts": {"bcell.expert_cloning": 0.0},
+    "bfloat16": {"bcell.mixed_precision": True},
+    "from-scratch": {"train.offline_training_epochs": 0, "bcell.calibration": "none"},  # there is no fitted value
 }
-#: Figure of a result -> its heading, shown as a mean.
-MEANS = {
-    "out_of_fold_t": "t out of fold",
-    "confidence": "confidence",
-    "training_advantage_slope": "critics' slope, training",
-    "validation_advantage_slope": "validation",
-    "turnover": "turnover",
+#: Row of the table -> part and stage.
+ROWS = {
+    "IQL alone": ("whole", "hand-over"),
+    "B-Cell": ("whole", "end"),
+    "without experts (one head)": ("one-head", "end"),
+    "without CQL": ("without-cql", "end"),
+    "without holding experts to their families": ("free-experts", "end"),
+    "in bfloat16": ("bfloat16", "end"),
+    "from scratch, without IQL": ("from-scratch", "end"),
 }
+#: Metric -> heading and scale.
+SHOWN = {
+    "sharpe": ("Sharpe", 1.0),
+    "max_drawdown": ("drawdown, %", 100.0),
+    "cvar": ("CVaR of a day, %", 100.0),
+    "annual_turnover": ("turnover a year", 1.0),
+}
+PREFIX = "ablation-"
 
 
-def ablation_variants(seeds: int, size: Mapping[str, object] = SIZE) -> list[Variant]:
-    """Each part on each market with each seed; a planted market has another sample for each.
+def ablation_variants(seeds: int, size: Mapping[str, object] = REDUCED) -> list[Variant]:
+    """Each configuration with each seed.
 
     Parameters
     ----------
@@ -68,62 +55,37 @@ def ablation_variants(seeds: int, size: Mapping[str, object] = SIZE) -> list[Var
     size : mapping
         Keys that all have in common.
     """
-    return [
-        Variant(
-            _name(market, part),
-            (seed,),
-            {**size, **keys, **_sample(market, seed), **own},
-            measure=learn_and_measure,
-        )
-        for seed in range(seeds)
-        for market, keys in MARKETS.items()
-        for part, own in PARTS.items()
-    ]
+    return [Variant(f"{PREFIX}{name}", tuple(range(seeds)), {**size, **overrides}) for name, overrides in PARTS.items()]
 
 
-def _sample(market: str, seed: int) -> dict[str, object]:
-    return {} if market == "embedded" else {"market.synthetic.seed": FIRST_SAMPLE + seed}
-
-
-def learn_and_measure(config: Config) -> dict[str, Any]:
-    """Train once; the score of a planted market or the Sharpe ratio at the hand-over and at the end."""
-    training_data = prepare(config)
-    if config.market.source == "synthetic":
-        return learn_and_judge(training_data, config.market.synthetic.kind, judge_of(training_data))
-    return learn_and_judge(training_data, "embedded")
-
-
-def ablation_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown tables, one a market: mean over seeds with half the width of its 95 % interval.
+def ablation_table(results: Sequence[Mapping[str, Any]], classical: Mapping[str, Mapping[str, float]]) -> str:
+    """A Markdown table: classical strategies, then each part; mean over seeds with half the width of its 95 % interval.
 
     Parameters
     ----------
     results : sequence of mapping
+    classical : mapping
+        Name -> metrics on the same window.
     """
-    return "\n".join(_market_table(results, market) for market in MARKETS)
-
-
-def _market_table(results: Sequence[Mapping[str, Any]], market: str) -> str:
-    """Rows of the parts that are there, on the seeds that the whole has too."""
-    whole = _of(results, market, "whole")
+    heads = ("", "seeds", "updates", *(heading for heading, _ in SHOWN.values()), "Sharpe less B-Cell's")
     rows: list[list[object]] = []
-    for part in PARTS:
-        pairs = [(one, whole[seed]) for seed, one in _of(results, market, part).items() if seed in whole]
-        if pairs:
-            own = [one for one, _ in pairs]
-            less = "" if part == "whole" else mean_interval([one["end"] - other["end"] for one, other in pairs])
-            learned = mean_interval([one["end"] - one["start"] for one in own])
-            shown = [shown_mean([float(one.get(name, np.nan)) for one in own]) for name in MEANS]
-            seconds = f"{np.mean([one['seconds']['online'] for one in own]):.0f}"
-            rows.append([part, len(own), mean_interval([one["end"] for one in own]), less, learned, *shown, seconds])
-    heads = (market, "seeds", "end", "less the whole", "less hand-over", *MEANS.values(), "seconds online")
+    for name, metrics in classical.items():
+        rows.append([name, "", "", *(f"{scale * metrics[key]:.2f}" for key, (_, scale) in SHOWN.items()), ""])
+    whole = _of(results, "whole", "end", "sharpe")
+    for row, (part, stage) in ROWS.items():
+        cells = [mean_interval(scale * _of(results, part, stage, key)) for key, (_, scale) in SHOWN.items()]
+        less = "" if (part, stage) == ("whole", "end") else mean_interval(_of(results, part, stage, "sharpe") - whole)
+        rows.append([f"finflow, {row}", len(whole), _updates(results, part, stage), *cells, less])
     return markdown_table(heads, rows)
 
 
-def _name(market: str, part: str) -> str:
-    return f"{PREFIX}{market}-{part.replace(', ', '-').replace(' ', '-')}"
+def _of(results: Sequence[Mapping[str, Any]], part: str, stage: str, key: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A metric of each seed, in their order."""
+    own = sorted((one for one in results if one["variant"] == PREFIX + part), key=lambda one: int(one["seed"]))
+    return np.array([one["validation"][stage][key] for one in own])
 
 
-def _of(results: Sequence[Mapping[str, Any]], market: str, part: str) -> dict[int, Mapping[str, Any]]:
-    """Results of a part by seed."""
-    return {int(one["seed"]): one for one in results if one["variant"] == _name(market, part)}
+def _updates(results: Sequence[Mapping[str, Any]], part: str, stage: str) -> str:
+    """Of a training until a stage."""
+    counts = next(one["updates"] for one in results if one["variant"] == PREFIX + part)
+    return f"{counts.get('offline', 0) if stage == 'hand-over' else max(counts.values()):,}"
