@@ -12,14 +12,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from finflow.cli import main
 from finflow.config import Config, MarketConfig, config_hash, load_config
 from finflow.experiments.jobs.training_jobs import SeedJob
+from finflow.market.panel import MarketPanel
 from tests.commands import refusal
 
 ROOT = Path(__file__).parents[2]
+PANEL = MarketPanel(  # whose prices give nothing to remark on
+    dates=np.arange("2020-01-01", "2020-01-04", dtype="datetime64[D]"),
+    assets=("A", "B"),
+    close=np.ones((3, 2)),
+    cash_returns=np.zeros(3),
+)
 
 SUMMARY = {
     "finflow": {"annual_return": 0.186, "annual_volatility": 0.175, "sharpe": 1.06, "max_drawdown": -0.289},
@@ -314,7 +322,8 @@ class Trainings:
 
     def make_protocol_job(self, config: Config, protocol: str, parent: Path | None) -> Any:
         self.planned.append((config, protocol, parent))
-        return SimpleNamespace(trainings=[SimpleNamespace(config=config)], market="", folder=Path("plan"))
+        trainings = [SimpleNamespace(config=config)]
+        return SimpleNamespace(trainings=trainings, market="", folder=Path("plan"), panel=PANEL)
 
     def make_seed_job(self, config: Config, folder: Path, market: str = "") -> FakeJob:
         self.jobs.append((config, folder, market))
@@ -334,6 +343,7 @@ class FakeJob:
     config: Config
     folder: Path
     market: str
+    panel: MarketPanel = PANEL
 
     @property
     def trainings(self) -> list[Any]:
