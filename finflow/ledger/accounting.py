@@ -66,6 +66,34 @@ def drift(weights: Any, growth: Any) -> Any:
     return grown / xp.sum(grown, axis=-1, keepdims=True)
 
 
+def pay_dividends(weights: Any, shares: Any) -> Any:
+    """Turn the dividends of a bar into cash, once weights have drifted with them.
+
+    Parameters
+    ----------
+    weights : array, (batch, K)
+        After the drift, dividends still in the assets that pay them.
+    shares : array, (batch, assets)
+        Share of each asset's weight that is a dividend, ``d / (p + d)``.
+
+    Returns
+    -------
+    array, (batch, K)
+    """
+    xp = array_namespace(weights)
+    paid = weights[..., :-1] * shares
+    cash = weights[..., -1:] + xp.sum(paid, axis=-1, keepdims=True)
+    return xp.concat([weights[..., :-1] - paid, cash], axis=-1)
+
+
+def before_dividends(weights: Any, shares: Any) -> Any:
+    """Invert `pay_dividends`: weights with the dividends still in the assets that pay them, (batch, K)."""
+    xp = array_namespace(weights)
+    risky = weights[..., :-1] / (1.0 - shares)
+    cash = weights[..., -1:] - xp.sum(risky * shares, axis=-1, keepdims=True)
+    return xp.concat([risky, cash], axis=-1)
+
+
 def pay_out(weights: Any, listed: Any) -> Any:
     """Turn positions in assets that have ended into cash at their last price, at no cost.
 
@@ -86,7 +114,9 @@ def pay_out(weights: Any, listed: Any) -> Any:
     return xp.concat([risky, weights[..., -1:] + paid], axis=-1)
 
 
-def orders(weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, lag: int) -> tuple[Any, Any]:
+def orders(
+    weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, lag: int, dividends: Any = None
+) -> tuple[Any, Any]:
     """Portfolios before and after the trades that actions ask for, at the fill's prices.
 
     Parameters
@@ -102,6 +132,8 @@ def orders(weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, 
     limits : Limits
     lag : int
         At lags over 0 targets are stated at the prices of ``weights``, and drift to the fill.
+    dividends : array, (batch, assets), optional
+        Share of each asset's value at the fill that is paid in cash, of what is held and of what is aimed at alike.
 
     Returns
     -------
@@ -115,13 +147,20 @@ def orders(weights: Any, action: Any, growth: Any, listed: Any, limits: Limits, 
             listed,
             (limits.max_weight, limits.max_turnover, limits.no_trade_band),
             lag > 0,
+            np.empty((0, 0)) if dividends is None else dividends,
         )
-    held = drift(weights, growth)
+    held = _drift_and_pay(weights, growth, dividends)
     before = pay_out(held, listed)
     target = as_portfolio(action)
     if lag > 0:
-        target = drift(target, growth)
+        target = _drift_and_pay(target, growth, dividends)
     return before, apply_limits(before, keep_listed(target, listed, held), limits)
+
+
+def _drift_and_pay(weights: Any, growth: Any, dividends: Any) -> Any:
+    """Weights at the fill, the dividends of the bar in cash."""
+    held = drift(weights, growth)
+    return held if dividends is None else pay_dividends(held, dividends)
 
 
 def settle(before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None = None) -> Settlement:

@@ -46,17 +46,25 @@ def orders(
     listed: NDArray[np.bool_],
     limits: tuple[float, float, float],
     drifts: bool,
+    dividends: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """``accounting.orders``; ``limits`` are the maximum weight, the maximum turnover and the no-trade band."""
+    """``accounting.orders``; ``limits`` are the maximum weight, the maximum turnover and the no-trade band.
+
+    ``dividends`` is (batch, assets), or empty where none are paid in cash.
+    """
     batch, n_weights = weights.shape
     before, target = np.empty((batch, n_weights)), np.empty((batch, n_weights))
     held, spare = np.empty(n_weights), np.empty(n_weights)
     limited = limits[0] < 1.0 or limits[1] < 1.0 or limits[2] > 0.0
     for n in range(batch):
         _drift(weights[n], growth[n], before[n])
+        if dividends.size:
+            _pay_dividends(before[n], dividends[n], spare)
         _as_portfolio(action[n], target[n], spare)
         if drifts:
             _drift(target[n], growth[n], target[n])
+            if dividends.size:
+                _pay_dividends(target[n], dividends[n], spare)
         if not listed[n].all():
             held[:] = before[n]
             _pay_out(before[n], listed[n], spare)
@@ -111,6 +119,15 @@ def _drift(weights: FloatArray, growth: FloatArray, result: FloatArray) -> None:
     total = row_sum(result)
     for i in range(weights.size):
         result[i] /= total
+
+
+@compiled_function(error_model="numpy")
+def _pay_dividends(weights: FloatArray, shares: FloatArray, paid: FloatArray) -> None:
+    """One row of ``accounting.pay_dividends``, in place."""
+    for i in range(shares.size):
+        paid[i] = weights[i] * shares[i]
+        weights[i] -= paid[i]
+    weights[-1] += row_sum(paid[:-1])
 
 
 @compiled_function(error_model="numpy")

@@ -26,7 +26,10 @@ def test_rows_are_summed_in_numpys_order(size: int) -> None:
 @pytest.mark.parametrize("limits", [Limits(), LIMITS], ids=["free", "limited"])
 @pytest.mark.parametrize("share_listed", [1.0, 0.7, 0.0], ids=["complete", "ragged", "cash"])
 @pytest.mark.parametrize("n_weights", [2, 6, 21, 300])
-def test_a_trade_has_the_same_bits_both_ways(lag: int, limits: Limits, share_listed: float, n_weights: int) -> None:
+@pytest.mark.parametrize("pays", [False, True], ids=["", "dividends"])
+def test_a_trade_has_the_same_bits_both_ways(
+    lag: int, limits: Limits, share_listed: float, n_weights: int, pays: bool
+) -> None:
     rng, size = np.random.default_rng([lag, n_weights]), 40
     inside, weights = rng.dirichlet(np.full(n_weights, 0.3), size=(2, size))
     single = inside.astype(np.float32).astype(np.float64)
@@ -37,11 +40,12 @@ def test_a_trade_has_the_same_bits_both_ways(lag: int, limits: Limits, share_lis
     ]
     growth = np.exp(0.1 * rng.normal(size=(size, n_weights)))
     listed = rng.random((size, n_weights - 1)) < share_listed
+    dividends = 0.2 * rng.random(listed.shape) * (rng.random(listed.shape) < 0.3) if pays else None
     costs = Scaled(Summed([Proportional(0.008), Proportional(0.004)]), rng.uniform(0.5, 3.0, size=size))
     found = []
     for way in (True, False):
         with mock.patch.object(accounting, "is_compiled", lambda _, way=way: way):
-            before, target = accounting.orders(weights, action, growth, listed, limits, lag)
+            before, target = accounting.orders(weights, action, growth, listed, limits, lag, dividends)
             found.append((before, target, *accounting.settle(before, target, costs, np.full(size, 1e6))[:3]))
     for mine, theirs in zip(*found, strict=True):
         np.testing.assert_array_equal(mine, theirs)
