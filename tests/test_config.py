@@ -391,6 +391,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.source":  # which cannot be given alone
         base = load_config(None, {"market.tickers": ["AAPL"]}, {})
         overrides["market.tickers"] = ["AAPL"]
+    if key == "market.dividends":  # which files alone have
+        base = load_config(None, {"market.source": "csv", "market.path": "prices.csv"}, {})
+        overrides |= {"market.source": "csv", "market.path": "prices.csv"}
     if key in ("bcell.risk_measure", "online.reference"):  # which the other online method has
         base = load_config(None, {"online.algorithm": "sac"}, {})
         overrides["online.algorithm"] = "sac"

@@ -105,6 +105,11 @@ class MarketConfig(Section):
         "and rates; ratios are in excess; of french, 0 stands for its Treasury bills",
     )
     auto_adjust: Flag = key(True, "adjust prices of yfinance, and of files with an Adj Close, for splits and dividends")
+    dividends: Literal["reinvested", "cash"] = key(
+        "reinvested",
+        "reinvested, as far as prices are adjusted for them; or paid in cash at their ex-dates, from the Dividends of "
+        "a file whose Close is not adjusted for them",
+    )
     cache_dir: FilePath = key(Path("data/market"), "folder of the hashed price store")
     max_gap: NonNegativeInt = key(
         0,
@@ -126,6 +131,11 @@ class MarketConfig(Section):
                 raise ValueError(f"market.{name} = {date} must come after market.{before} = {earlier}")
         if self.source in ("csv", "parquet") and self.path is None:
             raise ValueError(f"market.path = null: market.source = {self.source} needs the path of the prices")
+        if self.dividends == "cash" and self.source not in ("csv", "parquet"):
+            raise ValueError(
+                f"market.dividends = cash needs dividends beside prices, which market.source = {self.source} does not "
+                "have: use csv or parquet with a column Dividends"
+            )
         if self.tickers is not None and self.tickers_file is not None:
             raise ValueError("market.tickers and market.tickers_file are both set: set one of the two to null")
         if self.source == "yfinance" and self.tickers is None and self.tickers_file is None:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, ObjectivesConfig
 from finflow.env.episode_worlds import Draws
-from finflow.env.market_growth import fill_prices, growth_of
+from finflow.env.market_growth import dividends_of, fill_prices, growth_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
 from finflow.env.rewards.reward_context import ChosenReward, RewardContext, make_context
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import Settlement, drift, orders, pay_out, settle
+from finflow.ledger.accounting import Settlement, drift, orders, pay_dividends, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
 from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
 from finflow.ledger.halts import settle_around_halts
@@ -57,6 +57,8 @@ class DecisionProcess:
         Listed assets that cannot be traded at a bar; see `MarketPanel`.
     has_halts : bool
         False where no asset is halted at any bar.
+    dividends : float array, (bars, assets), or None
+        Share of an asset's value at the end of a bar that is paid in cash; part of its growth.
     members : int array, (pool, n), or None
         Assets of each sub-universe, by number, ascending.
     inside : bool array, (pool, assets), or None
@@ -87,6 +89,7 @@ class DecisionProcess:
         self._first_features = features.first_bar
         self._set_lag(env)
         self.growth = growth_of(panel, env.fill)
+        self.dividends = dividends_of(panel, env.fill)
         self.listed = np.isfinite(fill_prices(panel, env.fill))
         self.halted = np.zeros(panel.listed.shape, dtype=np.bool_) if panel.halted is None else panel.halted
         self.has_halts = panel.halted is not None
@@ -169,6 +172,8 @@ class DecisionProcess:
         xp = array_namespace(state.weights)
         if self.lag == 0:
             weights = drift(state.weights, _rows(self.growth, state))
+            if self.dividends is not None:
+                weights = pay_dividends(weights, _rows(self.dividends, state))
             weights = pay_out(weights, self._listed(state))
             reward_state = state.objective
         else:
@@ -267,7 +272,8 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     Settlement
     """
     growth, listed = _rows(process.growth, state), process._listed(state)
-    before, target = orders(state.weights, action, growth, listed, process.limits, process.lag)
+    dividends = None if process.dividends is None else _rows(process.dividends, state)
+    before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)
     costs: CostModel = process.costs
     if isinstance(state, WorldState):
         costs = Scaled(costs, state.cost_scale)

@@ -23,6 +23,10 @@ def concatenate_markets(process: DecisionProcess, others: Sequence[DecisionProce
     for name in ("growth", "listed", "halted", "asset_features", "market_features"):
         setattr(other, name, np.concatenate([getattr(one, name) for one in all_of]))
     other.has_halts = any(one.has_halts for one in all_of)
+    if any(one.dividends is not None for one in all_of):
+        other.dividends = np.concatenate(
+            [np.zeros(one.listed.shape) if one.dividends is None else one.dividends for one in all_of]
+        )
     other._set_costs(process.env)
     return other
 
@@ -37,6 +41,8 @@ def with_growths(process: DecisionProcess, growths: Sequence[NDArray[np.float64]
     other.growth = np.concatenate([process.growth, *growths])
     other.listed = np.tile(process.listed, (count, 1))
     other.halted = np.tile(process.halted, (count, 1))
+    if process.dividends is not None:
+        other.dividends = np.tile(process.dividends, (count, 1))
     if process.liquidity is not None:
         other.liquidity = MarketState(*(np.tile(table, (count, 1)) for table in process.liquidity))
     return other

@@ -19,6 +19,14 @@ def fill_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     return panel.open
 
 
+def share_prices(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
+    """Prices of a share at which decisions fill, (bars, assets): without dividends where they are paid in cash."""
+    prices = fill_prices(panel, fill)
+    if panel.quoted is None:
+        return prices
+    return panel.quoted if fill == "close" else prices * (panel.quoted / panel.close)
+
+
 def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     """Gross growth over the bar that ends at each bar, cash last.
 
@@ -31,15 +39,45 @@ def growth_of(panel: MarketPanel, fill: str) -> NDArray[np.float64]:
     Returns
     -------
     array, (bars, K)
-        One where an asset is not listed at both ends: a position that ended is held at its last price.
+        One where an asset is not listed at both ends: a position that ended is held at its last price. Dividends count
+        in full, also where they are paid in cash.
     """
     prices = fill_prices(panel, fill)
     growth = np.ones((panel.n_bars, panel.n_assets + 1))
     with np.errstate(invalid="ignore"):
-        ratio = prices[1:] / prices[:-1]
+        ratio = (
+            _total_growth(panel, prices) if panel.dividends is not None and fill == "open" else prices[1:] / prices[:-1]
+        )
     growth[1:, :-1] = np.where(np.isfinite(ratio), ratio, 1.0)
     growth[:, -1] = 1.0 + panel.cash_returns
     return growth
+
+
+def dividends_of(panel: MarketPanel, fill: str) -> NDArray[np.float64] | None:
+    """Share of an asset's value at the end of each bar that is a dividend just paid, (bars, assets).
+
+    Of ``p + d``, what a share and its dividend are worth at the fill on the ex-date, that is ``d / (p + d)``. It goes
+    to who held the asset after the fill before. None where dividends are not paid in cash.
+    """
+    if panel.dividends is None:
+        return None
+    prices = fill_prices(panel, fill)
+    paid = np.nan_to_num(panel.dividends * panel.close)
+    share = np.zeros(prices.shape)
+    held = np.isfinite(prices[1:]) & np.isfinite(prices[:-1])
+    np.divide(paid[1:], prices[1:] + paid[1:], out=share[1:], where=held)
+    return share
+
+
+def _total_growth(panel: MarketPanel, opens: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Growth from open to open with the dividends of the bar, (bars - 1, assets): ``(o_t + d_t) / o_{t-1}``.
+
+    The opens have dividends reinvested at the close of the ex-date: with the yield y, ``o_{t-1} (1 + y_t)`` is the
+    earlier open on the scale of the later one.
+    """
+    yields = np.zeros(opens.shape) if panel.dividends is None else panel.dividends
+    total: NDArray[np.float64] = (opens[1:] + (yields * panel.close)[1:]) / (opens[:-1] * (1.0 + yields[1:]))
+    return total
 
 
 def equal_weight_log_returns(panel: MarketPanel, fill: str) -> NDArray[np.float64]:

@@ -19,7 +19,8 @@ def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
     Volume in money is the mean over ``window`` bars of shares traded times the close; volatility the standard
     deviation (ddof 1) of log returns over the same bars. A younger asset has fewer bars. Where nothing was traded, or
     nothing is known yet, the smallest volume and the highest volatility of that day's other assets are used, a
-    conservative estimate. Prices adjusted for dividends understate the money traded in the distant past.
+    conservative estimate. Prices adjusted for dividends understate the money traded in the distant past;
+    where dividends are paid in cash, it is counted at the prices of the time.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ def liquidity_of(panel: MarketPanel, window: int) -> MarketState:
             "a cost under env.costs depends on the volume traded, but this market has no volume; set the slippage and "
             "impact of env.costs to zero, or use a source with a volume for every price"
         )
-    money = pd.DataFrame(panel.close * panel.volume).rolling(window, min_periods=1).mean()
+    money = pd.DataFrame(panel.share_closes * panel.volume).rolling(window, min_periods=1).mean()
     returns = pd.DataFrame(np.log(panel.close)).diff().rolling(window, min_periods=2).std()
     volume = _fill_gaps(np.asarray(money.where(money > 0.0), dtype=np.float64), np.fmin)
     volatility = _fill_gaps(np.asarray(returns, dtype=np.float64), np.fmax)

@@ -23,6 +23,7 @@ FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
 
 _FIELDS = ("open", "high", "low", "volume")
+_DIVIDENDS = ("dividends", "quoted")
 
 
 def _no_cash() -> FloatArray:
@@ -49,6 +50,10 @@ class MarketPanel:
         Simple return of cash over the bar that ends at t; row 0 is 0. Left out, cash earns nothing.
     open, high, low, volume : float64 of shape (bars, assets), or None
         Where the source has them. NaN exactly where `close` is; volume in shares, zero or more.
+    dividends, quoted : float64 of shape (bars, assets), or None
+        Where dividends are paid in cash (`finflow.market.dividends`), both or neither: the dividend yield at its
+        ex-date, the dividend over the close that day, else 0; and the closes that shares trade at. The other prices
+        then have dividends reinvested. NaN exactly where `close` is.
     halted : bool of shape (bars, assets), or None
         Bars without a price of their own, at which a listed asset is marked at its last price and cannot be traded
         (`finflow.market.price_gaps`). None where there is no such bar.
@@ -68,6 +73,8 @@ class MarketPanel:
     high: FloatArray | None = None
     low: FloatArray | None = None
     volume: FloatArray | None = None
+    dividends: FloatArray | None = None
+    quoted: FloatArray | None = None
     halted: NDArray[np.bool_] | None = None
     benchmark: FloatArray | None = None
     benchmark_name: str | None = None
@@ -85,7 +92,7 @@ class MarketPanel:
         self._fix("close", table.close)
         self._fix("cash_returns", checked_cash(cash if cash.size else np.zeros(len(dates)), len(dates)))
         object.__setattr__(self, "assets", assets)
-        for name in _FIELDS:
+        for name in (*_FIELDS, *_DIVIDENDS):
             if getattr(self, name) is not None:
                 array = np.array(getattr(self, name), dtype=np.float64, order="C")
                 table.check_field(name, array)
@@ -126,6 +133,11 @@ class MarketPanel:
         listed.setflags(write=False)
         return listed
 
+    @property
+    def share_closes(self) -> FloatArray:
+        """Closing prices at which shares trade, (bars, assets): `quoted` where dividends are paid in cash."""
+        return self.close if self.quoted is None else self.quoted
+
     @cached_property
     def sha256(self) -> str:
         """Hash of everything that affects results: dates, names, prices, cash; provenance is left out."""
@@ -142,18 +154,18 @@ class MarketPanel:
         stop = int(end) if isinstance(end, (int, np.integer)) else self.bars_until(end)
         if not 0 < stop <= self.n_bars:
             raise MarketError(f"cannot cut a panel of {self.n_bars} bars at {end}")
-        return self._rows(slice(0, stop))
+        return _rows(self, slice(0, stop))
 
     def since(self, start: str | dt.date | np.datetime64) -> MarketPanel:
         """Take the bars from a date on (inclusive); the first bar's cash return becomes 0."""
         first = int(np.searchsorted(self.dates, _day(start), side="left"))
-        return self._rows(slice(first, self.n_bars))
+        return _rows(self, slice(first, self.n_bars))
 
     def between(self, start: int, stop: int) -> MarketPanel:
         """Take the bars from `start` up to `stop` (exclusive); the first bar's cash return becomes 0."""
         if not 0 <= start < stop <= self.n_bars:
             raise MarketError(f"a panel of {self.n_bars} bars has none from {start} to {stop}")
-        return self._rows(slice(start, stop))
+        return _rows(self, slice(start, stop))
 
     def spliced(self, pieces: Sequence[range]) -> MarketPanel:
         """Join segments of bars to one panel, without the bars between them.
@@ -186,31 +198,11 @@ class MarketPanel:
             scale[join:] = np.where(np.isfinite(ratio), ratio, 1.0)
             if self.benchmark is not None:
                 level[join:] = level[join - 1] * self.benchmark[before] / self.benchmark[after]
-        return self._rows(rows, joins, {"volume": 1.0 / scale, "benchmark": level}, scale)
+        return _rows(self, rows, joins, {"volume": 1.0 / scale, "benchmark": level, "dividends": np.ones(1)}, scale)
 
     def bars_until(self, date: str | dt.date | np.datetime64) -> int:
         """Number of bars up to and including a date."""
         return int(np.searchsorted(self.dates, _day(date), side="right"))
-
-    def _rows(
-        self,
-        rows: slice | NDArray[np.int64],
-        joins: Sequence[int] = (),
-        factors: Mapping[str, FloatArray] | None = None,
-        scale: FloatArray | None = None,
-    ) -> MarketPanel:
-        """Take rows, times the factor of a field or else `scale`; cash earns nothing on the first row and at joins."""
-
-        def taken(name: str) -> FloatArray | None:
-            array: FloatArray | None = getattr(self, name)
-            factor = (factors or {}).get(name, scale)
-            return array if array is None else array[rows] if factor is None else array[rows] * factor
-
-        cash = self.cash_returns[rows].copy()
-        cash[[0, *joins][: len(cash)]] = 0.0
-        fields: dict[str, Any] = {name: taken(name) for name in ("close", *_FIELDS, "benchmark")}
-        halted = None if self.halted is None else self.halted[rows]
-        return replace(self, dates=self.dates[rows], cash_returns=cash, halted=halted, **fields)
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for a manifest: size, span and hash beside the provenance."""
@@ -223,6 +215,29 @@ class MarketPanel:
             "last_date": str(self.dates[-1]),
             "panel_sha256": self.sha256,
         }
+
+
+def _rows(
+    panel: MarketPanel,
+    rows: slice | NDArray[np.int64],
+    joins: Sequence[int] = (),
+    factors: Mapping[str, FloatArray] | None = None,
+    scale: FloatArray | None = None,
+) -> MarketPanel:
+    """Take rows, times the factor of a field or else `scale`; nothing is earned at joins, by cash nor on row 0."""
+
+    def taken(name: str) -> FloatArray | None:
+        array: FloatArray | None = getattr(panel, name)
+        factor = (factors or {}).get(name, scale)
+        return array if array is None else array[rows] if factor is None else array[rows] * factor
+
+    cash = panel.cash_returns[rows].copy()
+    cash[[0, *joins][: len(cash)]] = 0.0
+    fields: dict[str, Any] = {name: taken(name) for name in ("close", *_FIELDS, *_DIVIDENDS, "benchmark")}
+    if joins and fields["dividends"] is not None:
+        fields["dividends"][list(joins)] *= 0.0
+    halted = None if panel.halted is None else panel.halted[rows]
+    return replace(panel, dates=panel.dates[rows], cash_returns=cash, halted=halted, **fields)
 
 
 def _day(date: str | dt.date | np.datetime64) -> np.datetime64:
@@ -240,6 +255,9 @@ def _hash(panel: MarketPanel) -> str:
         if array is not None:
             # One NaN stands for all NaNs, so that the bits of a missing price decide nothing.
             digest.update(np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
+    for name in [one for one in _DIVIDENDS if getattr(panel, one) is not None]:
+        array = getattr(panel, name)
+        digest.update(name.encode() + np.where(np.isnan(array), np.nan, array).astype("<f8").tobytes())
     if panel.halted is not None:
         digest.update(b"halted" + np.packbits(panel.halted).tobytes())
     return digest.hexdigest()

@@ -88,7 +88,8 @@ class PriceTable(NamedTuple):
     def check_field(self, name: str, array: FloatArray) -> None:
         """Refuse a field with impossible values, or with values where the closes have none."""
         _check_shape(name, array, self.close.shape)
-        self._check_prices(name, array, np.isinf(array) | ((array < 0.0) if name == "volume" else (array <= 0.0)))
+        may_be_zero = name in ("volume", "dividends")
+        self._check_prices(name, array, np.isinf(array) | ((array < 0.0) if may_be_zero else (array <= 0.0)))
         differs = np.isfinite(array) != np.isfinite(self.close)
         if differs.any():
             row, column = _first(differs)

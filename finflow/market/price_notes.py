@@ -11,9 +11,14 @@ __all__ = ["price_notes"]
 #: Sources whose prices are the user's own; the jumps of the others are known.
 _OWN_SOURCES = ("csv", "parquet", "yfinance")
 
+_IN_CASH = (
+    "dividends are held as cash (market.dividends): paid at the ex-date to who held the asset before it, and invested "
+    "again only as far as the strategy does so; features read prices with dividends reinvested"
+)
+
 
 def price_notes(panel: MarketPanel) -> list[str]:
-    """Sentences that name the bars without a price of their own, and jumps that look like splits.
+    """Sentences on dividends in cash, on bars without a price of their own, and on jumps that look like splits.
 
     Parameters
     ----------
@@ -24,7 +29,7 @@ def price_notes(panel: MarketPanel) -> list[str]:
     list of str
         Empty where there is nothing to say.
     """
-    notes = [describe_halts(find_halts(panel))]
+    notes = [_IN_CASH if panel.dividends is not None else "", describe_halts(find_halts(panel))]
     if panel.provenance.get("source") in _OWN_SOURCES:
         notes.append(describe_suspects(find_split_suspects(panel)))
     return [note for note in notes if note]

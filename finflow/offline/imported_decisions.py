@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
+from finflow.ledger.accounting import drift, pay_dividends
 from finflow.market.panel import MarketPanel
 from finflow.offline.recorder import Recorder, Rows
 
@@ -183,8 +184,12 @@ def price_decisions(
 def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar: int) -> NDArray[np.float64]:
     """Weights at the bar before ``bar`` of a target that has drifted since, without another trade; (1, K)."""
     stated_at = fill - min(process.lag, 1)
-    worth = target * process.growth[stated_at + 1 : bar].prod(axis=0)
-    held: NDArray[np.float64] = (worth / worth.sum())[None]
+    if process.dividends is None:
+        worth = target * process.growth[stated_at + 1 : bar].prod(axis=0)
+        return np.asarray((worth / worth.sum())[None], dtype=np.float64)
+    held: NDArray[np.float64] = target[None]
+    for passed in range(stated_at + 1, bar):
+        held = pay_dividends(drift(held, process.growth[passed]), process.dividends[passed])
     return held
 
 

@@ -18,6 +18,7 @@ from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.files import read_text_input
 from finflow.market.cash import CashRates, cash_returns, check_covered, named_rates, read_rates
+from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import hold_over_gaps
 from finflow.market.sources.french_portfolios import french_portfolios
@@ -75,7 +76,7 @@ def load_panel(config: MarketConfig, download: Download | None = None) -> Market
         raise MarketError(f"market.source {config.source} needs market.path, the file with the prices")
     benchmark = () if config.benchmark is None else (config.benchmark,)
     wanted = None if names is None else {*names, *benchmark}
-    tables, facts = read_prices(config.path, config.source, wanted, config.auto_adjust)
+    tables, facts = read_prices(config.path, config.source, wanted, config.auto_adjust, config.dividends == "cash")
     try:
         return _assemble(tables, facts, config)
     except MarketError as error:
@@ -188,8 +189,15 @@ def _assemble(
         last = dates[kept].max()
         check_covered(rate, last if config.test_end is None else min(last, np.datetime64(config.test_end, "D")))
     earned, told = _cash(dates[kept], rate, None if cash is None else cash[kept])
+    dividends = fields.pop("dividends", None)
     provenance |= _drop_missing_fields(fields, names, provenance.get("fields_left_out"))
     fields, halted = hold_over_gaps(fields, config.max_gap)
+    if dividends is not None:
+        fields = reinvest(fields, dividends, dates[kept], names)
+        provenance["adjusted"] = (
+            "the file's Close and Dividends: dividends are paid in cash at their ex-dates (market.dividends=cash); "
+            "features read prices with dividends reinvested"
+        )
     panel = MarketPanel(
         dates=dates[kept],
         assets=tuple(names),
@@ -199,6 +207,8 @@ def _assemble(
         high=fields.get("high"),
         low=fields.get("low"),
         volume=fields.get("volume"),
+        dividends=fields.get("dividends"),
+        quoted=fields.get("quoted"),
         halted=halted,
         benchmark=None if benchmark is None else close[benchmark].to_numpy(dtype=np.float64)[kept],
         benchmark_name=benchmark,

@@ -13,25 +13,41 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
+from finflow.market.sources.adjusted_closes import ADJUSTED, with_adjusted_closes
 from finflow.market.sources.price_sheet import KINDS, Sheet, plain_name, read_sheet
 
 __all__ = ["FIELDS", "FILE_AN_ASSET", "FILE_A_FIELD", "LONG", "TWO_LEVELS", "WIDE", "PriceTables", "read_prices"]
 
 PriceTables = dict[str, pd.DataFrame]
-"""Field name ("close" always, "open", "high", "low", "volume" perhaps) -> frame of dates by assets."""
+"""Field name ("close" always, "open", "high", "low", "volume", "dividends" perhaps) -> frame of dates by assets."""
 
 FIELDS = ("open", "high", "low", "close", "volume")
-ADJUSTED = "adj_close"
+DIVIDENDS = "dividends"
 
 WIDE, LONG, TWO_LEVELS = "one column an asset", "one row a date and asset", "one column a field and asset"
 FILE_A_FIELD, FILE_AN_ASSET = "one file a field", "one file an asset"
 
-_KNOWN = {**{name: name for name in FIELDS}, "adjclose": ADJUSTED, "adjustedclose": ADJUSTED}
+_KNOWN = {**{name: name for name in FIELDS}, "adjclose": ADJUSTED, "adjustedclose": ADJUSTED, DIVIDENDS: DIVIDENDS}
 _CLOSES = ("close", ADJUSTED)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """Assets to read, all of them when None; and whether dividends are."""
+
+    assets: Collection[str] | None
+    dividends: bool
+
+    def __contains__(self, name: str) -> bool:
+        return self.assets is None or name in self.assets
+
+    def fields(self, found: Iterable[str]) -> list[str]:
+        """Those of the fields found that are read."""
+        return [field for field in found if self.dividends or field != DIVIDENDS]
+
+
 def read_prices(
-    path: Path, kind: str, wanted: Collection[str] | None, auto_adjust: bool
+    path: Path, kind: str, wanted: Collection[str] | None, auto_adjust: bool, dividends: bool = False
 ) -> tuple[PriceTables, dict[str, Any]]:
     """Read a file of prices, or a folder of such files.
 
@@ -57,6 +73,9 @@ def read_prices(
     wanted : collection of str, or None
         Assets (and the benchmark) to read; all of them when None.
     auto_adjust : bool
+    dividends : bool
+        Read the field Dividends too, and no Adj Close, whatever ``auto_adjust`` says; of a folder with one file a
+        field it may have rows of the ex-dates alone. Else it is passed over.
 
     Returns
     -------
@@ -69,15 +88,21 @@ def read_prices(
     MarketError
         With one line that names the file, and line and column where there is one.
     """
+    chosen = _Wanted(wanted, dividends)
     if path.is_dir():
-        tables, layout, sheets, names = _folder(path, kind, wanted)
+        tables, layout, sheets, names = _folder(path, kind, chosen)
         listed = "".join(f"{sheet.path.name}\0{sheet.sha256}\n" for sheet in sheets)
         digest = hashlib.sha256(listed.encode()).hexdigest()
     else:
         sheet = read_sheet(path, kind)
-        tables, layout, names = _file(sheet, wanted)
+        tables, layout, names = _file(sheet, chosen)
         sheets, digest = [sheet], sheet.sha256
-    tables, adjusted = _adjusted(path, tables, auto_adjust)
+    if dividends and DIVIDENDS not in tables:
+        raise MarketError(
+            f"{path} has no dividends, which market.dividends=cash needs: add a column Dividends beside Close, or a "
+            f"file {DIVIDENDS}.{kind} beside close.{kind}"
+        )
+    tables, adjusted = with_adjusted_closes(path, tables, auto_adjust and not dividends)
     if "volume" in tables:  # nothing traded where nothing is listed is no volume
         volume = tables["volume"]
         unlisted = tables["close"].reindex(columns=volume.columns).isna()
@@ -95,7 +120,7 @@ def read_prices(
     return tables, facts
 
 
-def _file(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, str, tuple[str, ...]]:
+def _file(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, str, tuple[str, ...]]:
     if sheet.assets is not None:
         tables, names = _stacked([_Rows.of_many(sheet)], wanted)
         return tables, LONG, names
@@ -111,9 +136,7 @@ def _file(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, st
     return {"close": _wide(sheet, wanted)}, WIDE, tuple(name for _, name in sheet.columns)
 
 
-def _folder(
-    path: Path, kind: str, wanted: Collection[str] | None
-) -> tuple[PriceTables, str, list[Sheet], tuple[str, ...]]:
+def _folder(path: Path, kind: str, wanted: _Wanted) -> tuple[PriceTables, str, list[Sheet], tuple[str, ...]]:
     files = _files(path, kind)
     fields = [_KNOWN.get(plain_name(file.stem)) for file in files]
     close = next((file for file, field in zip(files, fields, strict=True) if field in _CLOSES), None)
@@ -130,7 +153,7 @@ def _folder(
         tables, names = _by_field(sheets, wanted)
         return tables, FILE_A_FIELD, list(sheets.values()), names
     names = _unique(file.stem for file in files)
-    chosen = [file for file in files if wanted is None or file.stem in wanted]
+    chosen = [file for file in files if file.stem in wanted]
     first = read_sheet((chosen or files)[0], kind)
     of_many = first.assets is not None
     sheets_read = [first if file == first.path else read_sheet(file, kind) for file in (files if of_many else chosen)]
@@ -161,13 +184,13 @@ def _files(path: Path, kind: str) -> list[Path]:
     raise MarketError(f"market.path {path} is a folder without a .{kind} file{hint}")
 
 
-def _wide(sheet: Sheet, wanted: Collection[str] | None) -> pd.DataFrame:
+def _wide(sheet: Sheet, wanted: _Wanted) -> pd.DataFrame:
     names = [name for _, name in sheet.columns]
-    columns = {name: sheet.numbers(i) for i, name in enumerate(names) if wanted is None or name in wanted}
+    columns = {name: sheet.numbers(i) for i, name in enumerate(names) if name in wanted}
     return pd.DataFrame(columns, index=sheet.days)
 
 
-def _two_levels(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
+def _two_levels(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
     found: dict[str, dict[str, int]] = {}
     for position, (label, asset) in enumerate(sheet.columns):
         field = _KNOWN.get(plain_name(label))
@@ -178,30 +201,36 @@ def _two_levels(sheet: Sheet, wanted: Collection[str] | None) -> tuple[PriceTabl
     names = tuple(found.get("close", found.get(ADJUSTED, {})))
     if not names:
         raise MarketError(f"{sheet.path} has no column Close under its two lines of names")
-    kept = [name for name in names if wanted is None or name in wanted]
+    kept = [name for name in names if name in wanted]
     return {
         field: pd.DataFrame({name: sheet.numbers(at[name]) for name in kept if name in at}, index=sheet.days)
         for field, at in found.items()
+        if field in wanted.fields(found)
     }, names
 
 
-def _by_field(sheets: dict[str, Sheet], wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
-    """Tables of a folder with a file a field; dates and assets are those of the closes."""
+def _by_field(sheets: dict[str, Sheet], wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
+    """Tables of a folder with a file a field; dates and assets are those of the closes, dividends need their own."""
+    sheets = {field: sheets[field] for field in wanted.fields(sheets)}
     lead = sheets.get("close") or sheets[ADJUSTED]
     names = tuple(name for _, name in lead.columns)
-    for sheet in sheets.values():
+    for field, sheet in sheets.items():
         if sheet.assets is not None or any(field for field, _ in sheet.columns):
             raise MarketError(f"{sheet.path} must have Date and one column an asset, as the file of one field")
-        apart = lead.days.symmetric_difference(sheet.days)
+        sparse = field == DIVIDENDS
+        apart = sheet.days.difference(lead.days) if sparse else lead.days.symmetric_difference(sheet.days)
         if len(apart):
             lacks, has = (sheet, lead) if apart[0] in lead.days else (lead, sheet)
             raise MarketError(f"{lacks.path} has no row of {apart[0].date()}, and {has.path.name} has one")
-        if not sheet.days.equals(lead.days):
+        if not sheet.days.equals(lead.days[lead.days.isin(sheet.days)] if sparse else lead.days):
             raise MarketError(f"{sheet.path} has its dates in another order than {lead.path.name}, or repeats one")
         strangers = [name for _, name in sheet.columns if name not in names]
         if strangers:
             raise MarketError(f"{sheet.path} has a column {strangers[0]!r}, and {lead.path.name} has none")
-    return {field: _wide(sheet, wanted) for field, sheet in sheets.items()}, names
+    tables = {field: _wide(sheet, wanted) for field, sheet in sheets.items()}
+    if DIVIDENDS in tables:
+        tables[DIVIDENDS] = tables[DIVIDENDS].reindex(lead.days)
+    return tables, names
 
 
 @dataclass(frozen=True)
@@ -251,10 +280,10 @@ def _fields_of(sheet: Sheet, labels: Sequence[str]) -> dict[str, int]:
     return fields
 
 
-def _stacked(parts: Sequence[_Rows], wanted: Collection[str] | None) -> tuple[PriceTables, tuple[str, ...]]:
+def _stacked(parts: Sequence[_Rows], wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
     """Tables from rows: dates are those of the assets wanted, in ascending order."""
     names = _unique(name for part in parts for name in part.names)
-    kept = [name for name in names if wanted is None or name in wanted]
+    kept = [name for name in names if name in wanted]
     column_of = {name: column for column, name in enumerate(kept)}
     columns = [np.array([column_of.get(name, -1) for name in part.names], dtype=np.intp)[part.codes] for part in parts]
     rows = [np.flatnonzero(column >= 0) for column in columns]
@@ -268,7 +297,8 @@ def _stacked(parts: Sequence[_Rows], wanted: Collection[str] | None) -> tuple[Pr
     cell = index.get_indexer(days) * max(len(kept), 1) + column
     _check_once(parts, rows, cell, days, [kept[i] for i in column[_repeats(cell)[:1]]])
     tables: PriceTables = {}
-    for field in [name for name in (*FIELDS, ADJUSTED) if any(name in part.fields for part in parts)]:
+    found = [name for name in (*FIELDS, ADJUSTED, DIVIDENDS) if any(name in part.fields for part in parts)]
+    for field in wanted.fields(found):
         values = np.full(len(index) * len(kept), np.nan)
         values[cell] = np.concatenate(
             [
@@ -301,38 +331,6 @@ def _check_once(
         return f"{parts[part].sheet.path}, {parts[part].sheet.place(row)}"
 
     raise MarketError(f"{place(second)}: {who[0]!r} has a second row of {days[second].date()} (first: {place(first)})")
-
-
-def _adjusted(path: Path, tables: PriceTables, auto_adjust: bool) -> tuple[PriceTables, dict[str, Any]]:
-    """Tables whose close is the one asked for, and how it is adjusted, in words."""
-    if ADJUSTED not in tables:
-        words = "as in the file; dividends and splits count only if its prices are adjusted for them"
-        return tables, {"adjusted": words}
-    rest = {field: table for field, table in tables.items() if field != ADJUSTED}
-    if not auto_adjust:
-        if "close" not in rest:
-            raise MarketError(f"{path} has Adj Close and no Close; set market.auto_adjust=true")
-        words = "the file's Close, not its Adj Close (market.auto_adjust=false): dividends are left out"
-        return rest, {"adjusted": words}
-    adjusted = tables[ADJUSTED]
-    words = "the file's Adj Close, which counts dividends and splits"
-    if "close" not in rest:
-        out = [field for field in ("open", "high", "low") if rest.pop(field, None) is not None]
-        note = {"fields_left_out": f"{', '.join(out)}: the file has no Close, so how to adjust them is unknown"}
-        return {"close": adjusted, **rest}, {"adjusted": words, **(note if out else {})}
-    close = rest["close"]
-    lacking = [name for name in close.columns if name not in adjusted or not adjusted[name].notna().any()]
-    if lacking:
-        raise MarketError(
-            f"{path}: {lacking[0]!r} has no Adj Close, and others have; give it to all of them, or set "
-            "market.auto_adjust=false to use Close"
-        )
-    ratio = adjusted[list(close.columns)] / close
-    for field in ("open", "high", "low"):
-        if field in rest:
-            rest[field] = rest[field] * ratio[list(rest[field].columns)]
-    rest["close"] = adjusted[list(close.columns)]
-    return rest, {"adjusted": f"{words}; open, high and low times Adj Close / Close"}
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

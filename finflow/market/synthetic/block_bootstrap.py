@@ -113,6 +113,8 @@ def resampled_panel(panel: MarketPanel, source: NDArray[np.int64]) -> MarketPane
         high=along(panel.high, scale),
         low=along(panel.low, scale),
         volume=along(panel.volume, 1.0 / scale),
+        dividends=along(panel.dividends, np.ones(1)),
+        quoted=along(panel.quoted, scale),
         halted=None if panel.halted is None else panel.halted[source],
         benchmark=benchmark,
         provenance={**panel.provenance, "resampled": True},

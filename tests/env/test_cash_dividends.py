@@ -1,0 +1,195 @@
+"""Dividends in cash: an account of shares and cash, kept by hand, and total returns where they are reinvested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from finflow.env.decision_process import DecisionProcess, PortfolioState
+from finflow.env.joined_markets import concatenate_markets, with_growths
+from finflow.env.market_growth import dividends_of, growth_of
+from finflow.ledger import accounting
+from finflow.market.dividends import reinvest
+
+FloatArray = NDArray[np.float64]
+Prices = Callable[..., FloatArray]
+MakeProcess = Callable[..., DecisionProcess]
+
+FREE = {"commission_bps": 0.0, "slippage_bps": 0.0}
+BEGIN, END = 8, 50
+HELD = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
+DATES = np.datetime64("2000-01-03") + np.arange(60)
+
+
+@pytest.fixture
+def quoted(prices: Prices) -> dict[str, FloatArray]:
+    """Closes, opens and dividends of four assets, in money; a quarter, a special one on a bar with another's, none."""
+    close = prices()
+    opens = close * np.exp(np.random.default_rng(3).normal(0.0, 0.01, close.shape))
+    paid = np.zeros(close.shape)
+    paid[5::12, 0] = 0.6
+    paid[29, 1] = 14.0
+    paid[11::9, 2] = 1.5
+    return {"close": close, "open": opens, "paid": paid}
+
+
+@pytest.fixture
+def market(quoted: dict[str, FloatArray], process_of: MakeProcess) -> Callable[..., DecisionProcess]:
+    """The process over these prices; ``cash`` pays dividends in cash, else they are reinvested."""
+
+    def make(cash: bool = True, **env: object) -> DecisionProcess:
+        fields = {name: quoted[name] for name in ("close", "open")}
+        found = reinvest(fields, quoted["paid"], DATES, "ABCD")
+        close = found.pop("close")
+        if not cash:
+            found = {"open": found["open"]}
+        return process_of(close, 1e-4, fields=found, **{**FREE, **env})
+
+    return make
+
+
+def played(process: DecisionProcess, action: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    """Wealth before each fill, and weights after it; without an action, what is observed is kept."""
+    state, wealth, filled = process.start(np.array([BEGIN]), HELD), [], []
+    while int(state.bar[0]) < END:
+        wealth.append(float(state.wealth[0]))
+        target = process.observed_portfolio(state)[:, :5] if action is None else action
+        outcome = process.step(state, target)
+        filled.append(outcome.filled[0])
+        state = outcome.state
+    return np.array(wealth), np.array(filled)
+
+
+@pytest.mark.parametrize(("lag", "fill"), [(0, "close"), (1, "close"), (2, "close"), (1, "open")])
+def test_an_account_that_never_trades_keeps_its_shares_and_collects_cash(
+    market: Callable[..., DecisionProcess], quoted: dict[str, FloatArray], lag: int, fill: str
+) -> None:
+    """Shares times prices as quoted, and a heap of cash: no weight, no growth, none of the ledger's arithmetic."""
+    process = market(execution_lag=lag, fill=fill)
+    prices, paid = quoted[fill], quoted["paid"]
+    shares, cash = HELD[0, :-1] / prices[BEGIN - 1], HELD[0, -1]
+    worth, weights = [], []
+    for bar in range(BEGIN, END):
+        cash = cash * 1.0001 + shares @ paid[bar]
+        value = np.append(shares * prices[bar], cash)
+        worth.append(value.sum())
+        weights.append(value / value.sum())
+    wealth, filled = played(process, None)
+    np.testing.assert_allclose(wealth / wealth[0], np.array(worth) / worth[0], rtol=1e-12)
+    np.testing.assert_allclose(filled, weights, atol=1e-13)
+    assert filled[-1, -1] > 0.15  # the special dividend alone is a tenth of the account
+
+
+@pytest.mark.parametrize("action", [[0.25, 0.25, 0.25, 0.25, 0.0], [0.1, 0.6, 0.2, 0.0, 0.1]])
+def test_reinvested_at_the_close_without_costs_it_is_the_adjusted_account(
+    market: Callable[..., DecisionProcess], action: list[float]
+) -> None:
+    paid, adjusted = market(execution_lag=0), market(cash=False, execution_lag=0)
+    found = [played(process, np.array([action])) for process in (paid, adjusted)]
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-14)
+    assert played(paid, None)[0][-1] != pytest.approx(played(adjusted, None)[0][-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("fill", ["close", "open"])
+@pytest.mark.parametrize("lag", [1, 2])
+def test_what_is_observed_trades_nothing(market: Callable[..., DecisionProcess], lag: int, fill: str) -> None:
+    process = market(execution_lag=lag, fill=fill, commission_bps=10.0)
+    state = process.start(np.array([BEGIN]), HELD)
+    for _ in range(BEGIN, END):
+        outcome = process.step(state, process.observed_portfolio(state)[:, :5])
+        assert float(outcome.turnover[0]) < 1e-15
+        assert float(outcome.cost[0]) < 1e-15
+        state = outcome.state
+
+
+def test_the_return_of_a_bar_is_that_of_total_return_prices(market: Callable[..., DecisionProcess]) -> None:
+    """Of the same weights, costs or not: dividends in cash change what is held after the bar alone."""
+    bars = np.arange(BEGIN, END)
+    found = []
+    for cash in (True, False):
+        process = market(cash, execution_lag=0, commission_bps=10.0)
+        state = process.start(bars, np.tile([0.0, 0.0, 0.0, 0.0, 1.0], (len(bars), 1)))
+        found.append(process.step(state, np.tile(HELD, (len(bars), 1))).simple_return)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-15)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_torch_and_numpy_agree(market: Callable[..., DecisionProcess], lag: int) -> None:
+    process = market(execution_lag=lag, commission_bps=10.0, max_weight=0.7)
+    bars, rng = np.arange(BEGIN, END), np.random.default_rng(0)
+    weights, action = rng.dirichlet(np.ones(5), len(bars)), rng.dirichlet(np.ones(5), len(bars))
+    state = process.start(bars, weights)
+    tensors = PortfolioState(bars, *(torch.from_numpy(np.array(value)) for value in list(vars(state).values())[1:]))
+    mine, theirs = process.step(state, action), process.step(tensors, torch.from_numpy(action))
+    np.testing.assert_allclose(mine.filled, theirs.filled.numpy(), atol=1e-14)
+    np.testing.assert_allclose(mine.simple_return, theirs.simple_return.numpy(), atol=1e-14)
+    np.testing.assert_allclose(
+        process.observed_portfolio(state), process.observed_portfolio(tensors).numpy(), atol=1e-14
+    )
+    with mock.patch.object(accounting, "is_compiled", return_value=False):
+        np.testing.assert_array_equal(process.step(state, action).filled, mine.filled)
+
+
+def test_the_payment_has_a_gradient_and_an_inverse() -> None:
+    weights = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64, requires_grad=True)
+    shares = torch.tensor([[0.1, 0.0]], dtype=torch.float64)
+    paid = accounting.pay_dividends(weights, shares)
+    np.testing.assert_allclose(paid.detach().numpy(), [[0.45, 0.3, 0.25]], atol=1e-16)
+    paid[0, -1].backward()
+    assert weights.grad is not None
+    np.testing.assert_allclose(weights.grad.numpy(), [[0.1, 0.0, 1.0]])
+    back = accounting.before_dividends(paid.detach().numpy(), shares.numpy())
+    np.testing.assert_allclose(back, weights.detach().numpy(), atol=1e-16)
+
+
+def test_it_goes_to_who_held_before_the_ex_date(market: Callable[..., DecisionProcess]) -> None:
+    """Bought at the close of the ex-date, the asset pays nothing; sold there, it has paid."""
+    process = market(execution_lag=0)
+    nothing, all_in = np.array([[0.0, 0.0, 0.0, 0.0, 1.0]]), np.array([[0.0, 1.0, 0.0, 0.0, 0.0]])
+    buyer, seller = process.start(np.array([29]), nothing), process.start(np.array([29]), all_in)
+    assert process.observed_portfolio(buyer)[0, 4] == 1.0
+    assert process.observed_portfolio(seller)[0, 4] > 0.15
+    bought = process.step(buyer, all_in).state
+    assert process.observed_portfolio(bought)[0, 4] == 0.0
+
+
+def test_an_asset_that_has_just_listed_pays_nothing(quoted: dict[str, FloatArray], process_of: MakeProcess) -> None:
+    quoted["close"][:29, 1] = np.nan
+    found = reinvest({"close": quoted["close"]}, quoted["paid"], DATES, "ABCD")
+    process = process_of(found.pop("close"), fields=found)
+    assert process.dividends is not None
+    assert not process.dividends[:, 1].any()
+    assert process.growth[29, 1] == 1.0
+
+
+def test_further_tables_of_a_market_pay_the_same(market: Callable[..., DecisionProcess]) -> None:
+    process, other = market(), market(cash=False)
+    again = with_growths(process, [process.growth])
+    bars = process.panel.n_bars
+    start = process.start(np.array([29]), HELD)
+    behind = again.step(replace(start, bar=start.bar + bars), HELD)
+    np.testing.assert_array_equal(behind.filled, process.step(start, HELD).filled)
+    joined = concatenate_markets(other, [process])
+    np.testing.assert_array_equal(
+        joined.step(replace(start, bar=start.bar + bars), HELD).filled, process.step(start, HELD).filled
+    )
+    np.testing.assert_array_equal(joined.step(start, HELD).filled, other.step(start, HELD).filled)
+
+
+@pytest.mark.parametrize("fill", ["close", "open"])
+def test_growth_and_payment_by_hand(
+    market: Callable[..., DecisionProcess], quoted: dict[str, FloatArray], fill: str
+) -> None:
+    panel, prices, paid = market().panel, quoted[fill], quoted["paid"]
+    total = prices + paid
+    np.testing.assert_allclose(growth_of(panel, fill)[1:, :-1], total[1:] / prices[:-1], rtol=1e-13)
+    found = dividends_of(panel, fill)
+    assert found is not None
+    np.testing.assert_allclose(found[1:], (paid / total)[1:], atol=1e-15)
