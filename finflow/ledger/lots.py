@@ -7,8 +7,9 @@ proceeds of a sale. So all gains, made and not yet made, sum to what the account
 
 In a year, short-term gains and losses are netted, and long-term ones, and then the two against each other. A loss that
 is left is carried forward, as what it is, without limit of time, and never refunded or set against interest. Interest
-is taxed at the short-term rate. This is the frame of the United States' rules without their exceptions: no wash
-sales, no 3,000 dollars a year against income, no brackets, no surtaxes, no dividends (they are in adjusted prices).
+is taxed at the short-term rate, and so are dividends that are paid in cash (in adjusted prices they are part of the
+gains). This is the frame of the United States' rules without their exceptions: no wash sales, no 3,000 dollars a year
+against income, no brackets, no surtaxes, no lower rate for qualified dividends.
 """
 
 from __future__ import annotations

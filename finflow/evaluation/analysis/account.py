@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from finflow.config import TaxConfig
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import fill_prices
+from finflow.env.market_growth import share_prices
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
 from finflow.evaluation.statistics import metrics
-from finflow.ledger.accounting import drift, pay_out, settle
+from finflow.ledger.accounting import drift, pay_dividends, pay_out, settle
 from finflow.ledger.lots import Gains, Losses, Lots, tax_of_year
 
 FloatArray = NDArray[np.float64]
@@ -54,6 +54,8 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     held = np.zeros_like(run.weights)
     held[0, -1] = 1.0
     held[1:] = drift(run.weights[:-1], growth[1:])
+    if process.dividends is not None:
+        held[1:] = pay_dividends(held[1:], process.dividends[rows][1:])
     before = pay_out(held, listed)
     after = (1.0 - run.costs)[:, None] * run.weights
     change = after[:, :-1] - before[:, :-1]
@@ -62,7 +64,7 @@ def trades(process: DecisionProcess, window: range, run: Backtest) -> pd.DataFra
     ended = np.where(listed, 0.0, -held[:, :-1])
     step, asset = np.nonzero((change != 0.0) | (ended != 0.0))
     moved = np.where(change != 0.0, change, ended)[step, asset] * wealth[step]
-    price = _last_prices(fill_prices(process.panel, process.env.fill), rows)[step, asset]
+    price = _last_prices(share_prices(process.panel, process.env.fill), rows)[step, asset]
     paid_out = ended[step, asset] != 0.0
     return pd.DataFrame(
         {
@@ -90,7 +92,7 @@ def holdings(process: DecisionProcess, window: range, run: Backtest) -> pd.DataF
     bars = process.decision_bars(window)
     rows = slice(bars.start, bars.stop)
     wealth = _wealth(process, run)[:-1] * (1.0 - run.costs)
-    prices = _last_prices(fill_prices(process.panel, process.env.fill), rows)
+    prices = _last_prices(share_prices(process.panel, process.env.fill), rows)
     prices = np.column_stack([prices, np.ones(len(prices))])
     step, asset = np.nonzero(run.weights > 0.0)
     weight = run.weights[step, asset]
@@ -141,7 +143,7 @@ class TaxedAccount:
     gains : Gains
         Of all years.
     interest : float
-        Of all years.
+        Of all years, with the dividends that are paid in cash.
     """
 
     wealth: FloatArray
@@ -171,7 +173,7 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     bars = process.decision_bars(window)
     days = process.panel.dates.astype("datetime64[D]").astype(np.int64)
     years = process.panel.dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    level = np.cumprod(process.growth[bars.start : bars.stop + 1, :-1], axis=0)  # price of a unit, which never is NaN
+    level, dividends = _unit_prices(process, slice(bars.start, bars.stop + 1))
     account = _Account(process.n_weights - 1, float(process.env.initial_capital), tax)
     wealth = np.empty(len(bars) + 1)
     for step, bar in enumerate(bars):
@@ -179,7 +181,7 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
         account.open(int(years[bar]))
         account.end(~process.listed[bar], int(days[bar]), level[step])
         account.trade(run.weights[step], process, bar, int(days[bar]), level[step])
-        account.earn(float(process.growth[bar + 1, -1]) - 1.0)
+        account.earn(float(process.growth[bar + 1, -1]) - 1.0, float(account.units @ dividends[step + 1]))
     last = bars.stop
     account.open(int(years[last]))
     owed_if_sold = account.owed_if_sold(int(days[last]), level[-1])
@@ -187,6 +189,14 @@ def after_tax(process: DecisionProcess, window: range, run: Backtest, tax: TaxCo
     account.pay()
     wealth[-1] = account.worth(level[-1])
     return TaxedAccount(wealth, before - owed_if_sold, account.paid, account.gains, account.interest)
+
+
+def _unit_prices(process: DecisionProcess, rows: slice) -> tuple[FloatArray, FloatArray]:
+    """Price of a unit, which never is NaN, and the dividend that it pays in cash, (bars, assets) each."""
+    growth = process.growth[rows, :-1]
+    shares = np.zeros_like(growth) if process.dividends is None else process.dividends[rows]
+    level = np.asarray(np.cumprod(growth * (1.0 - shares), axis=0), dtype=np.float64)
+    return level, level * shares / (1.0 - shares)
 
 
 class _Account:
@@ -257,9 +267,9 @@ class _Account:
         self.units[wanted[:-1] <= 0.0] = 0.0
         self.cash = left - float(self.units @ level)
 
-    def earn(self, rate: float) -> None:
-        """Interest on cash over a bar."""
-        interest = self.cash * rate
+    def earn(self, rate: float, dividends: float) -> None:
+        """Interest on cash over a bar, and the dividends paid at its end."""
+        interest = self.cash * rate + dividends
         self.cash += interest
         self.interest += interest
         self._received = interest
@@ -276,6 +286,7 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
         "settings": {name: value for name, value in tax.model_dump().items() if name != "enabled"},
         "strategies": found,
     }
+    income = "interest" if process.dividends is None else "interest and dividends"
     columns = (
         ("Return before tax", Cell(("strategies", ROW, "before"), "%", 1)),
         ("Return after tax", Cell(("strategies", ROW, "after"), "%", 1)),
@@ -288,7 +299,7 @@ def tax_section(process: DecisionProcess, window: range, runs: Sequence[Backtest
         (
             "Gains of lots held for ",
             Cell(("settings", "days"), "", 0),
-            " days or less, and interest, are taxed at ",
+            f" days or less, and {income}, are taxed at ",
             Cell(("settings", "short_rate"), "%", 1),
             ", others at ",
             Cell(("settings", "long_rate"), "%", 1),
