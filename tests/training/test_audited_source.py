@@ -14,6 +14,7 @@ from finflow.config import Config, MarketConfig
 from finflow.evaluation.audit.findings import Finding
 from finflow.evaluation.audit.look_ahead import Component, Probe, audit
 from finflow.market import cash
+from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.market.sources import panel_loader as sources
 from finflow.market.sources import yahoo as download
@@ -85,6 +86,38 @@ def test_closes_alone_go_through_as_one_column_an_asset() -> None:
     loaded = through_the_source(market, configured("csv"))
     assert loaded.provenance["layout"] == WIDE
     np.testing.assert_allclose(loaded.close, market.close, rtol=1e-12)
+
+
+def paying(layout: str | None) -> MarketPanel:
+    """The same market as unadjusted prices with dividends, which are paid in cash."""
+    market = panel(layout)
+    paid = np.where(np.random.default_rng(9).random(market.close.shape) < 0.05, 1.5, 0.0)
+    fields = {name: getattr(market, name) for name in FIELDS}
+    return replace(market, **reinvest(fields, np.where(market.listed, paid, np.nan), market.dates, market.assets))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dividends_go_through_the_door_and_cannot_be_known_before(layout: str) -> None:
+    market, config = paying(layout), configured("csv", dividends="cash")
+    loaded = through_the_source(market, config)
+    for field in (*FIELDS, "dividends", "quoted"):
+        np.testing.assert_allclose(getattr(loaded, field), getattr(market, field), rtol=1e-12, atol=1e-15)
+    findings = asked(market, config, 20, 70, 92)
+    assert [finding.where for finding in findings if finding.verdict != "clean"] == []
+
+
+def test_a_dividend_that_is_known_before_its_ex_date_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the yields come a bar early."""
+    real = sources.reinvest
+
+    def early(*given: Any) -> Any:
+        found = real(*given)
+        known = np.nan_to_num(np.roll(found["dividends"], -1, axis=0))
+        return {**found, "dividends": np.where(np.isnan(found["close"]), np.nan, known)}
+
+    monkeypatch.setattr(sources, "reinvest", early)
+    findings = asked(paying(LONG), configured("csv", dividends="cash"), 40, 70)
+    assert "LEAK" in {finding.verdict for finding in findings}
 
 
 @pytest.mark.parametrize(

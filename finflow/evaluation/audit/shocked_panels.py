@@ -25,6 +25,8 @@ _VIOLENCE = 0.05
 """Deviation of a daily log return in a future that is made up: every day is a day to react to."""
 _JUMP = (0.1, 0.7)
 """Size of the first of those returns."""
+_DIVIDEND = 1e-3
+"""Dividend yield of every bar of another future, beyond three times the real one."""
 _WEEK = 5
 _RATIOS = ("open", "high", "low")
 
@@ -198,7 +200,11 @@ def _scaled(
 
 
 def _with_future(panel: MarketPanel, last: int, **fields: FloatArray) -> MarketPanel:
-    """The panel with the rows after `last` replaced in some of its fields."""
+    """The panel with the rows after `last` replaced in some of its fields, and more dividends in them."""
+    if panel.dividends is not None:
+        close, paid = fields.get("close", panel.close[last + 1 :]), panel.dividends[last + 1 :]
+        fields["dividends"] = np.where(np.isfinite(close), 3.0 * np.nan_to_num(paid) + _DIVIDEND, np.nan)
+        fields["quoted"] = close
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(panel, name)[: last + 1], future]) for name, future in fields.items()
     }

@@ -128,14 +128,15 @@ class AuditSubjects(AuditedMarket):
 
     def _fields(self, panel: MarketPanel, last: int) -> Answer:
         """The panel itself: whether it leaves what it is given as it is."""
-        fields = ("dates", "close", "open", "high", "low", "volume", "benchmark", "cash_returns")
+        fields = ("dates", "close", "open", "high", "low", "volume", "dividends", "quoted", "benchmark", "cash_returns")
         arrays = {name: getattr(panel, name) for name in fields}
         return {name: by_bar(array) for name, array in arrays.items() if array is not None}
 
     def _growth(self, panel: MarketPanel, last: int) -> Answer:
         """Growth over every bar, and the assets that may be traded at it."""
         process = self.configured(panel, last)
-        return {"growth": by_bar(process.growth), "listed": by_bar(process.listed)}
+        tables = {"growth": process.growth, "listed": process.listed, "dividends": process.dividends}
+        return {name: by_bar(table) for name, table in tables.items() if table is not None}
 
     def _source(self, panel: MarketPanel, last: int) -> Answer:
         return loaded(panel, self.config.market)

@@ -14,12 +14,14 @@ import pandas as pd
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.evaluation.audit.look_ahead import Answer, Rows
+from finflow.market.dividends import as_traded
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.sources.price_files import FILE_A_FIELD, FILE_AN_ASSET, LONG, TWO_LEVELS, WIDE
 from finflow.market.sources.yahoo import Download
 
 _FIELDS = ("close", "open", "high", "low", "volume")
+_DIVIDENDS = ("dividends", "quoted")
 _HIGHEST_RATE = 1.0
 _NEAR = 250
 """Bars before and after a probe, of the pieces that have listings or a gap put into them."""
@@ -33,7 +35,7 @@ def loaded(panel: MarketPanel, market: MarketConfig) -> Answer:
     bars = np.searchsorted(panel.dates, found.dates)
     places = [panel.assets.index(name) for name in found.assets]
     answer = {"dates": Rows(found.dates, bars), "cash": Rows(found.cash_returns, bars)}
-    for field in _fields(found):
+    for field in (*_fields(found), *(name for name in _DIVIDENDS if getattr(found, name) is not None)):
         table = np.full((found.n_bars, panel.n_assets), np.nan)
         table[:, places] = getattr(found, field)
         answer[field] = Rows(table, bars)
@@ -46,7 +48,8 @@ def loaded_with_newcomers(panel: MarketPanel, last: int, market: MarketConfig) -
     close = piece.close.copy()
     close[: last - first + 2, 0] = np.nan
     close[max(last - first - 20, 2) :, 1] = np.nan
-    found = loaded(replace(piece, close=close, open=None, high=None, low=None, volume=None), market)
+    piece = replace(piece, close=close, open=None, high=None, low=None, volume=None, dividends=None, quoted=None)
+    found = loaded(piece, market.model_copy(update={"dividends": "reinvested"}))
     return {name: rows._replace(bars=rows.bars + first) for name, rows in found.items()}
 
 
@@ -59,7 +62,7 @@ def loaded_with_gap(panel: MarketPanel, last: int, market: MarketConfig) -> Answ
     with tempfile.TemporaryDirectory() as folder:
         path = _save(table.loc[:, table.notna().any()], Path(folder) / "prices", "csv")
         update = {"source": "csv", "path": path, "tickers": None, "tickers_file": None}
-        update |= {"benchmark": None, "start": None, "cash_rate": 0.0}
+        update |= {"benchmark": None, "start": None, "cash_rate": 0.0, "dividends": "reinvested"}
         try:
             found = load_panel(market.model_copy(update=update))
         except MarketError:
@@ -117,7 +120,7 @@ def _fields(panel: MarketPanel) -> tuple[str, ...]:
 def _tables(panel: MarketPanel) -> dict[str, pd.DataFrame]:
     """A frame a field of what has a price at all, the benchmark's closes among them."""
     index = pd.DatetimeIndex(panel.dates, name="Date")
-    tables = {field: pd.DataFrame(getattr(panel, field), index, list(panel.assets)) for field in _fields(panel)}
+    tables = {field: pd.DataFrame(table, index, list(panel.assets)) for field, table in as_traded(panel).items()}
     if panel.benchmark is not None:
         tables["close"][str(panel.benchmark_name)] = panel.benchmark
     kept = tables["close"].columns[tables["close"].notna().any()]
