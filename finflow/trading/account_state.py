@@ -204,8 +204,26 @@ class _Path:
         self.interest = np.concatenate([[1.0], growth])
         at_fill = self.fill_bar - self.bar
         self.cash_start = float(account["cash"])
+        self.received = self._dividends(at_fill)
         self.cash_filled = self.cash_start * self.interest[at_fill] - spent
-        self.cash = float(self.cash_filled * self.interest[-1] / self.interest[at_fill])
+        self.cash = float(self._cash()[-1])
+
+    def _dividends(self, at_fill: int) -> FloatArray:
+        """Money at each bar from dividends paid in cash since the decision, with interest; (bars,)."""
+        panel = self.panel
+        if panel.dividends is None:
+            return np.zeros(len(self.interest))
+        paid = np.nan_to_num(panel.dividends * panel.share_closes)[self.bar :]
+        held = np.where(np.arange(len(paid))[:, None] <= at_fill, self.start, self.shares)
+        money = (paid * held).sum(axis=1)
+        money[0] = 0.0  # in the account that decided
+        received: FloatArray = np.cumsum(money / self.interest) * self.interest
+        return received
+
+    def _cash(self) -> FloatArray:
+        """Cash at each bar since the decision, as if the fills had been paid by then; (bars,)."""
+        path: FloatArray = self.cash_filled * self.interest / self.interest[self.fill_bar - self.bar] + self.received
+        return path
 
     def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
         return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
@@ -239,8 +257,8 @@ class _Path:
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""
         state = np.array([self.before["reward_state"]])
-        close = np.nan_to_num(self.panel.close[self.bar :])
-        values = close @ self.shares + self.cash_filled * self.interest / self.interest[self.fill_bar - self.bar]
+        close = np.nan_to_num(self.panel.share_closes[self.bar :])
+        values = close @ self.shares + self._cash()
         if self.fill_bar > self.bar:
             values[0] = close[0] @ self.start + self.cash_start
         turnover = float(self.before["turnover"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finflow.config import Config
-from finflow.env.market_growth import fill_prices
+from finflow.env.market_growth import share_prices
 from finflow.errors import ConfigError, FinflowError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
@@ -137,7 +137,7 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None, 
     else:
         given = _given(request, market.panel, config)
     entries = _entries(log, market.panel, request, given)
-    prices = fill_prices(market.panel, config.env.fill)
+    prices = share_prices(market.panel, config.env.fill)
     account = state_of(market.panel, market.process.objective, entries, given, market.process.lag, prices)
     made = DecisionMaking(agents, market, account).decision(verdict, checks, drift)
     remarks = tuple(said for said in (_on_verdict(verdict, agents), log.message) if said)

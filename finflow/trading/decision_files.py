@@ -62,7 +62,7 @@ def _entry(made: Decision, account: AccountState, market: LiveMarket, digest: st
         "orders": {one.ticker: one.shares if one.side == "buy" else -one.shares for one in made.orders},
         "prices": {
             name: price
-            for name, price in zip(panel.assets, panel.close[-1].tolist(), strict=True)
+            for name, price in zip(panel.assets, panel.share_closes[-1].tolist(), strict=True)
             if np.isfinite(price)
         },
         "cost": made.cost,

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.env.market_growth import fill_prices
+from finflow.env.market_growth import share_prices
 from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import targets_of
 from finflow.evaluation.price_history import History
-from finflow.ledger.accounting import Settlement, orders, settle
+from finflow.ledger.accounting import Settlement, before_dividends, orders, settle
 from finflow.ledger.constraints import turnover
 from finflow.ledger.costs import MarketState
 from finflow.ledger.halts import settle_around_halts
@@ -40,8 +40,8 @@ class DecisionMaking:
     def __init__(self, agents: Agents, market: LiveMarket, account: AccountState) -> None:
         self.agents, self.market, self.account, self.process = agents, market, account, market.process
         self.config, panel = agents.config, market.panel
-        self.prices = panel.close[-1]
-        at_fill = np.nan_to_num(fill_prices(panel, self.config.env.fill)[-1])
+        self.prices = panel.share_closes[-1]
+        at_fill = np.nan_to_num(share_prices(panel, self.config.env.fill)[-1])
         self.observed = self._weights(at_fill)
         self.plan_account = Account(account.shares, self.prices, account.cash)
         self.value = self.plan_account.wealth
@@ -73,6 +73,8 @@ class DecisionMaking:
         """State before the decision, such that what is observed is what is held."""
         bar, weights = self.market.next_fill, self.observed[None]
         if self.process.lag == 0:  # the process drifts it to the bar itself
+            if self.process.dividends is not None:
+                weights = before_dividends(weights, self.process.dividends[[bar]])
             weights = weights / self.process.growth[bar]
             weights = weights / weights.sum(axis=1, keepdims=True)
         state = self.account.reward_state

@@ -202,7 +202,7 @@ def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> di
             continue
         for number, asset in enumerate(panel.assets):
             then = entry["prices"].get(asset)
-            factor = float(panel.close[bar, number]) / then if then else np.nan
+            factor = float(panel.share_closes[bar, number]) / then if then else np.nan
             if abs(factor - 1.0) > RESTATED:
                 found.setdefault(asset, {})[entry["date"]] = factor
     return found

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.market_growth import fill_prices
+from finflow.env.market_growth import share_prices
+from finflow.market.panel import MarketPanel
 from finflow.trading.brokers.broker import BrokerError, MarketOrder, OrderStatus
 from finflow.trading.decision_log import DecisionLog
 
 BROKER_LOG = "broker.jsonl"
-OPENED, ORDER, FILL, LAPSED = "opened", "order", "fill", "lapsed"
+OPENED, ORDER, FILL, LAPSED, DIVIDEND = "opened", "order", "fill", "lapsed", "dividend"
 _LATER = "9999-12-31"
 """After every day of the log."""
 
@@ -117,7 +118,7 @@ class PaperBroker:
             bar = panel.bars_until(date) - (0 if process.lag else 1)
             filled += self._lapse([one for one in waiting if one["date"] == date], process, bar)
             together = [one for one in self._orders() if one["date"] == date and one["client_id"] not in self._lapsed()]
-            prices = fill_prices(panel, process.env.fill)[bar]
+            prices = share_prices(panel, process.env.fill)[bar]
             costs = self._costs(process, together, bar)
             for order, cost in zip(together, costs, strict=True):
                 if order["client_id"] in self._fills():  # before a stop among them
@@ -128,7 +129,23 @@ class PaperBroker:
                 day = str(panel.dates[bar])
                 self._append({"kind": FILL, "client_id": order["client_id"], "date": day, "price": price, "cost": cost})
                 filled.append(self.status(order["client_id"]))
+        self._receive_dividends(panel)
         return [status for status in filled if status is not None]
+
+    def _receive_dividends(self, panel: MarketPanel) -> None:
+        """Pay the dividends of all bars, where they are paid in cash, to who held the asset before the ex-date."""
+        if panel.dividends is None or not (filled := self._filled()):
+            return
+        money = np.nan_to_num(panel.dividends * panel.share_closes)
+        known = {(one["date"], one["ticker"]) for one in self._entries if one["kind"] == DIVIDEND}
+        for bar in range(panel.bars_until(min(fill["date"] for _, fill in filled)), panel.n_bars):
+            day = str(panel.dates[bar])
+            for number in np.flatnonzero(money[bar]).tolist():
+                ticker = panel.assets[number]
+                held = sum(one["shares"] for one, fill in filled if one["ticker"] == ticker and fill["date"] < day)
+                if held > 1e-9 and (day, ticker) not in known:
+                    paid = float(held * money[bar, number])
+                    self._append({"kind": DIVIDEND, "date": day, "ticker": ticker, "cash": paid})
 
     def _lapse(self, due: Sequence[dict[str, Any]], process: DecisionProcess, bar: int) -> list[OrderStatus | None]:
         """End the orders whose assets are halted at their bar."""
@@ -146,7 +163,7 @@ class PaperBroker:
             raise BrokerError(f"{unknown[0]} is ordered and not in the prices any more: bring it back")
         if not due:
             return []
-        prices = np.nan_to_num(fill_prices(panel, process.env.fill)[bar])
+        prices = np.nan_to_num(share_prices(panel, process.env.fill)[bar])
         shares = np.zeros(panel.n_assets)
         for one in due:
             shares[panel.assets.index(one["ticker"])] += one["shares"]
@@ -181,7 +198,8 @@ class PaperBroker:
         paid = (
             order["shares"] * fill["price"] + fill["cost"] for order, fill in self._filled() if order["date"] < until
         )
-        return float(begun - sum(paid))
+        received = sum(one["cash"] for one in self._entries if one["kind"] == DIVIDEND and one["date"] <= until)
+        return float(begun - sum(paid) + received)
 
     def _filled(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         fills = self._fills()

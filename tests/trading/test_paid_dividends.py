@@ -1,0 +1,127 @@
+"""Dividends in cash in a live account: shares stay what they were, the money is there on the evening of the ex-date."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow.evaluation.backtest import run_backtests
+from finflow.trading.account_state import AccountState
+from finflow.trading.brokers.broker import MarketOrder, client_id
+from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
+from finflow.trading.deciding import Request, decide
+from finflow.trading.decision_log import DecisionLog
+from finflow.trading.decision_making import DecisionMaking
+from finflow.trading.live_market import load_agents, market_until
+from finflow.training.data.training_data import prepare
+from tests.trading.conftest import Trained
+from tests.trading.test_paper import paper
+
+DAY, NEXT, THEN, LATER = "2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19"
+CASH = ("--set", "market.dividends=cash")
+
+
+@pytest.fixture
+def paying(trained: Trained) -> Trained:
+    """The agent, and its prices as unadjusted closes, one row a date and asset, with dividends beside them."""
+    close = pd.read_csv(trained.prices, index_col=0)
+    paid = 0.0 * close
+    paid.iloc[25::63, 0] = 0.4
+    paid.loc["2011-11-22", "B"], paid.loc[NEXT, "A"] = 3.0, 5.0
+    paid.loc[THEN, ["A", "C"]] = 2.0
+    table = pd.DataFrame({"Close": close.stack(), "Dividends": paid.stack()})
+    table.index.names = ["Date", "Ticker"]
+    table.to_csv(trained.prices)
+    return trained
+
+
+def decision_of(trained: Trained, day: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((trained.run / "trading" / day / "decision.json").read_text("utf-8"))
+    return found
+
+
+def table_of(trained: Trained, field: str) -> pd.DataFrame:
+    return pd.read_csv(trained.prices).pivot_table(index="Date", columns="Ticker", values=field)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_the_paper_account_is_the_backtest(paying: Trained, lag: int) -> None:
+    keys = {"market.path": str(paying.prices), "market.dividends": "cash", "env.execution_lag": lag}
+    data = prepare(load_agents([paying.run], keys).config)
+    process, window = data.held_out_process(), range(data.panel.bars_until("2011-11-09"), data.split.test_end)
+    (run, *_) = run_backtests(process, window, load_agents([paying.run], keys).strategies())
+    given = ("--from", "2011-11-10", "--until", "2011-12-30", "--set", f"env.execution_lag={lag}")
+    assert paper(paying, *given, *CASH) == 0
+    lines = [line for line in DecisionLog.read(paying.run / "trading" / "state.jsonl").entries if line["filled"]]
+    np.testing.assert_allclose([one["simple_return"] for one in lines[1:]], run.returns, rtol=0.0, atol=1e-10)
+    np.testing.assert_allclose([one["filled"] for one in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_target_is_that_of_the_backtest_on_an_ex_date_too(paying: Trained, lag: int) -> None:
+    """The account is told in shares at the prices of the time, long before the end of the prices."""
+    keys = {"market.path": str(paying.prices), "market.dividends": "cash", "env.execution_lag": lag}
+    agents = load_agents([paying.run], keys)
+    data = prepare(agents.config)
+    evening = data.panel.bars_until("2011-11-22") - 1
+    market = market_until(data.panel.until(evening + 1), agents)
+    bar = market.next_fill
+    process = data.held_out_process()
+    weights = np.array([[0.3, 0.3, 0.2, 0.1, 0.1]])
+    held = process.observed_portfolio(process.start(np.array([bar]), weights))[0, : process.n_weights]
+    assert (held[-1] > 0.1) == (lag == 0)  # the dividend of the evening has come in
+    close = table_of(paying, "Close").loc["2011-11-22"].to_numpy()
+    account = AccountState(held[:-1] * 1e6 / close, float(held[-1]) * 1e6, None, None, "")
+    made = DecisionMaking(agents, market, account)
+    np.testing.assert_allclose(made.observed, held, atol=1e-12)
+    seen = process.observe(made.state)["portfolio"][0, : process.n_weights]
+    np.testing.assert_allclose(seen, held, atol=1e-12)
+    np.testing.assert_array_equal(made.prices, close)
+
+
+def test_the_log_goes_on_with_the_same_shares_and_the_money(paying: Trained) -> None:
+    """Bought at the close of an ex-date, A pays nothing that day, and pays on the next one."""
+    assert paying.decide("--date", DAY, "--cash", "20000", *CASH) == 0
+    assert paying.decide("--date", THEN, *CASH) == 0
+    first, second = decision_of(paying, DAY), decision_of(paying, THEN)
+    planned = {order["ticker"]: order["shares"] for order in first["orders"]}
+    assert planned["A"] > 0.0
+    assert planned["C"] > 0.0
+    assert {name: second["assets"][name]["shares"] for name in planned} == planned
+    close = table_of(paying, "Close")
+    spent = sum(count * close.loc[NEXT, name] for name, count in planned.items())
+    dividends = 2.0 * (planned["A"] + planned["C"])
+    assert second["cash"] == pytest.approx(20000.0 - spent - first["cost"] + dividends, rel=1e-9)
+    assert second["assets"]["A"]["price"] == close.loc[THEN, "A"]
+    told = {check["name"]: check["said"] for check in second["checks"]}
+    assert "restated by a factor" not in told["history"]
+    before = DecisionLog.read(paying.run / "trading" / "state.jsonl").entries[0]
+    assert before["prices"]["A"] == close.loc[DAY, "A"]
+
+
+def test_the_paper_broker_pays_each_dividend_once(paying: Trained) -> None:
+    keys = {"market.path": str(paying.prices), "market.dividends": "cash", "env.initial_capital": 20_000.0}
+    broker = PaperBroker(paying.run / "trading" / BROKER_LOG)
+    broker.open(20_000.0)
+    for name in "AB":
+        broker.submit(MarketOrder(client_id("agent", DAY, name), DAY, name, 3.0))
+    for day in (NEXT, THEN, LATER):
+        date = dt.date.fromisoformat(day)
+        decide(Request((paying.run,), keys, date=date, accept_verdict=True, broker="paper"))
+    read = PaperBroker(paying.run / "trading" / BROKER_LOG)
+    paid = [entry for entry in read._entries if entry["kind"] == "dividend"]
+    first = [(one["date"], one["ticker"], one["cash"]) for one in paid if one["date"] <= THEN]
+    assert first[0] == (THEN, "A", pytest.approx(6.0))
+    assert len({(one["date"], one["ticker"]) for one in paid}) == len(paid)
+    agents = load_agents([paying.run], keys)
+    process = market_until(prepare(agents.config).panel, agents).process
+    again = PaperBroker(paying.run / "trading" / BROKER_LOG, keep=False)
+    again.fill_due(process)
+    money = again.cash()
+    again.fill_due(process)
+    assert again.cash() == money
