@@ -24,7 +24,7 @@ from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
 from finflow.env.rewards.reward_context import ChosenReward, RewardContext, make_context
 from finflow.errors import ConfigError
-from finflow.ledger.accounting import Settlement, drift, orders, pay_dividends, pay_out, settle
+from finflow.ledger.accounting import Settlement, drift_and_pay, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
 from finflow.ledger.costs import CostModel, MarketState, Scaled, costs_of
 from finflow.ledger.halts import settle_around_halts
@@ -171,10 +171,8 @@ class DecisionProcess:
         """Observed portfolio (batch, K + 3): weights, then the state of the reward."""
         xp = array_namespace(state.weights)
         if self.lag == 0:
-            weights = drift(state.weights, _rows(self.growth, state))
-            if self.dividends is not None:
-                weights = pay_dividends(weights, _rows(self.dividends, state))
-            weights = pay_out(weights, self._listed(state))
+            drifted = drift_and_pay(state.weights, _rows(self.growth, state), _dividend_rows(self, state))
+            weights = pay_out(drifted, self._listed(state))
             reward_state = state.objective
         else:
             weights, reward_state = state.weights, state.objective_before
@@ -239,6 +237,11 @@ class DecisionProcess:
         return _table_rows(self.inside, replace(state, bar=state.universe))
 
 
+def _dividend_rows(process: DecisionProcess, state: PortfolioState) -> Any:
+    """Shares of the states' bars that are paid in cash, (batch, assets); None where none are."""
+    return None if process.dividends is None else _rows(process.dividends, state)
+
+
 def _reward_context(
     process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, *outcome: Any
 ) -> RewardContext:
@@ -272,7 +275,7 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     Settlement
     """
     growth, listed = _rows(process.growth, state), process._listed(state)
-    dividends = None if process.dividends is None else _rows(process.dividends, state)
+    dividends = _dividend_rows(process, state)
     before, target = orders(state.weights, action, growth, listed, process.limits, process.lag, dividends)
     costs: CostModel = process.costs
     if isinstance(state, WorldState):

@@ -149,16 +149,16 @@ def orders(
             lag > 0,
             np.empty((0, 0)) if dividends is None else dividends,
         )
-    held = _drift_and_pay(weights, growth, dividends)
+    held = drift_and_pay(weights, growth, dividends)
     before = pay_out(held, listed)
     target = as_portfolio(action)
     if lag > 0:
-        target = _drift_and_pay(target, growth, dividends)
+        target = drift_and_pay(target, growth, dividends)
     return before, apply_limits(before, keep_listed(target, listed, held), limits)
 
 
-def _drift_and_pay(weights: Any, growth: Any, dividends: Any) -> Any:
-    """Weights at the fill, the dividends of the bar in cash."""
+def drift_and_pay(weights: Any, growth: Any, dividends: Any) -> Any:
+    """Weights (batch, K) after a bar of this growth, its dividends (batch, assets), where there are any, in cash."""
     held = drift(weights, growth)
     return held if dividends is None else pay_dividends(held, dividends)
 
