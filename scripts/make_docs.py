@@ -29,7 +29,7 @@ Every key of finflow. A value is taken from the first of these that names the ke
 
 A run that is resumed, and an agent that is evaluated, have the configuration in their checkpoint in place of the
 defaults. A resumed run refuses a change to any key that decides results; an evaluation takes changes to `market`,
-`env`, `evaluation`, `output`, `train.device` and `train.threads`.
+`env`, `acting`, `evaluation`, `trading`, `output`, `train.device` and `train.threads`.
 
 An unknown key, a wrong type or an impossible value is answered with one line on the error stream, which names the key,
 the value, where it was given and what is allowed, and with exit status 2. YAML is read as version 1.2 has it: `1e-4` is

@@ -31,11 +31,16 @@ COUNTS = {
     "--max_steps": (10_000, "rollouts at most"),
     "--segment": (21, "decisions of a sample; 21 is a month of daily bars"),
 }
-#: Option -> configuration key, its meaning.
+#: Option -> configuration key, and its meaning with the default.
 KEYS = {
     "--learning_rate": ("bcell.actor_lr", "learning rate of the policy (1e-5)"),
     "--checkpoint_dir": ("output.logs_dir", "folder that holds the run folder"),
     "--log_with": ("output.log_with", "tensorboard or wandb"),
+    "--temperature": (
+        "acting.temperature",
+        "of evaluated decisions: 0 is the policy's centre, 1 a draw from it (0)",
+    ),
+    "--top_p": ("acting.top_p", "share that the assets which are held have of all, the largest first (1)"),
 }
 
 
@@ -89,7 +94,7 @@ def _read(arguments: Sequence[str]) -> argparse.Namespace:
     for option, (default, text) in COUNTS.items():
         parser.add_argument(option, type=_count, default=default, metavar="N", help=f"{text} ({default:,})")
     for option, (key, text) in KEYS.items():
-        parser.add_argument(option, dest=key, metavar=option.split("_")[-1].upper(), help=text)
+        parser.add_argument(option, dest=key, metavar=option.strip("-").split("_")[-1].upper(), help=text)
     parser.add_argument("--project_name", metavar="NAME", help="project in Weights & Biases")
     add_recollect(parser)
     add_dry_run(parser, "count the trainings and estimate the time, and stop")

@@ -104,7 +104,7 @@ def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkey
     monkeypatch.setenv("WANDB_PROJECT", "another")
     options = ["--reward_type", "ndcg", "--k", "10", "--batch_size", "16", "--mini_batch_size", "4"]
     options += ["--ppo_epochs", "4", "--num_epochs", "3", "--max_steps", "10000", "--learning_rate", "1e-5"]
-    options += ["--checkpoint_dir", str(tmp_path)]
+    options += ["--checkpoint_dir", str(tmp_path), "--temperature", "0.5", "--top_p", "0.8"]
     assert called("train_ranking.py", *options, "--log_with", "tensorboard", "--project_name", "mine") == 0
     assert os.environ["WANDB_PROJECT"] == "mine"
     ((config,), named) = trainings[0]
@@ -115,6 +115,7 @@ def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkey
     assert (online.algorithm, online.portfolios, online.epochs, config.bcell.actor_lr) == ("ppo", 16, 4, 1e-5)
     assert online.rollout == 4 * online.minibatch == 16 * 21
     assert config.output.logs_dir == tmp_path
+    assert (config.acting.temperature, config.acting.top_p) == (0.5, 0.8)
     bars = config.train.online_episodes * config.env.episode_length / (3 * 16)
     assert 5000 < bars < 6000  # of the embedded training years, 1990 to 2011
     assert named == {"resume": None, "recollect": False}
@@ -127,6 +128,8 @@ def test_a_ranking_is_trained_on_by_ppo(trainings: Calls, tmp_path: Path, monkey
         (["--k", "0"], "needs a whole number of at least 1, not '0'"),
         (["--mini_batch_size", "32"], "--mini_batch_size 32 is more than --batch_size 16"),
         (["--learning_rate", "2"], "bcell.actor_lr = 2"),
+        (["--top_p", "1.5"], "acting.top_p = 1.5"),
+        (["--temperature", "cold"], "acting.temperature = 'cold'"),
     ],
 )
 def test_a_wrong_option_of_a_ranking_is_named(

@@ -47,6 +47,34 @@ class AveragingConfig(Section):
     decay: Fraction = key(0.999, "of the exponential moving average, per update")
 
 
+class ActingConfig(Section):
+    """Portfolio that is taken from a trained policy; its centre by default."""
+
+    temperature: Number = key(
+        0.0,
+        "variance of the log ratios that a decision is drawn with, in multiples of the policy's own; 0 is its centre",
+        ge=0,
+        le=100,
+    )
+    top_p: PositiveShare = key(
+        1.0,
+        "share of what the centre holds in assets that the largest of them must have together; the others are left "
+        "out, and cash stays as it is; 1 keeps all",
+    )
+    seed: NonNegativeInt = key(0, "seed of the draws; each date has its own")
+
+    @property
+    def takes_centre(self) -> bool:
+        """True where decisions are the policy's centre, unchanged."""
+        return self.temperature == 0.0 and self.top_p == 1.0
+
+    def describe(self) -> str:
+        """The settings in words."""
+        sampled = f"drawn with temperature {self.temperature:g} and seed {self.seed}"
+        taken = sampled if self.temperature > 0.0 else "the centre of the policy"
+        return taken if self.top_p == 1.0 else f"{taken}; only the largest assets, {self.top_p:g} of all together"
+
+
 class RolloutsConfig(Section):
     """Online learning from exact rollouts, and the evidence from folds that decides how much of it is used."""
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
-from finflow.config.agent_section import BCellConfig
+from finflow.config.agent_section import ActingConfig, BCellConfig
 from finflow.config.environment_section import EnvConfig, ObjectivesConfig, WorldsConfig
 from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
@@ -53,6 +53,7 @@ class Config(Section):
     online: OnlineConfig = key(OnlineConfig(), "the online phase")
     worlds: WorldsConfig = key(WorldsConfig(), "randomised worlds to learn in")
     bcell: BCellConfig = key(BCellConfig(), "the agent")
+    acting: ActingConfig = key(ActingConfig(), "the portfolio that a trained agent decides on")
     guard: GuardConfig = key(GuardConfig(), "safety of learning")
     evaluation: EvaluationConfig = key(EvaluationConfig(), "evaluation")
     tune: TuneConfig = key(TuneConfig(), "search for better values")

@@ -236,6 +236,7 @@ def targets_of(
             portfolio=portfolios[i],
             observation={name: value[i] for name, value in observation.items()},
             bars_per_year=process.panel.bars_per_year,
+            date=process.panel.dates[newest],
         )
         target = np.asarray(strategy.decide(information), dtype=np.float64)
         wrong = _not_a_portfolio(target, process.n_weights)

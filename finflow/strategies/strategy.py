@@ -34,6 +34,8 @@ class Information:
         The environment's observation, for learned agents.
     bars_per_year : int
         252 for daily bars, 52 for weekly, 12 for monthly ones.
+    date : datetime64[D] or None
+        Of the bar t - lag, the newest that is known.
     """
 
     step: int
@@ -42,6 +44,7 @@ class Information:
     portfolio: FloatArray
     observation: Mapping[str, NDArray[Any]] | None = None
     bars_per_year: int = BARS_PER_YEAR
+    date: np.datetime64 | None = None
 
 
 @runtime_checkable

@@ -62,7 +62,9 @@ class DecisionMaking:
         self.target, self.alone = found[0], found[1:]
         observation = self.process.observe(self.state)
         self.reasoning = Reasoning(
-            agents.policies, Observed(market, observation["portfolio"][0], self.config.env.no_trade_band)
+            agents.policies,
+            Observed(market, observation["portfolio"][0], self.config.env.no_trade_band),
+            self.config.acting,
         )
 
     def _weights(self, prices: FloatArray) -> FloatArray:

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States, states_of
-from finflow.agent.feature_attribution import aim_of, centre_of, decide, integrated_gradients, precise, precisely
+from finflow.agent.feature_attribution import aim_of, decide, integrated_gradients, precise, precisely
+from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.networks.sampled_action import acted_portfolio
+from finflow.config import ActingConfig
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
 from finflow.trading.live_market import LiveMarket
 
@@ -66,16 +69,21 @@ class Reasoning:
     policies : sequence of ExpertPolicy
         Agents that act as one, by the mean of their portfolios.
     observed : Observed
+    acting : ActingConfig, optional
+        Of the agents; the same draw is made for every state that is tried.
     """
 
-    def __init__(self, policies: Sequence[ExpertPolicy], observed: Observed) -> None:
+    def __init__(
+        self, policies: Sequence[ExpertPolicy], observed: Observed, acting: ActingConfig | None = None
+    ) -> None:
+        self.acting = acting or ActingConfig()
         self.policies = [precise(policy) for policy in policies]
         self.observed, self.market = observed, observed.market
         self.states = observed.states(self.market.known)
         self.decisions = [decide(policy, self.states) for policy in self.policies]
         self.assets = (*self.market.panel.assets, "cash")
         self.held = self.states.weights[0]
-        self.target = _mean(centre_of(decision)[0] for decision in self.decisions)
+        self.target = _mean(self._acted(decision)[0] for decision in self.decisions)
         self.aim = _mean(aim_of(decision)[0] for decision in self.decisions)
         self.trade_rate = float(_mean(decision.trade_rate[0, 0] for decision in self.decisions))
 
@@ -194,7 +202,11 @@ class Reasoning:
             else:
                 assets[row, one.asset, one.column] = value
         states = States(assets, market, self.states.portfolio.repeat(count, 1), self.states.complete)
-        return _mean(centre_of(decide(policy, states)) for policy in self.policies)
+        return _mean(self._acted(decide(policy, states)) for policy in self.policies)
+
+    def _acted(self, decision: Decision) -> Tensor:
+        """Portfolios that are decided on, (batch, K)."""
+        return acted_portfolio(decision.distribution, self.acting, self.market.panel.dates[self.market.known])
 
     def _codes(self, targets: Tensor, asset: int) -> NDArray[np.int64]:
         """Decisions on an asset: 1 to buy it, -1 to sell it, 0 where the no-trade band stops all orders."""

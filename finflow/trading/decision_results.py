@@ -149,7 +149,7 @@ class Decision:
     known: Annotated[str, about("Bar whose features the agent read.")]
     fills: Annotated[str, about("When the orders are to be filled.")]
     agents: Annotated[list[str], about("Names of the agents that decide together.")]
-    agent_sha256: Annotated[str, about("Hash of their networks.")]
+    agent_sha256: Annotated[str, about("Hash of their networks, and of acting where it is not the default.")]
     panel_sha256: Annotated[str, about("Hash of the prices.")]
     verdict: Annotated[Answer | None, about("Beats equal weight, by the run's evaluation; null where it has none.")]
     value: Annotated[float, about("Worth of the account at the newest prices.")]

@@ -48,7 +48,7 @@ class Agents:
     names : tuple of str
         One each, by seed where they differ.
     identity : str
-        SHA-256 of their networks.
+        SHA-256 of their networks, and of how they act where that is not by their centre.
     config : Config
         Of the first, with what was asked for on top.
     device : torch.device
@@ -67,15 +67,16 @@ class Agents:
 
     def strategies(self) -> list[AgentStrategy | EnsembleStrategy]:
         """The one that decides, fresh, and of several agents each alone after it."""
-        members = [
-            AgentStrategy(policy, self.device, name) for policy, name in zip(self.policies, self.names, strict=True)
+        if len(self.policies) == 1:
+            return [*self._members()]
+        return [EnsembleStrategy(self._members()), *self._members()]
+
+    def _members(self) -> list[AgentStrategy]:
+        """Each agent alone, fresh."""
+        return [
+            AgentStrategy(policy, self.device, name, acting=self.config.acting)
+            for policy, name in zip(self.policies, self.names, strict=True)
         ]
-        if len(members) == 1:
-            return [*members]
-        alone = [
-            AgentStrategy(policy, self.device, name) for policy, name in zip(self.policies, self.names, strict=True)
-        ]
-        return [EnsembleStrategy(members), *alone]
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -113,7 +114,7 @@ def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agent
     config = stored_config(checkpoints[0], overrides)
     torch.set_num_threads(config.train.threads)
     device = device_here(config.train.device)
-    identities = identities_of(checkpoints, device)
+    identities = identities_of(checkpoints, device, config.acting)
     identity = identities[0] if len(identities) == 1 else mark_of(identities, whole=True)
     first = resolve_run(paths[0])
     folder = first.folder if len(paths) == 1 else first.folder.parent / "ensembles" / identity[:8]

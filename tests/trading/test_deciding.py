@@ -74,17 +74,21 @@ def trained_on_opens(trained_once: Trained, tmp_path_factory: pytest.TempPathFac
     return Trained(trainer.run_folder, folder / "prices.csv")
 
 
-@pytest.mark.parametrize(("lag", "fill"), [(0, "close"), (1, "close"), (2, "close"), (1, "open"), (2, "open")])
+@pytest.mark.parametrize(
+    ("lag", "fill", "temperature"),
+    [(0, "close", 0.0), (1, "close", 0.0), (2, "close", 0.0), (1, "open", 0.0), (2, "open", 0.0), (1, "close", 1.0)],
+)
 def test_the_target_is_that_of_the_backtest(
-    trained_once: Trained, trained_on_opens: Trained, lag: int, fill: str
+    trained_once: Trained, trained_on_opens: Trained, lag: int, fill: str, temperature: float
 ) -> None:
     """On the evening of a decision, with no later bar at hand, for what the backtest held: the same target."""
     trained = trained_on_opens if fill == "open" else trained_once
     keys = {"env.execution_lag": lag, "env.fill": fill, "market.path": str(trained.prices)}
+    keys |= {"acting.temperature": temperature}
     agents = load_agents([trained.run], keys)
     data = prepare(agents.config)
     process, window = data.held_out_process(), data.split.test
-    agent = Recorded(agents.policies[0], agents.device)
+    agent = Recorded(agents.policies[0], agents.device, acting=agents.config.acting)
     run = run_backtests(process, window, [agent])[0]
     assert run.explanation is not None
     moments = process.objective.moments
@@ -103,6 +107,7 @@ def test_the_target_is_that_of_the_backtest(
         market = market_until(data.panel.until(evening + 1), agents)
         made = DecisionMaking(agents, market, account)
         np.testing.assert_allclose(made.target, agent.made[step], atol=2e-7)
+        np.testing.assert_allclose(made.reasoning.target, made.target, atol=1e-6)
         decision = made.decision(None, [], [])
         assert decision.date == str(data.panel.dates[evening])
         assert decision.held_back.trade_rate == pytest.approx(float(run.explanation["trade_rate"][step]), abs=1e-5)

@@ -43,10 +43,9 @@ def lines_of(trained: Trained) -> list[dict[str, Any]]:
     return DecisionLog.read(log_of(trained)).entries
 
 
-def backtest_of(trained: Trained, **env: object) -> tuple[Backtest, DecisionProcess, range]:
+def backtest_of(trained: Trained, **keys: object) -> tuple[Backtest, DecisionProcess, range]:
     """The agent's backtest from the first day on, through the code of the evaluation."""
-    overrides = {"market.path": str(trained.prices), **{f"env.{key}": value for key, value in env.items()}}
-    agents = load_agents([trained.run], overrides)
+    agents = load_agents([trained.run], {"market.path": str(trained.prices), **keys})
     data = prepare(agents.config)
     window = range(data.panel.bars_until("2011-11-09"), data.split.test_end)
     process = data.held_out_process()
@@ -54,10 +53,18 @@ def backtest_of(trained: Trained, **env: object) -> tuple[Backtest, DecisionProc
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-@pytest.mark.parametrize("keys", [{}, {"no_trade_band": 0.004, "costs": {"minimum": 5.0}}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"env.no_trade_band": 0.004, "env.costs.minimum": 5.0},
+        {"acting.temperature": 0.5, "acting.top_p": 0.7, "acting.seed": 3},
+    ],
+)
 def test_the_replay_is_the_backtest(trained: Trained, lag: int, keys: dict[str, Any]) -> None:
-    run, process, window = backtest_of(trained, execution_lag=lag, **_flat(keys))
-    options = [f"env.execution_lag={lag}", *(f"env.{key}={value}" for key, value in _flat(keys).items())]
+    keys = {"env.execution_lag": lag, **keys}
+    run, process, window = backtest_of(trained, **keys)
+    options = [f"{key}={value}" for key, value in keys.items()]
     sets = [word for option in options for word in ("--set", option)]
     assert paper(trained, "--from", FIRST, "--until", UNTIL, *sets) == 0
     lines = [line for line in lines_of(trained) if line["filled"] is not None]
@@ -70,11 +77,15 @@ def test_the_replay_is_the_backtest(trained: Trained, lag: int, keys: dict[str, 
     assert [line["date"] for line in lines[1:]] == [str(day) for day in run.dates]
 
 
-def _flat(keys: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in keys.items():
-        flat |= {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value}
-    return flat
+def test_drawn_decisions_do_not_depend_on_where_the_account_stopped(trained: Trained) -> None:
+    drawn = ("--set", "acting.temperature=1", "--set", "acting.top_p=0.6")
+    assert paper(trained, "--from", FIRST, "--until", UNTIL, *drawn) == 0
+    whole = log_of(trained).read_bytes()
+    log_of(trained).unlink()
+    for until in ("2011-11-17", "2011-12-05", UNTIL):
+        assert paper(trained, "--from", FIRST, "--until", until, *drawn) == 0
+    assert log_of(trained).read_bytes() == whole
+    assert paper(trained, "--from", FIRST, "--until", UNTIL) == 2  # another way of acting is another agent
 
 
 def test_no_evening_knows_a_later_bar(trained: Trained) -> None:
@@ -174,6 +185,8 @@ def test_it_follows_new_bars_and_decides_on_each_once(trained: Trained) -> None:
         (("--from", UNTIL, "--until", FIRST), "lies before --from"),
         (("--from", FIRST, "--until", UNTIL, "--follow"), "leave --until out"),
         (("--from", "soon"), "write it as 2020-03-16"),
+        (("--from", FIRST, "--set", "acting.top_p=0"), "acting.top_p = 0"),
+        (("--from", FIRST, "--set", "acting.temperature=-1"), "acting.temperature = -1"),
         (("--from", FIRST, "--holdings", "h.csv"), "--holdings belongs to --mode decide"),
     ],
 )

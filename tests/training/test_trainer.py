@@ -15,10 +15,13 @@ import torch
 
 from finflow import cores
 from finflow.agent.learners.bcell import BCell
+from finflow.config import ActingConfig
 from finflow.errors import CheckpointError, MarketError
+from finflow.evaluation.statistics.readings_ledger import readings_of
 from finflow.guard.checkpoint_folder import numbered
 from finflow.tensor_file import read_tensors
 from finflow.training.judging.evaluations import evaluate_checkpoint
+from finflow.training.judging.reading_count import ledger_of, policy_identity
 from finflow.training.trainer import FinFlowTrainer, Outcome
 from tests.training.whole_trainings import Make, Stop, best, checkpoint_of, latest, train_through
 
@@ -199,6 +202,21 @@ def test_an_agent_is_evaluated_from_its_checkpoint_alone(whole: Whole, tmp_path:
     assert (again.report.parent / "metrics.json").read_bytes() == (outcome.report.parent / "metrics.json").read_bytes()
     dear = evaluate_checkpoint(best(trainer), {"env.commission_bps": 50.0}, output=tmp_path / "dear")
     assert dear.summary["equal-weight"]["annual_cost"] > outcome.summary["equal-weight"]["annual_cost"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_an_agent_that_acts_otherwise_is_another_try(whole: Whole, tmp_path: Path) -> None:
+    trainer, outcome = whole
+    keys = {"acting.temperature": 0.5, "acting.top_p": 0.5}
+    first, again = (evaluate_checkpoint(best(trainer), keys, output=tmp_path / name) for name in ("first", "again"))
+    assert first.summary == again.summary
+    assert first.summary["finflow"] != outcome.summary["finflow"]
+    assert first.summary["momentum"] == outcome.summary["momentum"]
+    said = "drawn with temperature 0.5 and seed 0; only the largest assets, 0.5 of all together"
+    assert said in first.report.read_text("utf-8")
+    readings = readings_of(ledger_of(trainer.config), trainer.training_data.panel.sha256)
+    assert readings[-1].judged == readings[-2].judged != policy_identity(trainer.policy)
+    assert policy_identity(trainer.policy, ActingConfig(seed=1)) == policy_identity(trainer.policy)
 
 
 def test_the_agent_saves_and_loads_itself(whole: Whole, tmp_path: Path) -> None:

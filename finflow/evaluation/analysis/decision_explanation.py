@@ -52,7 +52,7 @@ class Weights:
     held: Annotated[float, about("As observed.")]
     experts: Annotated[Numbers, about("By expert, its portfolio.")]
     aim: Annotated[float, about("The experts mixed by the gate.")]
-    target: Annotated[float, about("Part of the way there.")]
+    target: Annotated[float, about("Part of the way there, before acting.temperature and acting.top_p.")]
     filled: Annotated[float, about("After the fill, at its prices.")]
 
 

@@ -138,7 +138,7 @@ class ProtocolJob:
             policy = policy_of(read_checkpoint(path), device)
             for test, way in zip(fold.tests, fold.paths, strict=True):
                 window = windows.index(test)
-                (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT)])
+                (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT, acting=config.acting)])
                 judged.append(Judged(fold.number, seed, window, way, run))
                 if window not in others:
                     found = play_window(process, test, [make() for make in makers.values()])

@@ -129,14 +129,13 @@ class Retraining:
             New agent, old agent and equal weight over all folds.
         """
         device, rule, evaluation = device_here(self.config.train.device), self.rule, self.config.evaluation
-        before, played, folds = policy_of(self.old, device), [], []
+        before, acting, played, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
         for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
             (test,), after = fold.tests, policy_of(read_best(path), device)
-            (new,) = run_backtests(
-                process_on(training.training_data(self.panel), self.panel), test, [AgentStrategy(after, device, NEW)]
-            )
-            rivals = [AgentStrategy(before, device, OLD), maker_of(BASELINE, self.config)()]
+            retrained = AgentStrategy(after, device, NEW, acting=acting)
+            (new,) = run_backtests(process_on(training.training_data(self.panel), self.panel), test, [retrained])
+            rivals = [AgentStrategy(before, device, OLD, acting=acting), maker_of(BASELINE, self.config)()]
             old, baseline = run_backtests(process, test, rivals)
             played.append((new, old, baseline))
             folds.append(self._numbers_of(fold, new, old))

@@ -213,7 +213,7 @@ class TrialRun:
         trainer.finetune()
         best = CheckpointFolder(trainer.run_folder / MODELS).path(BEST)
         policy = policy_of(read_checkpoint(best), trainer.device) if best.is_file() else trainer.policy
-        strategies: list[Strategy] = [AgentStrategy(policy, trainer.device)]
+        strategies: list[Strategy] = [AgentStrategy(policy, trainer.device, acting=settings.acting)]
         if self._compares:
             strategies.append(named_strategy(BASELINE, self.config.evaluation))
         process, (window,) = self.context.judging_process(fold, training_data), fold.tests

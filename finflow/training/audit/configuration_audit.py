@@ -144,7 +144,7 @@ def _agent_maker(path: Path, config: Config) -> Callable[[], Strategy]:
     device = choose_device(config.train.device)
     policy = policy_of(read_checkpoint(path), device)
     policy.eval()
-    return lambda: AgentStrategy(policy, device)
+    return lambda: AgentStrategy(policy, device, acting=config.acting)
 
 
 _MONTH = 23

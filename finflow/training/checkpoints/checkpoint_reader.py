@@ -42,7 +42,7 @@ BEFORE: dict[str, object] = {
     "offline.patience": 0,
 }
 """Values that had the effect of older code, for keys that came with another default."""
-FREE_SECTIONS = ("market.", "env.", "evaluation.", "trading.", "output.", "train.device", "train.threads")
+FREE_SECTIONS = ("market.", "env.", "acting.", "evaluation.", "trading.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from finflow.agent.learners.bcell import states_of
 from finflow.agent.networks.decision import Decision
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
+from finflow.agent.networks.sampled_action import acted_portfolio
+from finflow.config import ActingConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
 from finflow.evaluation.analysis.expert_traits import (
@@ -32,7 +34,7 @@ ROWS = 1024  # decisions computed at once
 
 
 class AgentStrategy:
-    """Decides by the centre of a policy, and records what led to each decision.
+    """Decides by the centre of a policy or a draw around it, and records what led to each decision.
 
     Parameters
     ----------
@@ -41,6 +43,8 @@ class AgentStrategy:
     name : str
     expert : int, optional
         Number of the expert whose portfolio is the aim, in place of the gate's mixture; the trade rate is the agent's.
+    acting : ActingConfig, optional
+        Temperature and ``top_p`` of its decisions; the centre when left out.
 
     Attributes
     ----------
@@ -51,17 +55,23 @@ class AgentStrategy:
     memo: Memo | None = None
 
     def __init__(
-        self, policy: ExpertPolicy, device: torch.device, name: str = "finflow", expert: int | None = None
+        self,
+        policy: ExpertPolicy,
+        device: torch.device,
+        name: str = "finflow",
+        expert: int | None = None,
+        acting: ActingConfig | None = None,
     ) -> None:
         self.policy = policy
         self.device = device
         self.name = name
         self.expert = expert
+        self.acting = acting or ActingConfig()
         names = ("gate", "experts", "trade_rate", "held", "reward_state")
         self._reasons: dict[str, list[FloatArray]] = {name: [] for name in names}
 
     def decide(self, information: Information) -> FloatArray:
-        """The centre of the policy's distribution, (K,)."""
+        """The portfolio that is taken from the policy's distribution, (K,)."""
         if information.observation is None:
             raise ValueError("a learned agent needs the environment's observation")
         states = states_of(information.observation, self.device)
@@ -71,14 +81,14 @@ class AgentStrategy:
             if self.expert is not None:
                 reading = reading.of_expert(self.expert)
             decision = self.policy.trade_toward(states, reading)
-            centre = decision.distribution.centre()[0]
+            chosen = acted_portfolio(decision.distribution, self.acting, information.date)[0]
         self._reasons["gate"].append(decision.gate[0].double().cpu().numpy())
         self._reasons["experts"].append(decision.experts[0].double().cpu().numpy())
         self._reasons["trade_rate"].append(decision.trade_rate[0, 0].double().cpu().numpy())
         portfolio = np.asarray(information.observation["portfolio"], dtype=np.float64)
         self._reasons["held"].append(portfolio[: len(information.portfolio)].copy())
         self._reasons["reward_state"].append(portfolio[len(information.portfolio) :].copy())
-        weights = centre.double().cpu().numpy()
+        weights = chosen.double().cpu().numpy()
         if not np.isfinite(weights).all():
             raise FinflowError("the agent names what is no portfolio: its learning had failed; use another checkpoint")
         normalised: FloatArray = weights / weights.sum()
@@ -90,14 +100,18 @@ class AgentStrategy:
         return {name: np.stack(values) for name, values in self._reasons.items()}
 
 
-def experts_alone(policy: ExpertPolicy, device: torch.device) -> list[AgentStrategy]:
+def experts_alone(
+    policy: ExpertPolicy, device: torch.device, acting: ActingConfig | None = None
+) -> list[AgentStrategy]:
     """Each expert as a strategy of its own, moving at the agent's trade rate; none of one head, which is the agent.
 
-    Played over the same market, the experts read it once for all of them.
+    Played over the same market, the experts read it once for all of them. They act as the agent does.
     """
     if len(policy.names) == 1:
         return []
-    experts = [AgentStrategy(policy, device, f"{name} expert", expert) for expert, name in enumerate(policy.names)]
+    experts = [
+        AgentStrategy(policy, device, f"{name} expert", expert, acting) for expert, name in enumerate(policy.names)
+    ]
     readings: Memo = {}
     for one in experts:
         one.memo = readings

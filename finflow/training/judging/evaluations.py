@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from finflow.config import Config
+from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.evaluation.backtest import Make
 from finflow.training.checkpoints.checkpoint_reader import (
@@ -52,13 +52,18 @@ def evaluate_agent(
     with_backtest : bool
         Run the sweeps and the stress periods, whatever ``evaluation.sweeps`` says.
     """
-    policy, counters = policy_of(checkpoint, device), checkpoint.counters
+    policy, counters, acting = policy_of(checkpoint, device), checkpoint.counters, training_data.config.acting
     lines, events = _logged(checkpoint, folder, METRICS), _logged(checkpoint, folder, EVENTS)
     subject = Subject(
-        {AGENT: lambda: AgentStrategy(policy, device, AGENT)},
-        policy_identity(policy),
-        {"checkpoint": f"update {counters['update']}, {counters['phase']} phase", **_behaviour(checkpoint)},
+        {AGENT: lambda: AgentStrategy(policy, device, AGENT, acting=acting)},
+        policy_identity(policy, acting),
+        {
+            "checkpoint": f"update {counters['update']}, {counters['phase']} phase",
+            **_acting_fact(acting),
+            **_behaviour(checkpoint),
+        },
         policy=policy,
+        acting=acting,
         training=pd.read_json(io.StringIO("\n".join(lines)), lines=True) if lines else pd.DataFrame(),
         events=None if events is None else tuple(json.loads(line) for line in events),
         sections=distance_sections(checkpoint, training_data),
@@ -155,7 +160,7 @@ def evaluate_ensemble(
     torch.set_num_threads(config.train.threads)
     training_data = prepare(config)
     device = choose_device(config.train.device)
-    identities = identities_of(checkpoints, device)
+    identities = identities_of(checkpoints, device, config.acting)
     folder = (output / mark_of(identities) if own_folder else output) / (part or "")
     outcome = judge_ensemble(training_data, checkpoints, device, folder, with_backtest)
     updates = [checkpoint.counters["update"] for checkpoint in checkpoints]
@@ -177,16 +182,20 @@ def judge_ensemble(
     check_alike(checkpoints)
     for checkpoint in checkpoints:
         check_same_features(checkpoint, training_data.features)
-    identities = identities_of(checkpoints, device)
+    acting = training_data.config.acting
+    identities = identities_of(checkpoints, device, acting)
     policies = [policy_of(checkpoint, device) for checkpoint in checkpoints]
     names = names_of(checkpoints)
-    makers = [partial(AgentStrategy, policy, device, name) for policy, name in zip(policies, names, strict=True)]
+    makers = [
+        partial(AgentStrategy, policy, device, name, acting=acting)
+        for policy, name in zip(policies, names, strict=True)
+    ]
     found = [f"{name}: update {one.counters['update']}" for name, one in zip(names, checkpoints, strict=True)]
     together = EnsembleStrategy([make() for make in makers]).name
     subject = Subject(
         {together: lambda: EnsembleStrategy([make() for make in makers])},
         identities[0] if len(identities) == 1 else mark_of(identities, whole=True),
-        {"agents": found, "decision": "the mean of the agents' portfolios"},
+        {"agents": found, "decision": "the mean of the agents' portfolios", **_acting_fact(acting)},
         members=[make() for make in makers],
         sections=distance_sections(checkpoints[0], training_data),
     )
@@ -222,8 +231,10 @@ def names_of(checkpoints: Sequence[Checkpoint]) -> list[str]:
     return [f"agent {number}" for number in range(1, len(seeds) + 1)] if alike else seeds
 
 
-def identities_of(checkpoints: Sequence[Checkpoint], device: torch.device) -> list[str]:
-    """Identity of each agent in the ledger of readings.
+def identities_of(
+    checkpoints: Sequence[Checkpoint], device: torch.device, acting: ActingConfig | None = None
+) -> list[str]:
+    """Identity of each agent, acting as configured, in the ledger of readings.
 
     Raises
     ------
@@ -232,7 +243,7 @@ def identities_of(checkpoints: Sequence[Checkpoint], device: torch.device) -> li
     """
     known: dict[str, Path] = {}
     for checkpoint in checkpoints:
-        identity = policy_identity(policy_of(checkpoint, device))
+        identity = policy_identity(policy_of(checkpoint, device), acting)
         if identity in known:
             raise CheckpointError(f"{checkpoint.path} is the same agent as {known[identity]}; leave one of them out")
         known[identity] = checkpoint.path
@@ -243,6 +254,11 @@ def mark_of(identities: Sequence[str], whole: bool = False) -> str:
     """A hash of the agents, whatever their order."""
     digest = hashlib.sha256("\n".join(["ensemble", *sorted(identities)]).encode()).hexdigest()
     return digest if whole else digest[:8]
+
+
+def _acting_fact(acting: ActingConfig) -> dict[str, str]:
+    """Settings of acting, for the report; nothing where decisions are the centre of the policy."""
+    return {} if acting.takes_centre else {"acting": acting.describe()}
 
 
 def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None:

@@ -254,9 +254,9 @@ def explain_dates(
     config, window = training_data.config, training_data.split.test
     policy, process = policy_of(checkpoint, device), training_data.held_out_process()
     steps = _steps(process, window, wanted)
-    agent, baseline = AgentStrategy(policy, device), named_strategy(BASELINE, config.evaluation)
+    agent, baseline = AgentStrategy(policy, device, acting=config.acting), named_strategy(BASELINE, config.evaluation)
     runs = run_backtests(process, window, [agent, baseline])
-    identity, panel = policy_identity(policy), training_data.panel.sha256
+    identity, panel = policy_identity(policy, config.acting), training_data.panel.sha256
     if not any(reading.judged == identity for reading in readings_of(ledger_of(config), panel)):
         count_reading(config, panel, identity, runs, path)
     explainer = Explainer(policy, process, training_data.features, window, runs[0])

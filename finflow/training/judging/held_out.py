@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
-from finflow.config import Config, EnvConfig, config_hash
+from finflow.config import ActingConfig, Config, EnvConfig, config_hash
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis import attribution, decision_explanation, expert_traits
@@ -74,8 +74,8 @@ class Subject:
         Of the judged one in the ledger of readings.
     facts : mapping
         To print with those of the market.
-    policy : ExpertPolicy, optional
-        Of a judged agent: its experts are played alone, and its decisions explained.
+    policy, acting : ExpertPolicy and ActingConfig, optional
+        Of a judged agent: its experts are played alone, acting as it does, and its decisions explained.
     members : sequence of Strategy
         The agents of a judged ensemble, each deciding alone.
     training : DataFrame, optional
@@ -90,6 +90,7 @@ class Subject:
     identity: str
     facts: Mapping[str, object] = field(default_factory=dict)
     policy: ExpertPolicy | None = None
+    acting: ActingConfig | None = None
     members: Sequence[Strategy] = ()
     training: pd.DataFrame | None = None
     events: tuple[dict[str, Any], ...] | None = None
@@ -100,7 +101,7 @@ class Subject:
         """Each expert of the judged agent, deciding alone."""
         if self.policy is None:
             return []
-        return [*experts_alone(self.policy, next(self.policy.parameters()).device)]
+        return [*experts_alone(self.policy, next(self.policy.parameters()).device, self.acting)]
 
 
 def judge_held_out(training_data: TrainingData, subject: Subject, folder: Path, sweeps: bool) -> Outcome:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import Config, config_hash
+from finflow.config import ActingConfig, Config, config_hash
 from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.results import BASELINE
@@ -40,12 +40,17 @@ def ledger_of(config: Config) -> Path:
     return config.output.readings or config.output.logs_dir / FILE
 
 
-def policy_identity(policy: ExpertPolicy) -> str:
-    """SHA-256 of a policy's weights and blend: the same agent, wherever its checkpoint lies."""
+def policy_identity(policy: ExpertPolicy, acting: ActingConfig | None = None) -> str:
+    """SHA-256 of a policy's weights and blend: the same agent, wherever its checkpoint lies.
+
+    One that acts otherwise than by its centre is another agent.
+    """
     digest = hashlib.sha256(b"policy" if policy.blend is None else f"policy {policy.blend}".encode())
     for name, tensor in sorted(policy.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    if acting is not None and not acting.takes_centre:
+        digest.update(acting.model_dump_json().encode())
     return digest.hexdigest()
 
 

@@ -214,7 +214,7 @@ class TrainingRun:
             raise KeyboardInterrupt
 
     def validate(self, policy: ExpertPolicy, facts: Mapping[str, float | str] | None = None) -> dict[str, float]:
-        """Backtest the deterministic policy on the validation window; keep it if it is the best so far.
+        """Backtest the policy, acting as configured, on the validation window; keep it if it is the best so far.
 
         Returns
         -------
@@ -224,7 +224,7 @@ class TrainingRun:
             and stands in for the value in the choice of the best.
         """
         counters = self.state.counters
-        agent = AgentStrategy(policy, self.device)
+        agent = AgentStrategy(policy, self.device, acting=self.config.acting)
         (backtest,) = run_backtests(self.training_data.process, self.training_data.split.validation, [agent])
         if backtest.rewards is None:
             raise ValueError("a backtest of the agent has rewards")
