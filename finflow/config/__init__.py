@@ -1,6 +1,6 @@
 """Configuration: one typed schema, how it is read, and how it is identified."""
 
-from finflow.config.agent_section import ActingConfig, AnchorConfig, AveragingConfig, BCellConfig
+from finflow.config.agent_section import ActingConfig, AnchorConfig, AveragingConfig, BCellConfig, RolloutsConfig
 from finflow.config.environment_section import CostsConfig, EnvConfig, ObjectivesConfig, RankingConfig, WorldsConfig
 from finflow.config.evaluation_section import (
     OBJECTIVES,
@@ -70,6 +70,7 @@ __all__ = [
     "RetrainConfig",
     "RewardNormalizationConfig",
     "RollbackConfig",
+    "RolloutsConfig",
     "SearchedConfig",
     "StabilityConfig",
     "SyntheticConfig",

@@ -82,11 +82,15 @@ class RolloutsConfig(Section):
     portfolios: PositiveInt = key(16, "portfolios that are rolled out together in an update")
     learning_rate: PositiveShare = key(3e-3, "learning rate of the policy at its largest; a cosine to zero")
     mirrored: Number = key(
-        0.35,
+        0.5,
         "weight of bars mirrored around their predicted returns: 0 learns from bars as they were alone, at 0.5 noise "
         "cancels to first order",
         ge=0.0,
         le=0.5,
+    )
+    mirrored_scaled: Flag = key(
+        True,
+        "scale that weight by max(0, 2 b - 1), b the slope of returns on predictions by models fitted to other bars",
     )
     regimes: bool = key(
         True,

@@ -17,6 +17,7 @@ from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket, as_tensors
 from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.phases.rollout_state import mirror_scale
 
 Make = Callable[..., Config]
 CPU = torch.device("cpu")
@@ -30,7 +31,8 @@ def data(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make
 def test_a_bar_and_its_mirror_earn_what_was_predicted_on_average(data: TrainingData) -> None:
     process = data.learning.process
     bars = process.decision_bars(data.split.train)
-    expected, mirrored = predicted_returns(process, [bars]), mirrored_growth(process, [bars])
+    expected = predicted_returns(process, [bars]).returns
+    mirrored = mirrored_growth(process, expected)
     rows = slice(bars.start + 1, bars.stop + 1)
     both = 0.5 * (np.log(mirrored[rows, :-1]) + np.log(process.growth[rows, :-1]))
     assert np.allclose(both, expected[rows], atol=1e-12)
@@ -45,16 +47,33 @@ def test_what_features_tell_is_predicted_and_noise_is_not(data: TrainingData) ->
     rng, rows = np.random.default_rng(0), np.arange(bars.start, bars.stop)
     known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
     known = (known - known.mean(axis=1, keepdims=True)) / known.std()
-    correlations = []
+    correlations, slopes = [], []
     for share in (0.3, 0.0):
         other = with_growths(process, [])
         noise = rng.standard_normal(known.shape)
         other.growth[rows + 1, :-1] = np.exp(0.01 * (share * known + noise))
-        found = predicted_returns(other, [bars])[rows + 1]
+        predictions = predicted_returns(other, [bars])
+        slopes.append(predictions.slope)
+        found = predictions.returns[rows + 1]
         found -= found.mean(axis=1, keepdims=True)
         correlations.append(0.0 if not found.std() > 1e-12 else np.corrcoef(found.ravel(), known.ravel())[0, 1])
         assert found.std() < 0.01 * (share + 0.15)
     assert correlations[0] > 0.8
+    assert slopes[0] == pytest.approx(1.0, abs=0.2)  # one law throughout
+
+
+def test_predictions_that_other_bars_contradict_have_no_weight(data: TrainingData) -> None:
+    """The sign of what a feature tells changes from fifth to fifth of the bars: its slope on others is not positive."""
+    process = data.learning.process
+    bars = process.decision_bars(data.split.train)
+    rows = np.arange(bars.start, bars.stop)
+    known = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
+    known -= known.mean(axis=1, keepdims=True)
+    signs = np.concatenate([np.full(len(part), (-1.0) ** place) for place, part in enumerate(np.array_split(rows, 5))])
+    other = with_growths(process, [])
+    other.growth[rows + 1, :-1] = np.exp(0.01 * signs[:, None] * known)
+    assert mirror_scale(predicted_returns(other, [bars], regimes=False).slope) == 0.0
+    assert [mirror_scale(slope) for slope in (0.5, 0.75, 1.0, 1.2)] == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_no_reward_outside_the_segments_enters(data: TrainingData) -> None:
@@ -62,16 +81,16 @@ def test_no_reward_outside_the_segments_enters(data: TrainingData) -> None:
     bars = process.decision_bars(data.split.train)
     middle = (bars.start + bars.stop) // 2
     segments = [range(bars.start, middle - 20), range(middle + 20, bars.stop)]
-    before = predicted_returns(process, segments)
+    before = predicted_returns(process, segments).returns
     other = with_growths(process, [])
     other.growth[middle - 18 : middle + 20, :-1] *= 1.5
-    assert np.array_equal(predicted_returns(other, segments), before, equal_nan=True)
+    assert np.array_equal(predicted_returns(other, segments).returns, before, equal_nan=True)
     assert not np.isfinite(before[middle - 18 : middle + 20]).any()
 
 
 def test_a_rollout_in_a_further_table_earns_what_a_market_of_its_own_pays(data: TrainingData) -> None:
     process = data.learning.process
-    mirrored = mirrored_growth(process, [process.decision_bars(data.split.train)])
+    mirrored = mirrored_growth(process, predicted_returns(process, [process.decision_bars(data.split.train)]).returns)
     alone = with_growths(process, [])
     alone.growth = mirrored
     units = RewardUnits.of(process, 0.01, "equal-weight", CPU)

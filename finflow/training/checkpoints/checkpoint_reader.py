@@ -38,6 +38,7 @@ BEFORE: dict[str, object] = {
     "online.algorithm": "sac",
     "features.filters": "none",
     "bcell.rollouts.mirrored": 0.0,
+    "bcell.rollouts.mirrored_scaled": False,
     "bcell.rollouts.regimes": False,
     "offline.patience": 0,
 }

@@ -61,6 +61,22 @@ class RandomFeatures(NamedTuple):
         return np.concatenate([features, np.tanh(_product(features, self.weights) + self.biases)], axis=-1)
 
 
+class Predictions(NamedTuple):
+    """Predicted log returns of the bars that decisions are rewarded by.
+
+    Attributes
+    ----------
+    returns : float64 (bars, assets)
+        NaN where there is none.
+    slope : float
+        Of returns, less their mean over assets, on predictions of them by models that were fitted to other parts of the
+        bars: 1 where those hold out, less where they promise too much; 0 where nothing is predicted.
+    """
+
+    returns: FloatArray
+    slope: float
+
+
 class _Moments(NamedTuple):
     """Sums of a regression over some bars."""
 
@@ -69,18 +85,16 @@ class _Moments(NamedTuple):
     returns: float
 
 
-def mirrored_growth(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> FloatArray:
+def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArray:
     """Growth on mirrored bars, (bars, K); as it was where nothing is predicted, and for cash.
 
     Parameters
     ----------
     process : DecisionProcess
-    segments : sequence of range
-        Bars of decisions to learn from; no reward of any other enters.
-    regimes : bool
-        Predict by a Markov-switching model too.
+    expected : float64 (bars, assets)
+        Predicted log returns, else NaN.
     """
-    growth, expected = process.growth, predicted_returns(process, segments, regimes)
+    growth = process.growth
     with np.errstate(divide="ignore"):
         realised = np.log(growth[:, :-1])
     known = np.isfinite(expected) & np.isfinite(realised)
@@ -89,17 +103,18 @@ def mirrored_growth(process: DecisionProcess, segments: Sequence[range], regimes
     return mirrored
 
 
-def predicted_returns(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> FloatArray:
-    """Predicted log return of every bar that a decision of some segments is rewarded by, (bars, assets); else NaN.
+def predicted_returns(process: DecisionProcess, segments: Sequence[range], regimes: bool = True) -> Predictions:
+    """Predict the log return of every bar that a decision of some segments is rewarded by.
 
     Returns less their mean over assets are predicted by the market's regime and, as to the rest, by the features as the
-    decision knew them, less their mean likewise; that mean itself by its average over the segments.
+    decision knew them, less their mean likewise; that mean itself by its average over the segments. Predictions by
+    regime count by the slope of returns on them already, so that theirs is 1 here.
 
     Parameters
     ----------
     process : DecisionProcess
     segments : sequence of range
-        Bars of decisions.
+        Bars of decisions; no reward of any other enters.
     regimes : bool
         Predict by a Markov-switching model too.
     """
@@ -107,33 +122,45 @@ def predicted_returns(process: DecisionProcess, segments: Sequence[range], regim
     by_regime = regime_returns(process, bars) if regimes else np.zeros(process.listed.shape)
     functions = RandomFeatures.draw(process.asset_features.shape[2] - 1)
     parts = [_moments(process, functions, part, by_regime) for part in np.array_split(bars, PARTS) if len(part)]
-    coefficients = _ridge(parts)
+    ridge = _ridge(parts)
     found = np.full(process.listed.shape, np.nan)
-    level, count = 0.0, 0
+    level, count, squares = 0.0, 0, 0.0
     for some in _chunks(process, bars):
         relative, _, common, known = _rows(process, functions, some)
-        found[some + 1] = np.where(known, _product(relative, coefficients) + by_regime[some + 1], np.nan)
+        found[some + 1] = np.where(known, _product(relative, ridge.coefficients) + by_regime[some + 1], np.nan)
         level, count = level + float(common.sum()), count + int(known.any(axis=1).sum())
-    return found + level / max(count, 1)
+        squares += float(np.square(by_regime[some + 1] * known).sum())
+    explained = squares + ridge.squares
+    slope = (squares + ridge.products) / explained if explained > 0.0 else 0.0
+    return Predictions(found + level / max(count, 1), slope)
 
 
-def _ridge(parts: Sequence[_Moments]) -> FloatArray:
-    """Coefficients with the penalty that predicts parts best by the others; zeros where none beats predicting zero."""
+class _Ridge(NamedTuple):
+    """Coefficients; and sums of predictions by those of the other parts, squared and times what they predict."""
+
+    coefficients: FloatArray
+    squares: float
+    products: float
+
+
+def _ridge(parts: Sequence[_Moments]) -> _Ridge:
+    """Fit with the penalty that predicts parts best by the others; zeros where none beats predicting zero."""
     squares = torch.stack([one.squares for one in parts]).sum(dim=0)
     products = torch.stack([one.products for one in parts]).sum(dim=0)
     unit = max(float(squares.trace()) / len(squares), 1e-12) * torch.eye(len(squares), dtype=torch.float64)
-    least, penalty = float(sum(one.returns for one in parts)), None
+    least, chosen, penalty = 0.0, (0.0, 0.0), None
     for candidate in PENALTIES if len(parts) > 1 else ():
-        error = 0.0
+        squared = product = 0.0
         for part in parts:
             fitted = torch.linalg.solve(squares - part.squares + candidate * unit, products - part.products)
-            error += part.returns - 2.0 * float(fitted @ part.products) + float(fitted @ part.squares @ fitted)
-        if error < least:
-            least, penalty = error, candidate
+            squared += float(fitted @ part.squares @ fitted)
+            product += float(fitted @ part.products)
+        if squared - 2.0 * product < least:
+            least, chosen, penalty = squared - 2.0 * product, (squared, product), candidate
     if penalty is None:
-        return np.zeros(len(squares))
+        return _Ridge(np.zeros(len(squares)), 0.0, 0.0)
     found: FloatArray = torch.linalg.solve(squares + penalty * unit, products).numpy()
-    return found
+    return _Ridge(found, *chosen)
 
 
 def _moments(

@@ -100,28 +100,30 @@ def learn_side_by_side(
     list of dict of Tensor, ()
         Figures of each.
     """
-    bcell, horizon, mirrored = config.bcell, config.bcell.rollouts.horizon, config.bcell.rollouts.mirrored
-    weights = (1.0 - mirrored, mirrored) if mirrored > 0.0 else (1.0,)
+    bcell, horizon = config.bcell, config.bcell.rollouts.horizon
+    mirrored = [one.portfolios.mirrored for one in members]
+    weights = [(1.0 - own, own) if config.bcell.rollouts.mirrored > 0.0 else (1.0,) for own in mirrored]
+    tables = len(weights[0])
     states = [one.portfolios.window(scales.device) for one in members]
     begun = [
         replace(state, bar=state.bar + table * one.portfolios.mirror)
         for one, state in zip(members, states, strict=True)
-        for table in range(len(weights))
+        for table in range(tables)
     ]
     with torch.autocast(scales.device.type, torch.bfloat16, enabled=bcell.mixed_precision, cache_enabled=False):
         readings = [_read(market, one, state, config) for one, state in zip(members, states, strict=True)]
         side_by_side = SideBySide([one.policy for one in members])
-        reading = joined_readings(readings, horizon, len(weights))
+        reading = joined_readings(readings, horizon, tables)
         rollout = market.roll_out(side_by_side, reading, joined_states(begun), horizon)
-        rewards = rollout.rewards.view(horizon, len(members), len(weights), -1)
+        rewards = rollout.rewards.view(horizon, len(members), tables, -1)
         mean = (rewards * rewards.new_tensor(weights).unsqueeze(-1)).sum(dim=2)
         losses = [rollout_loss(mean[:, place], bcell.gamma, scale) for place, scale in enumerate(scales)]
     compute_gradients(torch.stack(losses).sum(), *(one.optimiser for one in members))
     norms = [step(one.optimiser, bcell.gradient_norm) for one in members]
-    after = separate_states(rollout.state, len(begun))[:: len(weights)]  # as it was on the bars themselves
+    after = separate_states(rollout.state, len(begun))[::tables]  # as it was on the bars themselves
     for one, state in zip(members, after, strict=True):
         one.portfolios.move_on(state)
-    turnover = rollout.turnover.float().view(len(members), len(weights), -1)[:, 0].mean(dim=1)
+    turnover = rollout.turnover.float().view(len(members), tables, -1)[:, 0].mean(dim=1)
     return [
         {
             "actor_loss": loss.detach(),
@@ -210,7 +212,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
             run.progress.note(f"rollouts do not read {', '.join(unread)}; online.algorithm = sac does")
         run.validate(bcell.deployed, {"episode": 0.0})
     keys = config.bcell.rollouts
-    learned = with_mirrors(market, state, keys.regimes) if keys.mirrored > 0.0 else market
+    learned = with_mirrors(market, state, keys) if keys.mirrored > 0.0 else market
     exact: ExactReturns | None = None
     metrics: dict[str, Tensor] = {}
     while counters.phase_update < last:
@@ -232,6 +234,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         metrics |= latest
         lived = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon
         latest["advantage_scale"] = state.advantage_scales[0]
+        latest["mirrored_weight"] = torch.tensor(state.portfolios.mirrored)
         rolled_back = run.count_update(latest, {"episode": lived / config.env.episode_length})
         if rolled_back:
             exact = None

@@ -14,7 +14,7 @@ from torch import Tensor
 from finflow.agent.gradient_steps import SkippingAdam, make_optimiser
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config import Config
+from finflow.config import Config, RolloutsConfig
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import EpisodeWorlds
@@ -22,7 +22,7 @@ from finflow.env.joined_markets import with_growths
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import capture, check_like, restore, without_prefix
-from finflow.training.data.mirrored_growth import mirrored_growth
+from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, detached
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
@@ -119,6 +119,8 @@ class Portfolios:
     ----------
     mirror : int
         Bars from a bar to itself in the table of growth that mirrors these segments; 0 where there is none.
+    mirrored : float
+        Weight of what is earned there.
 
     Raises
     ------
@@ -137,7 +139,7 @@ class Portfolios:
         seed: Sequence[int],
     ) -> None:
         self.process, self.worlds, self.horizon, self.restart = process, worlds, horizon, restart
-        self.segments, self.mirror = tuple(segments), 0
+        self.segments, self.mirror, self.mirrored = tuple(segments), 0, 0.0
         starts = [np.arange(one.start, one.stop - horizon + 1) for one in segments if len(one) >= horizon]
         if not starts:
             raise MarketError(
@@ -304,13 +306,20 @@ class RolloutState:
         ]
 
 
-def with_mirrors(market: RolloutMarket, state: RolloutState, regimes: bool) -> RolloutMarket:
+def with_mirrors(market: RolloutMarket, state: RolloutState, keys: RolloutsConfig) -> RolloutMarket:
     """Market that has, for each member, its bars mirrored around returns predicted from the bars that it learns from.
 
-    The members' portfolios are told where in the tables of growth theirs is.
+    The members' portfolios are told where in the tables of growth theirs is, and how much it weighs.
     """
-    everyone = [state.portfolios, *(fold.portfolios for fold in state.folds)]
-    for number, portfolios in enumerate(everyone):
+    growths = []
+    for number, portfolios in enumerate([state.portfolios, *(fold.portfolios for fold in state.folds)]):
+        expected = predicted_returns(market.process, portfolios.segments, keys.regimes)
+        growths.append(mirrored_growth(market.process, expected.returns))
         portfolios.mirror = (1 + number) * len(market.process.growth)
-    growths = [mirrored_growth(market.process, portfolios.segments, regimes) for portfolios in everyone]
+        portfolios.mirrored = keys.mirrored * (mirror_scale(expected.slope) if keys.mirrored_scaled else 1.0)
     return market._replace(process=with_growths(market.process, growths))
+
+
+def mirror_scale(slope: float) -> float:
+    """Share of the weight of mirrored bars, 0 to 1, where returns have a slope on predictions from other bars."""
+    return min(max(2.0 * slope - 1.0, 0.0), 1.0)
