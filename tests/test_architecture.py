@@ -28,6 +28,7 @@ ROOM_OF = {
     "compiled_function": "files",
     "cores": "files",
     "provenance": "files",
+    "worker_pool": "files",
 }
 #: Below in the order, but not known to these rooms: tensors and states reach them as arguments.
 UNKNOWN_TO = {"agent": {"guard", "market"}, "guard": {"agent", "market"}}

@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -32,6 +32,7 @@ from finflow.cores import end_with_parent, share_cores
 from finflow.experiments.tasks.task_progress import Send, run_reporting
 from finflow.experiments.tasks.task_queue import ComputeResources, Result, Task, TaskQueue
 from finflow.training.phases.stopping import request_stop, stopping_at_once
+from finflow.worker_pool import changed_environment
 
 POLL = 0.25  # seconds between two looks at the workers' progress
 LEAVE = 5.0  # seconds that an idle worker has to end in
@@ -131,7 +132,7 @@ class _Worker:
         self._pipe, sender = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, context, _prepare, (sender, self.shared))
         before = {process.pid for process in multiprocessing.active_children()}
-        with _environment(self.resources, self.place):
+        with changed_environment(_environment(self.resources, self.place)):
             self.future = self._pool.submit(call)
         (self._process,) = (one for one in multiprocessing.active_children() if one.pid not in before)
         sender.close()
@@ -174,8 +175,7 @@ class _Worker:
         return f"its process was killed ({name})"
 
 
-@contextmanager
-def _environment(resources: ComputeResources, place: int) -> Iterator[None]:
+def _environment(resources: ComputeResources, place: int) -> dict[str, str]:
     """Environment of a new process: its threads, and its own GPU where there are several."""
     values = {"OMP_NUM_THREADS": str(resources.threads)}
     if resources.device in ("auto", "cuda"):
@@ -185,16 +185,7 @@ def _environment(resources: ComputeResources, place: int) -> Iterator[None]:
             visible = os.environ.get(DEVICES, "")
             names = visible.split(",") if visible else [str(n) for n in range(torch.cuda.device_count())]
             values[DEVICES] = names[place % len(names)]
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return values
 
 
 _send: Send
