@@ -345,6 +345,7 @@ def test_the_hash_is_the_same_in_another_process() -> None:
 NOT_DECIDING = {
     *("market.cache_dir", "market.use_cache", "market.extend_cache"),
     *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
+    "objectives.workers",
 }
 OTHER: dict[str, object] = {
     **{"market.path": "prices.csv", "market.tickers": ["AAPL"], "market.tickers_file": "tickers.txt"},

@@ -92,6 +92,12 @@ class ObjectivesConfig(Section):
         (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
     )
     ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
+    workers: Int = key(
+        0,
+        "processes that compute rewards of one's own while decisions go on, in rollouts and in behaviour data; 0: none",
+        ge=0,
+        le=256,
+    )
     sharpe_beta: NonNegativeNumber = key(1.0, "weight of the differential Sharpe ratio")
     sharpe_eta: Fraction = key(1 / 252, "adaptation rate of its moments, per decision")
     lambda_turn: NonNegativeNumber = key(0.1, "weight of the turnover penalty")

@@ -43,11 +43,12 @@ __all__ = [
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
-#: Keys of folders, kept files and the number of agents, which affect no agent's result.
+#: Keys of folders, kept files, processes and the number of agents, which affect no agent's result.
 _NOT_DECIDING = frozenset(
     {
         *("market.cache_dir", "market.use_cache", "market.extend_cache"),
         *("train.save_latest", "train.max_checkpoints", "train.profile", "train.seeds"),
+        "objectives.workers",
     }
 )
 SPACE = "tune.space"

@@ -22,7 +22,7 @@ from finflow.env.episode_worlds import Draws
 from finflow.env.market_growth import dividends_of, fill_prices, growth_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
-from finflow.env.rewards.reward_context import ChosenReward, RewardContext, make_context
+from finflow.env.rewards.reward_context import ChosenReward, Observing, RewardContext, make_context
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift_and_pay, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
@@ -249,7 +249,7 @@ def _reward_context(
     later = [replace(state, bar=state.bar + step) for step in range(process.reward_horizon + 1)]
     growth = [_rows(process.growth, one) for one in later[1:]]
     listed = [process._listed(one) for one in later]
-    return make_context(state, action, fill, (*outcome, growth, listed), lambda: process.observe(state))
+    return make_context(state, action, fill, (*outcome, growth, listed), Observing(process, state))
 
 
 def _market_state(process: DecisionProcess, state: PortfolioState) -> MarketState | None:

@@ -19,6 +19,7 @@ from finflow.env.coverage import draw_coverage, smooth
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import Draws, EpisodeWorlds, gather_assets, restrict_to_assets, scatter_assets
 from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.rewards.reward_queue import queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
@@ -195,20 +196,32 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
 
 
 def play_behaviour(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> Rows:
-    """Play the families and the coverage mixture; what each decision was and what came of it."""
+    """Play the families and the coverage mixture; what each decision was and what came of it.
+
+    Rewards that workers compute (``objectives.workers``) are filled in at the end.
+    """
     size, length = config.train.offline_episodes, config.env.episode_length
     seeds = np.random.SeedSequence([config.train.seed, 0]).spawn(2)
     rng = np.random.default_rng(seeds[0])
     worlds = EpisodeWorlds.of(
         config.worlds, process.n_weights - 1, config.train.seed, costs=config.worlds.phases != "online"
     )
-    env = PortfolioVectorEnv(process, window, size, length, random_portfolios=True, worlds=worlds)
-    env.reset(seed=int(seeds[1].generate_state(1)[0]))
-    bundles = bundle_size(config, process)
-    if bundles is not None:
-        bundle(env, bundles)
-    behaviour = Behaviour(process, size, rng)
-    recorder = Recorder(process)
+    with queued_rewards(process, config.objectives.workers, config.train.threads) as (rewarded, queue):
+        env = PortfolioVectorEnv(rewarded, window, size, length, random_portfolios=True, worlds=worlds)
+        env.reset(seed=int(seeds[1].generate_state(1)[0]))
+        bundles = bundle_size(config, process)
+        if bundles is not None:
+            bundle(env, bundles)
+        recorder = Recorder(process)
+        _play(env, Behaviour(process, size, rng), recorder, length)
+        if queue is not None:
+            recorder.replace("reward", queue.collect())
+    return recorder.rows()
+
+
+def _play(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, length: int) -> None:
+    """Play a behaviour for so many steps, and record them."""
+    size = env.num_envs
     life = np.zeros(size, dtype=np.int64)
     action, source = behaviour.decide(env.state, 0)
     for step in range(length):
@@ -236,7 +249,6 @@ def play_behaviour(config: Config, process: DecisionProcess, window: range | Seq
             fresh, fresh_source = behaviour.decide(env.state, step + 1)
             action = np.where(restarted[:, None], fresh, following)
             source = np.where(restarted, fresh_source, next_source)
-    return recorder.rows()
 
 
 def bundle(env: PortfolioVectorEnv, size: int) -> None:

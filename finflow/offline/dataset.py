@@ -107,7 +107,7 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
         "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
         "worlds": _worlds_hash(config, process),
         "costs and execution": _hash(config.env.model_dump_json().encode()),
-        "objectives": _hash(config.objectives.model_dump_json().encode()),
+        "objectives": _hash(config.objectives.model_dump_json(exclude={"workers"}).encode()),
         "episodes": str(train.offline_episodes),
         "seed": str(train.seed),
         "decisions": _decisions_hash(config, panel),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,12 @@ class Recorder:
         }
         for name, value in recorded.items():
             self._steps.setdefault(name, []).append(np.asarray(value))
+
+    def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
+        """Replace a column by what became known later: the values of each step, (N, ...)."""
+        if len(values) != len(self._steps[name]):
+            raise ValueError(f"{len(values)} values of {name} for {len(self._steps[name])} steps")
+        self._steps[name] = [np.asarray(value) for value in values]
 
     def rows(self) -> Rows:
         """All steps, those of the first portfolio first."""

@@ -143,6 +143,11 @@ class FinFlowTrainer:
             self._hand_over(run)
         if self._reference is not None and run.state.bcell is not None and run.state.counters.vector_step == 0:
             run.state.bcell.reference = self._reference
+        if self.config.objectives.workers and not self.config.online.on_policy:
+            run.progress.note(
+                f"objectives.workers: {self.config.online.algorithm} learns from every reward before its next "
+                "decision, so rewards of this phase are computed in the process; on-policy algorithms need not wait"
+            )
         with run.progress:
             result = _PHASES.get(self.config.online.algorithm, finetune_on_policy)(run, self._data())
         run.writer.require_written()

@@ -7,8 +7,10 @@ the same on every market. A single reward needs none: learners divide by the dev
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
 from finflow.env.rewards.ranking_reward import RankingReward
 from finflow.env.rewards.reward_context import ChosenReward, Reward, RewardContext
-from finflow.errors import ConfigError, TrainingError
+from finflow.errors import ConfigError, FinflowError, TrainingError
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 
@@ -66,18 +68,29 @@ class RewardTerm:
         """Names of its components."""
         return COMPONENTS if self.reward is None else (self.name.rpartition(":")[2],)
 
+    @property
+    def slow(self) -> bool:
+        """True where it may take long, and workers compute it if there are any: one of a user's own."""
+        return ":" in self.name or bool(getattr(self.reward, "slow", False))
+
     def components(self, context: RewardContext) -> Any:
         """Weighted components, (batch, components)."""
-        factor = self.weight / self.unit
         if self.reward is None:
-            return factor * context.builtin
-        own = replace(
+            return self.weight / self.unit * context.builtin
+        return self.weighted(computed(self.name, self.reward, self.own_context(context)), context)
+
+    def own_context(self, context: RewardContext) -> RewardContext:
+        """Facts that this reward may see: bars to its own horizon, and its table."""
+        return replace(
             context,
             growth=context.growth[:, : self.horizon],
             listed=context.listed[:, : self.horizon + 1],
             table=None if self.table is None else _rows(self.table, context),
         )
-        return factor * checked(self.name, self.reward(own), context)[..., None]
+
+    def weighted(self, values: Any, context: RewardContext) -> Any:
+        """Weighted component, (batch, 1), of what the reward returned; `TrainingError` where that cannot be used."""
+        return self.weight / self.unit * checked(self.name, values, context)[..., None]
 
 
 class RewardSum:
@@ -173,6 +186,27 @@ def own_reward(path: str) -> Reward:
             f"the reward {path!r} declares horizon = {horizon!r}: the bars after the fill that it needs, 1 or more"
         )
     return reward  # type: ignore[no-any-return]
+
+
+def computed(name: str, reward: Reward, context: RewardContext) -> Any:
+    """Call a reward.
+
+    Raises
+    ------
+    TrainingError
+        If it raises; the line names it and the place.
+    """
+    try:
+        return reward(context)
+    except (FinflowError, MemoryError):
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        bars = np.asarray(context.bar)
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise TrainingError(
+            f"the reward {name!r} failed at the bars {bars.min()} to {bars.max()}: {_reason(error)} ({where})"
+        ) from error
 
 
 def checked(name: str, values: Any, context: RewardContext) -> Any:

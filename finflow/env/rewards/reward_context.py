@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -13,6 +12,35 @@ from numpy.typing import NDArray
 
 from finflow.env.portfolio_state import PortfolioState
 from finflow.ledger.accounting import Settlement
+
+
+class Observer(Protocol):
+    """Observes portfolios: a decision process."""
+
+    def observe(self, state: PortfolioState) -> dict[str, Any]:
+        """Observation at the next decision."""
+        ...
+
+
+class Observing(NamedTuple):
+    """Makes the observation of a decision where it is asked for.
+
+    Attributes
+    ----------
+    process : Observer or None
+        None on the way to another process, which has its own.
+    state : PortfolioState
+        Before the decision.
+    """
+
+    process: Observer | None
+    state: PortfolioState
+
+    def __call__(self) -> dict[str, Any]:
+        """The observation."""
+        if self.process is None:
+            raise ValueError("there is no market to observe")
+        return self.process.observe(self.state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +74,7 @@ class RewardContext:
         Assets that could be held at the fill and at the end of each of those bars.
     table : array or None, (batch, ...)
         The row of the reward's own ``table(panel)`` at ``bar``, where it has one.
-    observe : callable
+    observe : Observing
         Makes ``observation``.
     """
 
@@ -63,7 +91,7 @@ class RewardContext:
     builtin: Any
     growth: Any
     listed: Any
-    observe: Callable[[], dict[str, Any]]
+    observe: Observing
     table: Any = None
 
     @property
@@ -92,7 +120,7 @@ def make_context(
     action: Any,
     fill: Settlement,
     outcome: tuple[Any, ...],
-    observe: Callable[[], dict[str, Any]],
+    observe: Observing,
 ) -> RewardContext:
     """Facts of a decision.
 
@@ -105,7 +133,7 @@ def make_context(
     outcome : tuple
         Simple return (batch,), components of the built-in reward (batch, 5), growth (batch, K) over each bar of the
         horizon, and listings (batch, assets) at its beginning and after each of them.
-    observe : callable
+    observe : Observing
     """
     simple_return, builtin, growth, listed = outcome
     xp = array_namespace(state.weights)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.rewards.chosen_reward import RewardSum, named_rewards, with_reward
+from finflow.env.rewards.chosen_reward import BUILTIN, RANKING, RewardSum, named_rewards, with_reward
 from finflow.errors import ConfigError, MarketError
 
 UNIT_BARS = 512  # on which decisions are compared
@@ -36,6 +36,11 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
         If a reward cannot be used, or the online algorithm cannot follow it.
     """
     rewards = named_rewards(config.objectives, process.n_weights - 1)
+    if config.objectives.workers and not (rewards and any(term.slow for term in rewards.terms)):
+        raise ConfigError(
+            f"objectives.workers = {config.objectives.workers} has nothing to compute: {BUILTIN} and {RANKING} are "
+            "computed where they are needed; set it to 0, or name a reward of your own as package.module:Name"
+        )
     if rewards is None:
         return process
     name = rewards.not_differentiable

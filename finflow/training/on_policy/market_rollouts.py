@@ -17,6 +17,7 @@ from finflow.agent.on_policy.policy_interface import Observations, Rollout
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic, distribution_of
@@ -124,6 +125,8 @@ class MarketPlayer:
         Draws the actions.
     accept : callable
         Judges the environments' rewards.
+    queue : RewardQueue, optional
+        Has the rewards, where workers compute them: they are taken at the end of a rollout.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class MarketPlayer:
         config: Config,
         generator: Generator,
         accept: Accept,
+        queue: RewardQueue | None = None,
     ) -> None:
         self.env = env
         self.agent = agent
@@ -141,6 +145,7 @@ class MarketPlayer:
         self.config = config
         self.generator = generator
         self.accept = accept
+        self.queue = queue
 
     def collect(self, reference: Reference | None = None) -> tuple[Rollout, Played]:
         """Play one rollout with the configured advantages.
@@ -173,17 +178,28 @@ class MarketPlayer:
 
     @torch.no_grad()
     def play(self, steps: int, reference: Reference | None = None) -> Played:
-        """Play so many vector steps from where the environments stand."""
+        """Play so many vector steps from where the environments stand.
+
+        Raises
+        ------
+        TrainingError
+            If a reward cannot be computed; the guard has seen none of the rollout then.
+        """
         rows: list[dict[str, Any]] = []
+        rewards: list[NDArray[np.float64]] = []
         episodes: list[EndedEpisode] = []
         states: list[PortfolioState] = []
         divergence = 0.0
         for _ in range(steps):
             states.append(self.env.state)
-            row, apart, over = self._step(reference)
+            row, reward, apart, over = self._step(reference)
             rows.append(row)
+            rewards.append(reward)
             episodes += over
             divergence += apart / steps
+        known = rewards if self.queue is None else self.queue.collect()
+        for row, state, reward in zip(rows, states, known, strict=True):
+            row |= _judged(self, state, reward, row["observations"], row.pop("charge"))
         columns = {name: torch.stack([row[name] for row in rows]) for name in rows[0] if "observations" not in name}
         parts = [
             tuple(torch.stack(part) for part in zip(*(row[name] for row in rows), strict=True))
@@ -191,8 +207,10 @@ class MarketPlayer:
         ]
         return Played(parts[0], parts[1], **columns, divergence=divergence, episodes=episodes, states=states)
 
-    def _step(self, reference: Reference | None) -> tuple[dict[str, Any], float, list[EndedEpisode]]:
-        """One vector step: its row, the mean KL to the reference, and the episodes that ended."""
+    def _step(
+        self, reference: Reference | None
+    ) -> tuple[dict[str, Any], NDArray[np.float64], float, list[EndedEpisode]]:
+        """One vector step: its row, its raw rewards, the mean KL to the reference, and the episodes that ended."""
         env, market = self.env, self.agent.market
         state = env.state
         observations = self._observed(state, state.bar)
@@ -204,18 +222,12 @@ class MarketPlayer:
         targets = market.scatter_assets(log_portfolio(actions).exp(), universe)
         _, reward, terminated, truncated, info = env.step(targets.cpu().numpy())
         final = info.get("final_state", env.state)
-        kept = self.accept(reward)
-        accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
         members = state.universe if isinstance(state, WorldState) else None
-        self.units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
         device = actions.device
-        known = torch.as_tensor(accepted, device=device)
-        raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=device)
-        scaled = torch.where(known, self.units.scaled(raw, observations[0], universe), torch.zeros_like(raw))
-        apart = 0.0
+        charge, apart = None, 0.0
         if reference is not None:
             other = distribution_of(reference.policy, states)
-            scaled = scaled - reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
+            charge = reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
             apart = _per_dimension(distribution.kl(other), distribution.dimensions)
         ended = terminated | truncated
         row = {
@@ -223,12 +235,11 @@ class MarketPlayer:
             "next_observations": self._observed(final, state.bar + 1, members),
             "actions": actions,
             "log_prob": log_prob,
-            "rewards": scaled,
+            "charge": charge,
             "terminated": torch.as_tensor(terminated, device=device).float(),
             "ended": torch.as_tensor(ended, device=device).float(),
-            "kept": known,
         }
-        return row, apart, ended_episodes(info, ended, self.config.env.initial_capital)
+        return row, reward, apart, ended_episodes(info, ended, self.config.env.initial_capital)
 
     def _observed(
         self, state: PortfolioState, bars: NDArray[np.int64], universe: NDArray[np.int64] | None = None
@@ -287,6 +298,26 @@ class MarketPlayer:
             return None
         process = self.env.process
         followed = NoiseEffects(
-            process, self.agent, self.units, lambda one: self._observed(one, one.bar), horizon, decay
+            process, self.agent, self.units, lambda one: self._observed(one, one.bar), horizon, decay, self.queue
         )
         return followed.of(played.states, played.actions, remaining_decisions(played.ended.cpu())).to(played.rewards)
+
+
+def _judged(
+    player: MarketPlayer,
+    state: PortfolioState,
+    reward: NDArray[np.float64],
+    observations: Observations,
+    charge: Tensor | None,
+) -> dict[str, Tensor]:
+    """Scaled rewards of a step, less the charge for leaving the reference, and which may be learned from."""
+    kept, units = player.accept(reward), player.units
+    accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
+    members = state.universe if isinstance(state, WorldState) else None
+    units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
+    device = observations[0].device
+    known = torch.as_tensor(accepted, device=device)
+    raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=device)
+    universe = observations[2] if len(observations) > 2 else None
+    scaled = torch.where(known, units.scaled(raw, observations[0], universe), torch.zeros_like(raw))
+    return {"rewards": scaled if charge is None else scaled - charge, "kept": known}

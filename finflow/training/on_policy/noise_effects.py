@@ -24,6 +24,7 @@ from finflow.agent.networks.logistic_normal import log_portfolio
 from finflow.agent.on_policy.policy_interface import Observations
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, rows_of
+from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
@@ -43,6 +44,8 @@ class NoiseEffects(NamedTuple):
         Decisions that an effect is followed for, the drawn one among them.
     decay : float
         Weight of a reward for each decision that it is later.
+    queue : RewardQueue or None
+        Has the rewards of ``process``, where workers compute them.
     """
 
     process: DecisionProcess
@@ -51,6 +54,7 @@ class NoiseEffects(NamedTuple):
     observe: Callable[[PortfolioState], Observations]
     horizon: int
     decay: float
+    queue: RewardQueue | None = None
 
     @torch.no_grad()
     def of(self, states: Sequence[PortfolioState], actions: Tensor, remaining: Tensor) -> Tensor:
@@ -69,28 +73,47 @@ class NoiseEffects(NamedTuple):
         last = remaining.flatten().clamp(max=self.horizon).repeat(2).cpu().numpy()
         mode = self.agent.distribution(self.observe(start)).mode()
         state, coordinates = _joined([start, start]), torch.cat([drawn, 2.0 * mode - drawn])
-        total = torch.zeros(len(last))
         running = np.arange(len(last))
+        played: list[_PlayedOn] = []
         for ahead in range(int(last.max(initial=0))):
             keep = last[running] > ahead
             state, coordinates, running = rows_of(state, keep), coordinates[torch.from_numpy(keep)], running[keep]
             if ahead > 0:
                 coordinates = self.agent.distribution(self.observe(state)).mode()
-            state, rewards = self._step(state, coordinates)
-            total[running] += self.decay**ahead * rewards.cpu()
-        own, mirrored = total.chunk(2)
+            state, step = self._step(state, coordinates, running)
+            played.append(step)
+        own, mirrored = self._sum(played, len(last)).chunk(2)
         return (0.5 * (own - mirrored)).view(actions.shape[:2])
 
-    def _step(self, state: PortfolioState, coordinates: Tensor) -> tuple[PortfolioState, Tensor]:
-        """States after decisions in log ratios, and the scaled rewards."""
+    def _step(
+        self, state: PortfolioState, coordinates: Tensor, running: NDArray[np.int64]
+    ) -> tuple[PortfolioState, _PlayedOn]:
+        """States after decisions in log ratios, and what they brought."""
         market: MarketTensors = self.agent.market
         observed = self.observe(state)
         universe = observed[2] if len(observed) > 2 else None
         targets = market.scatter_assets(log_portfolio(coordinates).exp(), universe)
         outcome = self.process.step(state, targets.cpu().numpy().astype(np.float64))
-        earned = np.where(np.isfinite(outcome.reward), outcome.reward, 0.0)
-        rewards = torch.as_tensor(earned, dtype=torch.float32, device=coordinates.device)
-        return outcome.state, self.units._replace(normalizer=None).scaled(rewards, observed[0], universe)
+        return outcome.state, _PlayedOn(running, outcome.reward, observed[0], universe)
+
+    def _sum(self, played: Sequence[_PlayedOn], count: int) -> Tensor:
+        """Discounted scaled rewards of each decision, (count,)."""
+        total, units = torch.zeros(count), self.units._replace(normalizer=None)
+        known = [step.reward for step in played] if self.queue is None else self.queue.collect()
+        for ahead, (step, reward) in enumerate(zip(played, known, strict=True)):
+            earned = np.where(np.isfinite(reward), reward, 0.0)
+            rewards = torch.as_tensor(earned, dtype=torch.float32, device=step.bars.device)
+            total[step.running] += self.decay**ahead * units.scaled(rewards, step.bars, step.universe).cpu()
+        return total
+
+
+class _PlayedOn(NamedTuple):
+    """A step of decisions that are played on: which, their raw rewards, and where they were taken."""
+
+    running: NDArray[np.int64]
+    reward: NDArray[np.float64]
+    bars: Tensor
+    universe: Tensor | None
 
 
 def remaining_decisions(ended: Tensor) -> Tensor:

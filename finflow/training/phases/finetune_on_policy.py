@@ -7,6 +7,8 @@ validation and checkpoints take their turn after the rollout that passes theirs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -20,6 +22,9 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.on_policy.on_policy_update import Figures
 from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.config import Config, changed_keys
+from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.errors import FinflowError
 from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
@@ -78,14 +83,24 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
         run.validate(bcell.deployed, {"episode": 0.0})
     watched = Watched(bcell.policy, on_policy.value, on_policy.optimiser)
     run.guard.begin(LearnerProbe(watched, bcell.policy, run.probe), dataset.reward_scale)
-    env = on_policy.played.env
-    player = MarketPlayer(env, on_policy.agent, units, config, state.exploration, run.guard.learnable)
+    with _rewarded(on_policy.played.env, config) as queue:
+        env = on_policy.played.env
+        player = MarketPlayer(env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue)
+        result = _learn(run, on_policy, bcell, player)
+    run.progress.end_phase()
+    return result
+
+
+def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: MarketPlayer) -> dict[str, float]:
+    """Play and learn from rollouts to the end of the phase; the last update's figures and validation metrics."""
+    config, state, counters = run.config, run.state, run.state.counters
+    steps, rollouts = steps_per_rollout(config), rollouts_of(config)
     result: dict[str, float] = {}
     while counters.phase_update < rollouts * steps and not ended_early(state):
         done = counters.phase_update // steps
         if done == config.online.critic_only_rollouts:
             run.guard.settle()
-        rollout, played = player.collect(_reference(state, bcell))
+        rollout, played = _collect(run, on_policy, bcell, player)
         counters.vector_step += len(played.rewards)
         figures = learn_from(on_policy, rollout, config, state, done)
         bcell.update_average((done + 1) / rollouts)
@@ -99,8 +114,34 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             result = _between_rollouts(run, bcell, figures, episode, steps, last) or result
         run.stop_if_asked()
-    run.progress.end_phase()
     return result
+
+
+@contextmanager
+def _rewarded(env: PortfolioVectorEnv, config: Config) -> Iterator[RewardQueue | None]:
+    """Have workers compute the environments' rewards during the block, where the configuration has any."""
+    before = env.process
+    with queued_rewards(before, config.objectives.workers, config.train.threads) as (env.process, queue):
+        try:
+            yield queue
+        finally:
+            env.process = before
+
+
+def _collect(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: MarketPlayer) -> tuple[Rollout, Played]:
+    """Play a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
+    tensors, state = on_policy.played.capture()
+    drawn = run.state.exploration.get_state()
+    try:
+        return player.collect(_reference(run.state, bcell))
+    except FinflowError:
+        on_policy.played.restore(tensors, state)
+        run.state.exploration.set_state(drawn)
+        run.checkpoint()
+        run.progress.message(
+            f"nothing is lost: --resume {run.folder} goes on before the rollout that could not be made"
+        )
+        raise
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:

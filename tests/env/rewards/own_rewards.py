@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +97,43 @@ class ShortTable(ExcessReturn):
 
     def table(self, panel: MarketPanel) -> NDArray[np.float64]:
         return np.zeros(3)
+
+
+class Slow(ExcessReturn):
+    """Takes its time, and says in which process, where the variable SLOW_REWARDS names a folder."""
+
+    def __call__(self, context: RewardContext) -> Any:
+        time.sleep(0.02)
+        if folder := os.environ.get("SLOW_REWARDS"):
+            (Path(folder) / str(os.getpid())).touch()
+        return super().__call__(context)
+
+
+class Observed(ExcessReturn):
+    """Reads the observation."""
+
+    def __call__(self, context: RewardContext) -> Any:
+        return context.observation["market"].mean(axis=1) + context.observation["portfolio"].sum(axis=1)
+
+
+class KillsOnce(ExcessReturn):
+    """Kills the worker that it is computed in at its third call, unless the file KILLED_ONCE is there."""
+
+    calls = 0
+
+    def __call__(self, context: RewardContext) -> Any:
+        self.calls += 1
+        killed = Path(os.environ["KILLED_ONCE"])
+        if self.calls == 3 and multiprocessing.parent_process() is not None and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(context)
+
+
+class Raises(ExcessReturn):
+    """Fails where the file REWARD_FAILS is there."""
+
+    def __call__(self, context: RewardContext) -> Any:
+        if Path(os.environ["REWARD_FAILS"]).exists():
+            raise ValueError("no answer from the model")
+        return super().__call__(context)

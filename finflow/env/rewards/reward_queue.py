@@ -1,0 +1,146 @@
+"""Rewards computed by workers while decisions go on: a queue in place of a process's reward.
+
+No decision and no state depends on a reward that was chosen by name: what an observation holds of rewards are moments
+of returns. So where rewards are learned from only after many decisions, as in a rollout or in collected behaviour,
+they can come later. Each is computed from the same batch by the same code as in this process, and so has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from array_api_compat import array_namespace
+
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.rewards.chosen_reward import RewardSum, checked, computed, own_reward, with_reward
+from finflow.env.rewards.reward_context import Observing, Reward, RewardContext
+from finflow.worker_pool import OrderedPool
+
+KEY = "objectives.workers"
+
+
+class WorkersMarket(NamedTuple):
+    """Market and rewards of every worker.
+
+    Attributes
+    ----------
+    process : DecisionProcess
+        With the built-in reward; makes observations.
+    rewards : tuple
+        Name and reward of each term; None in place of one of a user's own, which each worker imports by its name.
+    """
+
+    process: DecisionProcess
+    rewards: tuple[tuple[str, Reward | None], ...]
+
+
+class _Waiting(NamedTuple):
+    """A step whose rewards are not all known: components of each term, None where a worker computes them."""
+
+    context: RewardContext
+    parts: list[Any]
+
+
+class RewardQueue:
+    """A sum of rewards, some of which workers compute, in place of a decision process's reward.
+
+    Components of a step are not a number until `collect` brings them.
+
+    Parameters
+    ----------
+    rewards : RewardSum
+    pool : OrderedPool
+        Of `compute`.
+    """
+
+    def __init__(self, rewards: RewardSum, pool: OrderedPool[Any]) -> None:
+        self.rewards = rewards
+        self.names, self.horizon = rewards.names, rewards.horizon
+        self.log_return_weight = rewards.log_return_weight
+        self._pool = pool
+        self._steps: list[_Waiting] = []
+
+    def components(self, context: RewardContext) -> Any:
+        """Hand a step to the workers; (batch, components) of what is not a number."""
+        parts = []
+        for place, term in enumerate(self.rewards.terms):
+            parts.append(None if term.slow else term.components(context))
+            if term.slow:
+                own = replace(term.own_context(context), observe=Observing(None, context.observe.state))
+                self._pool.submit(place, own)
+        self._steps.append(_Waiting(context, parts))
+        xp = array_namespace(context.weights)
+        return xp.full((len(context.bar), len(self.names)), xp.nan)
+
+    def collect(self) -> list[Any]:
+        """Wait for the rewards of all steps since the last time, (batch,) each, in their order.
+
+        Raises
+        ------
+        TrainingError
+            If a reward raised, or returned what cannot be used, or workers are lost again and again.
+        """
+        values = iter(self._pool.results())
+        steps, self._steps = self._steps, []
+        found = []
+        for context, parts in steps:
+            terms = zip(self.rewards.terms, parts, strict=True)
+            known = [term.weighted(next(values), context) if part is None else part for term, part in terms]
+            xp = array_namespace(context.weights)
+            found.append(xp.sum(xp.concat(known, axis=-1), axis=-1))
+        return found
+
+    def discard(self) -> None:
+        """Forget all steps, after an error."""
+        self._steps = []
+        self._pool.discard()
+
+
+@contextmanager
+def queued_rewards(
+    process: DecisionProcess, workers: int, threads: int = 1
+) -> Iterator[tuple[DecisionProcess, RewardQueue | None]]:
+    """The same market with rewards that workers compute, and their queue.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    workers : int
+        With 0, or without a reward that they would compute, there is no queue and the process is as it was.
+    threads : int
+        Of each worker.
+    """
+    rewards = process.reward
+    if workers == 0 or not isinstance(rewards, RewardSum) or not any(term.slow for term in rewards.terms):
+        yield process, None
+        return
+    sent = tuple((term.name, None if ":" in term.name else term.reward) for term in rewards.terms)
+    plain = with_reward(process, rewards)
+    plain.reward = None
+    with OrderedPool(compute, WorkersMarket(plain, sent), workers, KEY, threads) as pool:
+        queue = RewardQueue(rewards, pool)
+        yield with_reward(process, queue), queue
+
+
+def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:
+    """Compute a reward in a worker, (batch,).
+
+    Raises
+    ------
+    TrainingError
+        If the reward raises, or returns what cannot be used.
+    """
+    name, given = market.rewards[place]
+    reward = _imported(name) if given is None else given
+    own = replace(context, observe=Observing(market.process, context.observe.state))
+    return checked(name, computed(name, reward, own), own)
+
+
+@cache
+def _imported(path: str) -> Reward:
+    """A user's reward, made once in each worker."""
+    return own_reward(path)

@@ -1,0 +1,153 @@
+"""Trainings whose rewards workers compute: the same bits, killed workers, and rewards that fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.cli import main
+from finflow.config import dump_config
+from finflow.env.rewards.reward_queue import RewardQueue
+from finflow.errors import ConfigError, TrainingError
+from finflow.tensor_file import read_tensors
+from finflow.training.data.training_data import prepare
+from finflow.training.phases import finetune_on_policy as phase
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.whole_trainings import Make, latest, train_through
+
+OWN = "tests.env.rewards.own_rewards"
+#: Rollouts of 32 decisions, 4 of them in a training.
+SMALL: dict[str, Any] = {
+    "online__algorithm": "ppo",
+    "online__rollout": 32,
+    "online__portfolios": 4,
+    "online__minibatch": 16,
+    "online__epochs": 2,
+    "online__critic_only_rollouts": 1,
+    "train__online_episodes": 6,
+    "env__episode_length": 20,
+}
+GROUPS = {"online__advantages": "group", "online__group_size": 2, "online__group_noise": 2}
+
+
+def learned(trainer: FinFlowTrainer) -> dict[str, torch.Tensor]:
+    """Everything that a training has learned and would go on with."""
+    return read_tensors(latest(trainer))[0]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def collects(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of rewards that each call of a queue brings."""
+    counted: list[int] = []
+    collect = RewardQueue.collect
+
+    def counting(queue: RewardQueue) -> list[Any]:
+        found = collect(queue)
+        counted.append(len(found))
+        return found
+
+    monkeypatch.setattr(RewardQueue, "collect", counting)
+    return counted
+
+
+@pytest.mark.parametrize("changes", [{"train__reward_normalization__enabled": True}, GROUPS])
+def test_workers_change_no_bit_of_a_training(
+    changes: dict[str, Any], tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour data, rollouts and the effects of noise; the dataset of the one would be found by the other."""
+    keys = SMALL | changes | {"objectives__rewards": [{"name": "builtin"}, {"name": f"{OWN}:ReturnOverThree"}]}
+    serial = train_through(tiny(**keys))
+    (dataset,) = Path(serial.config.output.offline_dir).glob("dataset-*.npz")
+    rows = dict(np.load(dataset))
+    dataset.unlink()
+    counted = collects(monkeypatch)
+    parallel = train_through(tiny(**keys, objectives__workers=2))
+    assert same(learned(serial), learned(parallel))
+    assert counted[0] == parallel.config.env.episode_length  # steps of the behaviour data
+    assert len(counted) > 4
+    again = dict(np.load(dataset))  # by the same name
+    for name, column in rows.items():
+        np.testing.assert_array_equal(column, again[name])
+
+
+def test_a_worker_killed_in_a_training_changes_no_bit(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = tmp_path / "killed"
+    mark.touch()
+    monkeypatch.setenv("KILLED_ONCE", str(mark))
+    config = tiny(**SMALL, objectives__reward=f"{OWN}:KillsOnce", objectives__workers=2)
+    whole = train_through(config)
+    mark.unlink()
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    assert not mark.exists()  # the behaviour data were there
+    trainer.finetune()
+    assert mark.exists()
+    assert same(learned(whole), learned(trainer))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
+    workers: int, tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = tmp_path / "fails"
+    monkeypatch.setenv("REWARD_FAILS", str(fails))
+    config = tiny(**SMALL, objectives__reward=f"{OWN}:Raises", objectives__workers=workers)
+    whole = train_through(config)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    learn = phase.learn_from
+
+    def failing(on_policy: Any, rollout: Any, config: Any, state: Any, done: int) -> Any:
+        if done == 1:
+            fails.touch()
+        return learn(on_policy, rollout, config, state, done)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(phase, "learn_from", failing)
+        with pytest.raises(
+            TrainingError, match=rf"the reward '{OWN}:Raises' failed at the bars \d+ to \d+: ValueError"
+        ):
+            trainer.finetune()
+    assert f"nothing is lost: --resume {trainer.run_folder}" in capsys.readouterr().out
+    fails.unlink()
+    resumed = FinFlowTrainer(config, resume=trainer.run_folder)
+    resumed.finetune()
+    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
+        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+
+
+def test_a_reward_that_fails_is_one_line_of_the_command(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REWARD_FAILS", str(tmp_path))
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(tiny(**SMALL, objectives__reward=f"{OWN}:Raises", objectives__workers=1)))
+    assert main(["--mode", "train", "--config", str(file)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"error: the reward '{OWN}:Raises' failed at the bars ")
+    assert "\n" not in said
+    assert list((tmp_path / "offline").glob("*")) == []
+
+
+def test_workers_without_a_reward_of_ones_own_are_refused(tiny: Make) -> None:
+    for changes in ({}, {"objectives__reward": "ranking", "objectives__ranking__k": 2}):
+        with pytest.raises(ConfigError, match=r"objectives.workers = 2 has nothing to compute: builtin and ranking"):
+            _ = prepare(tiny(**changes, objectives__workers=2)).learning
+
+
+def test_soft_actor_critic_says_that_it_waits_for_no_worker(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = {"objectives__reward": f"{OWN}:ReturnOverThree", "train__online_episodes": 0, "train__warmup_episodes": 0}
+    trainer = FinFlowTrainer(tiny(**keys, objectives__workers=1, online__algorithm="sac"))
+    trainer.train_iql()
+    capsys.readouterr()
+    trainer.finetune()
+    assert "objectives.workers: sac learns from every reward before its next decision" in capsys.readouterr().out
