@@ -1,5 +1,5 @@
 """Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `on-policy`, `guard`, `precision`, `tune` or `training`.
+`online`, `on-policy`, `rewards`, `guard`, `precision`, `tune` or `training`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
@@ -218,7 +218,19 @@ def main(arguments: Sequence[str]) -> None:
     """Run one benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "what", choices=["env", "features", "offline", "online", "on-policy", "guard", "precision", "tune", "training"]
+        "what",
+        choices=[
+            "env",
+            "features",
+            "offline",
+            "online",
+            "on-policy",
+            "rewards",
+            "guard",
+            "precision",
+            "tune",
+            "training",
+        ],
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--peer-python", help="an interpreter that has d3rlpy, for offline and online")
@@ -236,6 +248,10 @@ def main(arguments: Sequence[str]) -> None:
         from benchmark_on_policy import benchmark_on_policy
 
         benchmark_on_policy(given.rounds, given.sb3_python)
+    elif given.what == "rewards":
+        from benchmark_rewards import benchmark_rewards
+
+        benchmark_rewards(given.rounds)
     elif given.what == "guard":
         from benchmark_guard import benchmark_guard
 
