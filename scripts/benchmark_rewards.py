@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from finflow.cores import share_cores
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.rewards.chosen_reward import with_reward
 from finflow.env.rewards.reward_context import ChosenReward, RewardContext
-from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
+from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards, with_builtin_reward
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.training_data import prepare
@@ -93,13 +92,6 @@ def compute_all(queue: RewardQueue, contexts: Sequence[RewardContext]) -> None:
     queue.collect()
 
 
-def without_reward(process: DecisionProcess) -> DecisionProcess:
-    """The same market with the built-in reward."""
-    plain = copy.copy(process)
-    plain.reward = None
-    return plain
-
-
 def benchmark_rewards(rounds: int) -> None:
     """Print how long rollouts, rewards and both together take, and the ratio of both to the longer of the two."""
     torch.set_num_threads(1)
@@ -115,7 +107,7 @@ def benchmark_rewards(rounds: int) -> None:
             compute_all(queue, contexts)
             times: dict[str, list[float]] = {"rollout": [], "rewards": [], "together": []}
             for _ in range(rounds):
-                times["rollout"].append(seconds_of(play, player, env, without_reward(process), None))
+                times["rollout"].append(seconds_of(play, player, env, with_builtin_reward(process), None))
                 times["rewards"].append(seconds_of(compute_all, queue, contexts))
                 times["together"].append(seconds_of(play, player, env, queued, queue))
         print_times(reward, times)

@@ -395,6 +395,9 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key == "market.dividends":  # which files alone have
         base = load_config(None, {"market.source": "csv", "market.path": "prices.csv"}, {})
         overrides |= {"market.source": "csv", "market.path": "prices.csv"}
+    if key == "train.rollout_workers":  # which needs rollouts
+        base = load_config(None, {"online.algorithm": "ppo"}, {})
+        overrides["online.algorithm"] = "ppo"
     if key in ("bcell.risk_measure", "online.reference"):  # which the other online method has
         base = load_config(None, {"online.algorithm": "sac"}, {})
         overrides["online.algorithm"] = "sac"

@@ -24,7 +24,7 @@ from finflow.config.agent_section import ActingConfig, BCellConfig
 from finflow.config.environment_section import EnvConfig, ObjectivesConfig, WorldsConfig
 from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
-from finflow.config.online_section import OnlineConfig
+from finflow.config.online_section import ON_POLICY, OnlineConfig
 from finflow.config.section_types import FilePath, Section, key
 from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import GuardConfig, OfflineConfig, TrainConfig
@@ -86,6 +86,17 @@ class Config(Section):
             raise ValueError(
                 f"online.advantages = group compares portfolios that hold the same assets: worlds.assets = "
                 f"{self.worlds.assets} must be null"
+            )
+        workers = self.train.rollout_workers
+        if workers and not self.online.on_policy:
+            raise ValueError(
+                f"train.rollout_workers = {workers} needs online.algorithm = {', '.join(ON_POLICY)}: "
+                f"{self.online.algorithm} has no rollouts that workers could play"
+            )
+        if workers and self.objectives.workers:
+            raise ValueError(
+                f"train.rollout_workers = {workers} and objectives.workers = {self.objectives.workers} are both set: "
+                "workers that play portfolios compute their rewards, so one of the two must be 0"
             )
         return self
 

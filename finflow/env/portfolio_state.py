@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -102,3 +103,9 @@ def replace_rows(state: PortfolioState, which: NDArray[np.bool_], fresh: Portfol
         copy[which] = getattr(fresh, name)
         renewed[name] = copy
     return type(state)(**renewed)
+
+
+def join_states(states: Sequence[PortfolioState]) -> PortfolioState:
+    """Portfolios of several states, one after the other."""
+    parts = {name: np.concatenate([getattr(one, name) for one in states]) for name in vars(states[0])}
+    return type(states[0])(**parts)

@@ -49,7 +49,8 @@ EXCLUDED_KEYS = frozenset(
 RENAMED: dict[str, str] = {}
 #: Keys that came after these results were kept: a value under one of them is no difference.
 ADDED = (
-    *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends", "workers"),
+    *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
+    *("workers", "rollout_workers"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )
 

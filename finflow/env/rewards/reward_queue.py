@@ -7,6 +7,7 @@ they can come later. Each is computed from the same batch by the same code as in
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 from array_api_compat import array_namespace
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.rewards.chosen_reward import RewardSum, checked, computed, own_reward, with_reward
-from finflow.env.rewards.reward_context import Observing, Reward, RewardContext
+from finflow.env.objective import COMPONENTS
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, checked, computed, own_reward, with_reward
+from finflow.env.rewards.reward_context import ChosenReward, Observing, Reward, RewardContext
 from finflow.worker_pool import OrderedPool
 
 KEY = "objectives.workers"
@@ -36,6 +38,24 @@ class WorkersMarket(NamedTuple):
 
     process: DecisionProcess
     rewards: tuple[tuple[str, Reward | None], ...]
+
+
+class SentRewards(NamedTuple):
+    """A sum of rewards on its way to another process, which imports those of a user's own by their names."""
+
+    terms: tuple[RewardTerm, ...]
+
+    @classmethod
+    def of(cls, rewards: ChosenReward | None) -> SentRewards | None:
+        """Rewards of a decision process; None for the built-in one."""
+        if not isinstance(rewards, RewardSum):
+            return None
+        return cls(tuple(replace(term, reward=None) if ":" in term.name else term for term in rewards.terms))
+
+    def restored(self) -> RewardSum:
+        """The sum, in the other process."""
+        own = [replace(term, reward=own_reward(term.name)) if ":" in term.name else term for term in self.terms]
+        return RewardSum(own)
 
 
 class _Waiting(NamedTuple):
@@ -119,11 +139,16 @@ def queued_rewards(
         yield process, None
         return
     sent = tuple((term.name, None if ":" in term.name else term.reward) for term in rewards.terms)
-    plain = with_reward(process, rewards)
-    plain.reward = None
-    with OrderedPool(compute, WorkersMarket(plain, sent), workers, KEY, threads) as pool:
+    with OrderedPool(compute, WorkersMarket(with_builtin_reward(process), sent), workers, KEY, threads) as pool:
         queue = RewardQueue(rewards, pool)
         yield with_reward(process, queue), queue
+
+
+def with_builtin_reward(process: DecisionProcess) -> DecisionProcess:
+    """The same market and bars to decide at, with the built-in reward."""
+    plain = copy.copy(process)
+    plain.reward, plain.reward_names = None, COMPONENTS
+    return plain
 
 
 def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:

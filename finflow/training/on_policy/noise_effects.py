@@ -23,7 +23,7 @@ from torch import Tensor
 from finflow.agent.networks.logistic_normal import log_portfolio
 from finflow.agent.on_policy.policy_interface import Observations
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.portfolio_state import PortfolioState, rows_of
+from finflow.env.portfolio_state import PortfolioState, join_states, rows_of
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits
@@ -69,10 +69,10 @@ class NoiseEffects(NamedTuple):
         remaining : int Tensor, (steps, portfolios)
             Decisions to the end of the window or of the episode, this one among them: nothing is played beyond.
         """
-        start, drawn = _joined(states), actions.flatten(0, 1)
+        start, drawn = join_states(states), actions.flatten(0, 1)
         last = remaining.flatten().clamp(max=self.horizon).repeat(2).cpu().numpy()
         mode = self.agent.distribution(self.observe(start)).mode()
-        state, coordinates = _joined([start, start]), torch.cat([drawn, 2.0 * mode - drawn])
+        state, coordinates = join_states([start, start]), torch.cat([drawn, 2.0 * mode - drawn])
         running = np.arange(len(last))
         played: list[_PlayedOn] = []
         for ahead in range(int(last.max(initial=0))):
@@ -130,11 +130,3 @@ def remaining_decisions(ended: Tensor) -> Tensor:
         following = torch.where(ended[step] > 0.0, torch.zeros_like(following), following) + 1
         counted[step] = following
     return counted
-
-
-def _joined(states: Sequence[PortfolioState]) -> PortfolioState:
-    """Portfolios of several states, one after the other."""
-    parts: dict[str, NDArray[np.generic]] = {
-        name: np.concatenate([getattr(one, name) for one in states]) for name in vars(states[0])
-    }
-    return type(states[0])(**parts)

@@ -20,12 +20,12 @@ from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.replay import MarketTensors, Transitions, join_rows, make_batch
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.judging.generalisation_measure import mean_kl
-from finflow.training.on_policy.market_rollouts import ended_episodes
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units, scale_of_training
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE, OnlineWorld, ended_early
+from finflow.training.playing.rollout_steps import ended_episodes
 
 COVERAGE_POOL = 65_536
 CALIBRATION_ROWS = 4096  # states valued at once

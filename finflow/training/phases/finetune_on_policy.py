@@ -28,7 +28,7 @@ from finflow.errors import FinflowError
 from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
-from finflow.training.on_policy.market_rollouts import MarketPlayer, Played, Reference
+from finflow.training.on_policy.market_rollouts import MarketPlayer, Played
 from finflow.training.on_policy.on_policy_state import (
     UNREAD,
     OnPolicyState,
@@ -40,6 +40,8 @@ from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import ONLINE, TrainingState, ended_early
+from finflow.training.playing.rollout_steps import Reference
+from finflow.training.playing.rollout_workers import rollout_workers
 
 
 @dataclass
@@ -83,9 +85,11 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
         run.validate(bcell.deployed, {"episode": 0.0})
     watched = Watched(bcell.policy, on_policy.value, on_policy.optimiser)
     run.guard.begin(LearnerProbe(watched, bcell.policy, run.probe), dataset.reward_scale)
-    with _rewarded(on_policy.played.env, config) as queue:
-        env = on_policy.played.env
-        player = MarketPlayer(env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue)
+    env = on_policy.played.env
+    with rollout_workers(env, bcell.policy, config) as workers, _rewarded(env, config) as queue:
+        player = MarketPlayer(
+            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, workers
+        )
         result = _learn(run, on_policy, bcell, player)
     run.progress.end_phase()
     return result

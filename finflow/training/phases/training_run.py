@@ -30,11 +30,11 @@ from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
-from finflow.training.on_policy.market_rollouts import EndedEpisode
 from finflow.training.phases.rollout_state import Pretrained
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
 from finflow.training.phases.training_state import TrainingState
+from finflow.training.playing.rollout_steps import EndedEpisode
 
 GUARD_REPORT = "guard-report.md"
 LOG_EVERY = 50  # updates between two rows of metrics

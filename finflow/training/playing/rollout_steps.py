@@ -1,0 +1,228 @@
+"""Decisions of a policy in portfolios that step together, before their rewards are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from finflow.agent.networks.logistic_normal import log_portfolio
+from finflow.agent.networks.policy import ExpertPolicy
+from finflow.agent.on_policy.policy_interface import Observations
+from finflow.config import OnlineConfig
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState, WorldState
+from finflow.env.vector_env import PortfolioVectorEnv
+from finflow.training.data.replay import MarketTensors
+from finflow.training.on_policy.market_actor_critic import PortfolioDistribution, distribution_of
+
+
+class EndedEpisode(NamedTuple):
+    """An episode that ended.
+
+    Attributes
+    ----------
+    net_return : float
+        Net simple return of the whole episode.
+    sharpe : float
+        Sharpe ratio of its returns in excess of cash, a year.
+    """
+
+    net_return: float
+    sharpe: float
+
+
+def ended_episodes(info: Mapping[str, Any], ended: NDArray[np.bool_], capital: float) -> list[EndedEpisode]:
+    """Episodes that ended in a step of the vector environment, by its info; ``capital`` is what each began with."""
+    return [
+        EndedEpisode(float(info["wealth"][place]) / capital - 1.0, float(info["sharpe"][place]))
+        for place in np.flatnonzero(ended)
+    ]
+
+
+class Reference(NamedTuple):
+    """Frozen policy that decisions are charged for leaving.
+
+    Attributes
+    ----------
+    policy : ExpertPolicy
+    beta : float
+        Scaled reward per nat and free dimension.
+    """
+
+    policy: ExpertPolicy
+    beta: float
+
+
+class Decisions(NamedTuple):
+    """Decisions of several portfolios side by side, each tensor (steps, portfolios, ...).
+
+    Attributes
+    ----------
+    observations, next_observations : tuple of Tensor
+        The second before a new episode began.
+    actions : Tensor
+        Log ratios.
+    log_prob : Tensor
+    charge : Tensor or None
+        Scaled reward that the reference takes; None without one.
+    terminated, ended : Tensor
+    rewards : list of array
+        Raw, (portfolios,) of each step.
+    divergence : float
+        Mean KL to the reference in nats per free dimension; 0 without one.
+    episodes : list of EndedEpisode
+    states : list of PortfolioState
+        Of the environments before each step.
+    """
+
+    observations: Observations
+    next_observations: Observations
+    actions: Tensor
+    log_prob: Tensor
+    charge: Tensor | None
+    terminated: Tensor
+    ended: Tensor
+    rewards: list[NDArray[np.float64]]
+    divergence: float
+    episodes: list[EndedEpisode]
+    states: list[PortfolioState]
+
+
+class _Step(NamedTuple):
+    """One vector step: the fields of `Decisions` without the steps."""
+
+    observations: Observations
+    next_observations: Observations
+    actions: Tensor
+    log_prob: Tensor
+    charge: Tensor | None
+    terminated: Tensor
+    ended: Tensor
+    reward: NDArray[np.float64]
+    divergence: float
+    episodes: list[EndedEpisode]
+    state: PortfolioState
+
+
+def start_groups(env: PortfolioVectorEnv, online: OnlineConfig) -> None:
+    """Start all portfolios anew: those of a group on one bar with one portfolio."""
+    rng, groups = env.np_random, env.num_envs // online.group_size
+    bars = rng.choice(env.starts, size=groups)
+    weights, _ = draw_coverage(rng, groups, env.process.n_weights)
+    env.reset(
+        options={
+            "bars": np.repeat(bars, online.group_size),
+            "weights": np.repeat(weights, online.group_size, axis=0),
+        }
+    )
+
+
+@torch.no_grad()
+def decide(
+    env: PortfolioVectorEnv,
+    policy: ExpertPolicy,
+    market: MarketTensors,
+    generator: Generator,
+    steps: int,
+    reference: Reference | None = None,
+) -> Decisions:
+    """Play a policy for so many vector steps from where the environments stand.
+
+    Parameters
+    ----------
+    env : PortfolioVectorEnv
+    policy : ExpertPolicy
+    market : MarketTensors
+    generator : Generator
+        Draws the actions.
+    steps : int
+    reference : Reference, optional
+    """
+    played = [_step(env, policy, market, generator, reference) for _ in range(steps)]
+    charges = [step.charge for step in played if step.charge is not None]
+    return Decisions(
+        _stacked([step.observations for step in played]),
+        _stacked([step.next_observations for step in played]),
+        torch.stack([step.actions for step in played]),
+        torch.stack([step.log_prob for step in played]),
+        torch.stack(charges) if charges else None,
+        torch.stack([step.terminated for step in played]),
+        torch.stack([step.ended for step in played]),
+        [step.reward for step in played],
+        sum(step.divergence / steps for step in played),
+        [episode for step in played for episode in step.episodes],
+        [step.state for step in played],
+    )
+
+
+def _step(
+    env: PortfolioVectorEnv,
+    policy: ExpertPolicy,
+    market: MarketTensors,
+    generator: Generator,
+    reference: Reference | None,
+) -> _Step:
+    """Take one decision in every portfolio."""
+    state = env.state
+    observations = observed(env.process, market, state, state.bar)
+    bars, portfolio, *universe = observations
+    states = market.states(bars, portfolio, universe=universe[0] if universe else None)
+    distribution = distribution_of(policy, states)
+    actions = distribution.sample(generator)
+    log_prob = distribution.log_prob(actions)
+    targets = market.scatter_assets(log_portfolio(actions).exp(), universe[0] if universe else None)
+    _, reward, terminated, truncated, info = env.step(targets.cpu().numpy())
+    members = state.universe if isinstance(state, WorldState) else None
+    charge, apart = None, 0.0
+    if reference is not None:
+        other = distribution_of(reference.policy, states)
+        charge = reference.beta * (log_prob - other.log_prob(actions)) / distribution.dimensions
+        apart = _mean_divergence(distribution, other)
+    ended = terminated | truncated
+    return _Step(
+        observations,
+        observed(env.process, market, info.get("final_state", env.state), state.bar + 1, members),
+        actions,
+        log_prob,
+        charge,
+        torch.as_tensor(terminated, device=actions.device).float(),
+        torch.as_tensor(ended, device=actions.device).float(),
+        reward,
+        apart,
+        ended_episodes(info, ended, env.process.env.initial_capital),
+        state,
+    )
+
+
+def observed(
+    process: DecisionProcess,
+    market: MarketTensors,
+    state: PortfolioState,
+    bars: NDArray[np.int64],
+    universe: NDArray[np.int64] | None = None,
+) -> Observations:
+    """Observations of portfolios at bars, of the sub-universes that are given or the states' own."""
+    device = market.assets.device
+    portfolio = torch.as_tensor(process.observed_portfolio(state), dtype=torch.float32, device=device)
+    parts = (torch.as_tensor(bars, device=device), portfolio)
+    if market.members is None or not isinstance(state, WorldState):
+        return parts
+    return (*parts, torch.as_tensor(state.universe if universe is None else universe, device=device))
+
+
+def _mean_divergence(distribution: PortfolioDistribution, other: PortfolioDistribution) -> float:
+    """Mean KL of a batch in nats per free dimension of each action."""
+    divergence, dimensions = distribution.kl(other), distribution.dimensions
+    if isinstance(dimensions, Tensor):
+        return float((divergence / dimensions).mean())
+    return float(divergence.mean()) / dimensions
+
+
+def _stacked(steps: list[Observations]) -> Observations:
+    return tuple(torch.stack(part) for part in zip(*steps, strict=True))
