@@ -33,7 +33,6 @@ from finflow.agent.networks.decision import PRETRAINED, MarketReading
 from finflow.agent.networks.policy_ensemble import SideBySide, joined_readings, load_like
 from finflow.agent.precision import no_denormals
 from finflow.config import Config, changed_keys
-from finflow.cores import run_both
 from finflow.env.portfolio_state import PortfolioState
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions
@@ -147,21 +146,13 @@ def _read(market: RolloutMarket, member: Member, state: PortfolioState, config: 
 def learn_together(
     market: RolloutMarket, bcell: BCell, state: RolloutState, config: Config, progress: float
 ) -> dict[str, Tensor]:
-    """One update of the agent's policy and of every block's, on two cores where there are two."""
+    """One update of the agent's policy and of every block's, in the same operations: theirs are small ones."""
     scales, rate = state.advantage_scales, config.bcell.rollouts.learning_rate
     members = [Member(bcell.policy, bcell.policy_optimiser, state.portfolios), *state.folds]
     for member in members:
         set_learning_rate(member.optimiser, rate * progress)
-    if len(members) == 1:
-        return learn_side_by_side(market, members, scales, config)[0]
-    half = (len(members) + 1) // 2
-    (metrics, *some), others = run_both(
-        lambda: learn_side_by_side(market, members[:half], scales[:half], config),
-        lambda: learn_side_by_side(market, members[half:], scales[half:], config),
-        scales.device,
-    )
-    folds = [*some, *others]
-    for name in ("actor_loss", "policy_gradient"):
+    metrics, *folds = learn_side_by_side(market, members, scales, config)
+    for name in ("actor_loss", "policy_gradient") if folds else ():
         metrics[f"fold_{name}"] = torch.stack([fold[name] for fold in folds]).max()
         # what is not finite anywhere shows in the figure that the guard reads
         metrics[name] = metrics[name] + 0.0 * metrics[f"fold_{name}"]
