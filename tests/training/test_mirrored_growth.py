@@ -62,6 +62,21 @@ def test_what_features_tell_is_predicted_and_noise_is_not(data: TrainingData) ->
     assert slopes[0] == pytest.approx(1.0, abs=0.2)  # one law throughout
 
 
+def test_functions_of_features_have_a_penalty_of_their_own(data: TrainingData) -> None:
+    """Where the law is linear they are left out: one penalty for both lets their noise in (correlation .941)."""
+    process = data.learning.process
+    bars = process.decision_bars(data.split.train)
+    rows = np.arange(bars.start, bars.stop)
+    law = process.asset_features[rows - process.lag, :, 0].astype(np.float64)
+    law -= law.mean(axis=1, keepdims=True)
+    noise = np.random.default_rng(1).standard_normal(law.shape)
+    other = with_growths(process, [])
+    other.growth[rows + 1, :-1] = np.exp(0.01 * (0.4 * law / law.std() + noise))
+    found = predicted_returns(other, [bars], regimes=False).returns[rows + 1]
+    found -= found.mean(axis=1, keepdims=True)
+    assert np.corrcoef(found.ravel(), law.ravel())[0, 1] > 0.955  # found: .964
+
+
 def test_predictions_that_other_bars_contradict_have_no_weight(data: TrainingData) -> None:
     """The sign of what a feature tells changes from fifth to fifth of the bars: its slope on others is not positive."""
     process = data.learning.process

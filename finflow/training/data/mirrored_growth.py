@@ -4,7 +4,7 @@ A policy that follows the gradient of realised rewards fits their noise as well.
 it earns on a bar as it was and on the same bar mirrored around its predicted return, ``2 E[r] - r`` in logarithms, the
 first order of that noise cancels and variances stay. Predictions are those of a Markov-switching model, as far as it
 predicts bars that it was not fitted to; and of what it leaves, linear in the assets' features and in random functions
-of them (Rahimi and Recht), by ridge regression whose penalty is the best over contiguous parts of the bars.
+of them (Rahimi and Recht), by ridge regression with a penalty for either, the best over contiguous parts of the bars.
 
 References
 ----------
@@ -27,11 +27,12 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.training.data.regime_prediction import regime_returns
 
 FloatArray = NDArray[np.float64]
+Penalties = tuple[float, float]
 
 RANDOM_FEATURES = 200
 READ_FEATURES = 4  # that each random feature reads on average
 PARTS = 5  # contiguous parts of the bars by which the penalty is chosen
-PENALTIES = 10.0 ** np.arange(-2.5, 2.0, 0.5)  # in multiples of the features' mean sum of squares
+PENALTIES = tuple(10.0 ** (0.5 * power) for power in range(-10, 7))  # in multiples of the features' mean sum of squares
 ROWS = 65_536  # of bars and assets, read at once
 
 
@@ -82,7 +83,6 @@ class _Moments(NamedTuple):
 
     squares: Tensor
     products: Tensor
-    returns: float
 
 
 def mirrored_growth(process: DecisionProcess, expected: FloatArray) -> FloatArray:
@@ -144,23 +144,56 @@ class _Ridge(NamedTuple):
 
 
 def _ridge(parts: Sequence[_Moments]) -> _Ridge:
-    """Fit with the penalty that predicts parts best by the others; zeros where none beats predicting zero."""
-    squares = torch.stack([one.squares for one in parts]).sum(dim=0)
-    products = torch.stack([one.products for one in parts]).sum(dim=0)
-    unit = max(float(squares.trace()) / len(squares), 1e-12) * torch.eye(len(squares), dtype=torch.float64)
-    least, chosen, penalty = 0.0, (0.0, 0.0), None
-    for candidate in PENALTIES if len(parts) > 1 else ():
-        squared = product = 0.0
-        for part in parts:
-            fitted = torch.linalg.solve(squares - part.squares + candidate * unit, products - part.products)
-            squared += float(fitted @ part.squares @ fitted)
-            product += float(fitted @ part.products)
-        if squared - 2.0 * product < least:
-            least, chosen, penalty = squared - 2.0 * product, (squared, product), candidate
-    if penalty is None:
-        return _Ridge(np.zeros(len(squares)), 0.0, 0.0)
-    found: FloatArray = torch.linalg.solve(squares + penalty * unit, products).numpy()
-    return _Ridge(found, *chosen)
+    """Fit with the penalties that predict parts best by the others; zeros where none beats predicting zero.
+
+    The features and their random functions have a penalty each: first the best that is the same for both, then each in
+    turn the best beside the other, until neither changes.
+    """
+    found: dict[Penalties, tuple[float, float]] = {}
+
+    def error(penalties: Penalties) -> float:
+        if penalties not in found:
+            found[penalties] = _predicted_by_others(parts, penalties)
+        squares, products = found[penalties]
+        return squares - 2.0 * products
+
+    best, before = min(((one, one) for one in PENALTIES), key=error), None
+    while best != before:
+        before = best
+        best = min(((one, best[1]) for one in PENALTIES), key=error)
+        best = min(((best[0], one) for one in PENALTIES), key=error)
+    if len(parts) == 1 or error(best) >= 0.0:
+        return _Ridge(np.zeros(len(parts[0].products)), 0.0, 0.0)
+    return _Ridge(_fit(_sum(parts), best).numpy(), *found[best])
+
+
+def _predicted_by_others(parts: Sequence[_Moments], penalties: Penalties) -> tuple[float, float]:
+    """Sums of the predictions of each part by the others, squared and times what they predict."""
+    squares = products = 0.0
+    for place, part in enumerate(parts):
+        others = [*parts[:place], *parts[place + 1 :]]
+        if others:
+            fitted = _fit(_sum(others), penalties)
+            squares += float(fitted @ part.squares @ fitted)
+            products += float(fitted @ part.products)
+    return squares, products
+
+
+def _fit(moments: _Moments, penalties: Penalties) -> Tensor:
+    """Coefficients by ridge regression, (functions,); penalties of the features and of their random functions."""
+    size = len(moments.products)
+    unit = max(float(moments.squares.trace()) / size, 1e-12)
+    own = torch.full((size,), penalties[0] * unit, dtype=torch.float64)
+    own[-RANDOM_FEATURES:] = penalties[1] * unit
+    found: Tensor = torch.linalg.solve(moments.squares + own.diag(), moments.products)
+    return found
+
+
+def _sum(parts: Sequence[_Moments]) -> _Moments:
+    """Sums over all of some parts."""
+    return _Moments(
+        torch.stack([one.squares for one in parts]).sum(dim=0), torch.stack([one.products for one in parts]).sum(dim=0)
+    )
 
 
 def _moments(
@@ -170,15 +203,13 @@ def _moments(
     size = functions.weights.shape[0] + RANDOM_FEATURES
     squares = torch.zeros((size, size), dtype=torch.float64)
     products = torch.zeros(size, dtype=torch.float64)
-    returns = 0.0
     for some in _chunks(process, bars):
         relative, excess, _, known = _rows(process, functions, some)
         excess = excess - explained[some + 1] * known
         rows = torch.from_numpy(relative.reshape(-1, size))
         values = torch.from_numpy(excess.reshape(-1))
         squares, products = squares + rows.T @ rows, products + rows.T @ values
-        returns += float(values @ values)
-    return _Moments(squares, products, returns)
+    return _Moments(squares, products)
 
 
 def _product(rows: FloatArray, columns: FloatArray) -> FloatArray:
