@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -215,13 +216,19 @@ def check_alike(checkpoints: Sequence[Checkpoint]) -> None:
     for other in others:
         config = stored_config(other)
         for section in SHARED_SECTIONS:
-            if getattr(config, section) != getattr(base, section):
+            if _deciding(config, section) != _deciding(base, section):
                 raise CheckpointError(
                     f"{other.path} was trained with another {section} section than {first.path}: agents that act as "
                     "one must see the same; leave one of them out"
                 )
         if other.facts["market"] != first.facts["market"]:
             raise CheckpointError(f"{other.path} was trained on other prices than {first.path}; leave one of them out")
+
+
+def _deciding(config: Config, section: str) -> dict[str, Any]:
+    """A section without the number of processes that compute its rewards, which decides nothing."""
+    found: dict[str, Any] = getattr(config, section).model_dump(exclude={"workers"})
+    return found
 
 
 def names_of(checkpoints: Sequence[Checkpoint]) -> list[str]:
