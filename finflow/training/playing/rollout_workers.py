@@ -223,7 +223,7 @@ def set_parameters(policy: ExpertPolicy, parameters: Arrays) -> None:
 
 def join_parts(parts: Sequence[Any], device: torch.device) -> Decisions:
     """Decisions of all parts side by side, in the order of the parts."""
-    tensors = [_mapped(part, torch.from_numpy) for part in parts]
+    tensors = [_mapped(part, torch.tensor) for part in parts]  # arrays of Ray cannot be written to
 
     def joined(pieces: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(pieces), dim=1).to(device)
