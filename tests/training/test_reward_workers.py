@@ -14,7 +14,10 @@ from finflow.config import dump_config
 from finflow.env.rewards.reward_queue import RewardQueue
 from finflow.errors import ConfigError, TrainingError
 from finflow.tensor_file import read_tensors
+from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
 from finflow.training.data.training_data import prepare
+from finflow.training.judging.evaluations import check_alike
+from finflow.training.phases import finetune
 from finflow.training.phases import finetune_on_policy as phase
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, latest, train_through
@@ -75,6 +78,7 @@ def test_workers_change_no_bit_of_a_training(
     again = dict(np.load(dataset))  # by the same name
     for name, column in rows.items():
         np.testing.assert_array_equal(column, again[name])
+    check_alike([read_checkpoint(latest(trainer)) for trainer in (serial, parallel)])  # they may act as one
 
 
 def test_a_worker_killed_in_a_training_changes_no_bit(
@@ -120,6 +124,35 @@ def test_a_reward_that_fails_ends_the_run_and_loses_nothing(
     assert f"nothing is lost: --resume {trainer.run_folder}" in capsys.readouterr().out
     fails.unlink()
     resumed = FinFlowTrainer(config, resume=trainer.run_folder)
+    resumed.finetune()
+    for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
+        assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name
+
+
+def test_a_reward_that_fails_between_updates_loses_nothing(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of soft actor-critic, which decides and learns in turn."""
+    fails = tmp_path / "fails"
+    monkeypatch.setenv("REWARD_FAILS", str(fails))
+    config = tiny(objectives__reward=f"{OWN}:Raises", train__online_episodes=4)
+    whole = train_through(config)
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    between = finetune._between_updates
+
+    def failing(run: Any, *arguments: Any) -> Any:
+        if run.state.counters.phase_update == 10:  # no checkpoint is due here
+            fails.touch()
+        return between(run, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune, "_between_updates", failing)
+        with pytest.raises(TrainingError, match=f"the reward '{OWN}:Raises' failed at the bars"):
+            trainer.finetune()
+    fails.unlink()
+    resumed = FinFlowTrainer(config, resume=trainer.run_folder)
+    assert resumed._begin().state.counters.phase_update == 10
     resumed.finetune()
     for name in ("models/checkpoint_latest.safetensors", "metrics.jsonl"):
         assert (resumed.run_folder / name).read_bytes() == (whole.run_folder / name).read_bytes(), name

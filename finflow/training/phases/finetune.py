@@ -23,7 +23,7 @@ from finflow.training.judging.generalisation_measure import mean_kl
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units, scale_of_training
 from finflow.training.phases.schedules import between
-from finflow.training.phases.training_run import TrainingRun
+from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 from finflow.training.phases.training_state import ONLINE, OnlineWorld, ended_early
 from finflow.training.playing.rollout_steps import ended_episodes
 
@@ -119,10 +119,11 @@ def step_world(run: TrainingRun, bcell: BCell, world: OnlineWorld, market: Marke
     drawn = universe_of(state, market)
     universe = None if drawn is None else torch.as_tensor(drawn, device=run.device)
     states = market.states(bars, torch.as_tensor(before, dtype=torch.float32, device=run.device), universe=universe)
-    action = market.scatter_assets(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
     with torch.no_grad():
         calibration = bcell.behaviour_value.of_behaviour(states).cpu().numpy()
-    _, reward, terminated, truncated, info = env.step(action)
+    with kept_on_failure(run):
+        action = market.scatter_assets(bcell.explore(states, run.state.exploration), universe).cpu().numpy()
+        _, reward, terminated, truncated, info = env.step(action)
     after = process.observed_portfolio(info.get("final_state", env.state))
     kept = run.guard.learnable(reward)
     world.replay.add_steps(before, state, action, reward, after, terminated, calibration, kept)

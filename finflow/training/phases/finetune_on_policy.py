@@ -24,7 +24,6 @@ from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.config import Config, changed_keys
 from finflow.env.rewards.reward_queue import RewardQueue, queued_rewards
 from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.errors import FinflowError
 from finflow.guard.signals import crossed
 from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import Transitions
@@ -38,7 +37,7 @@ from finflow.training.on_policy.on_policy_state import (
 )
 from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import fill_window, probe_states, reward_units
-from finflow.training.phases.training_run import TrainingRun
+from finflow.training.phases.training_run import TrainingRun, kept_on_failure
 from finflow.training.phases.training_state import ONLINE, TrainingState, ended_early
 from finflow.training.playing.rollout_steps import Reference
 from finflow.training.playing.rollout_workers import rollout_workers
@@ -135,17 +134,8 @@ def _rewarded(env: PortfolioVectorEnv, config: Config) -> Iterator[RewardQueue |
 def _collect(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: MarketPlayer) -> tuple[Rollout, Played]:
     """Play a rollout; where a reward cannot be computed, write a checkpoint of the state before it first."""
     tensors, state = on_policy.played.capture()
-    drawn = run.state.exploration.get_state()
-    try:
+    with kept_on_failure(run, lambda: on_policy.played.restore(tensors, state)):
         return player.collect(_reference(run.state, bcell))
-    except FinflowError:
-        on_policy.played.restore(tensors, state)
-        run.state.exploration.set_state(drawn)
-        run.checkpoint()
-        run.progress.message(
-            f"nothing is lost: --resume {run.folder} goes on before the rollout that could not be made"
-        )
-        raise
 
 
 def learn_from(on_policy: OnPolicyState, rollout: Rollout, config: Config, state: TrainingState, done: int) -> Figures:

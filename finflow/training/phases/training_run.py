@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from finflow.agent.batch import States
 from finflow.agent.losses.risk import discounted_means, needs_quantiles, sample_risk
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, OutputConfig, config_hash, dump_run
-from finflow.errors import TrainingError
+from finflow.errors import FinflowError, TrainingError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.statistics.metrics import summarise
 from finflow.files import write_atomically
@@ -267,3 +268,26 @@ class TrainingRun:
         advice, report = advice_on(alarms), self.folder / GUARD_REPORT
         write_atomically(report, stop_report(reason, advice, self.state.watch.manager.get_statistics()))
         raise TrainingError(f"{reason}; {', or '.join(advice)}; {report} says more")
+
+
+@contextmanager
+def kept_on_failure(run: TrainingRun, restore: Callable[[], None] | None = None) -> Iterator[None]:
+    """Write a checkpoint of the state before the block, where an error ends the block that a user can mend.
+
+    Parameters
+    ----------
+    run : TrainingRun
+        Its generator of exploration is set back.
+    restore : callable, optional
+        Sets back what else the block changes.
+    """
+    drawn = run.state.exploration.get_state()
+    try:
+        yield
+    except FinflowError:
+        run.state.exploration.set_state(drawn)
+        if restore is not None:
+            restore()
+        run.checkpoint()
+        run.progress.message(f"nothing is lost: --resume {run.folder} goes on before the decisions that failed")
+        raise
