@@ -1,7 +1,14 @@
 """Configuration: one typed schema, how it is read, and how it is identified."""
 
 from finflow.config.agent_section import ActingConfig, AnchorConfig, AveragingConfig, BCellConfig, RolloutsConfig
-from finflow.config.environment_section import CostsConfig, EnvConfig, ObjectivesConfig, RankingConfig, WorldsConfig
+from finflow.config.environment_section import (
+    ConstraintConfig,
+    CostsConfig,
+    EnvConfig,
+    ObjectivesConfig,
+    RankingConfig,
+    WorldsConfig,
+)
 from finflow.config.evaluation_section import (
     OBJECTIVES,
     RANKING_OBJECTIVES,
@@ -54,6 +61,7 @@ __all__ = [
     "AveragingConfig",
     "BCellConfig",
     "Config",
+    "ConstraintConfig",
     "CostsConfig",
     "EntropyScheduleConfig",
     "EnvConfig",

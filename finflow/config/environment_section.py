@@ -21,7 +21,7 @@ from finflow.config.section_types import (
     key,
 )
 
-REWARDS = ("builtin", "ranking")
+REWARDS = ("builtin", "ranking", "turnover", "variance")
 """Rewards that have a name."""
 
 
@@ -80,17 +80,48 @@ class RankingConfig(Section):
 class RewardTermConfig(Section):
     """One reward of a weighted sum."""
 
-    name: str = key("builtin", "builtin, ranking, or package.module:Name")
+    name: str = key("builtin", "builtin, ranking, turnover, variance, or package.module:Name")
     weight: Number = key(1.0, "its weight, in units of what decisions change of it")
+
+
+class ConstraintConfig(Section):
+    """Limit on the mean of one reward, which is held first; the others are maximised within it."""
+
+    reward: str | None = key(
+        None, "reward with a limit: builtin, ranking, turnover, variance, or package.module:Name; null: no limit"
+    )
+    at_least: Number | None = key(
+        None,
+        "least mean of it per decision; turnover and variance count below zero: -0.02 is a turnover of 2 % at most",
+    )
+    rate: PositiveNumber = key(
+        0.05, "ascent of the multiplier in an update, per deviation of the reward with a limit between decisions"
+    )
+    proportional: NonNegativeNumber = key(
+        1.0, "share of the multiplier that follows the present violation, in the same unit; 0 is dual ascent alone"
+    )
+    multiplier: Number = key(0.0, "multiplier at the start", ge=0, le=1000)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.reward is None) != (self.at_least is None):
+            raise ValueError("objectives.constraint needs both reward, the one with a limit, and at_least, the limit")
+        if self.reward is not None:
+            _check_reward_name(self.reward, "objectives.constraint.reward")
+        return self
 
 
 class ObjectivesConfig(Section):
     """The reward: its name or those of a weighted sum, and the settings of each."""
 
-    reward: str = key("builtin", "builtin (the terms below), ranking, or a class of one's own as package.module:Name")
+    reward: str = key(
+        "builtin",
+        "builtin (the terms below), ranking, turnover, variance, or a class of one's own as package.module:Name",
+    )
     rewards: tuple[RewardTermConfig, ...] = key(
         (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
     )
+    constraint: ConstraintConfig = key(ConstraintConfig(), "limit on the mean of a reward, held by a multiplier")
     ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
     workers: Int = key(
         0,
@@ -115,11 +146,7 @@ class ObjectivesConfig(Section):
     def _consistent(self) -> Self:
         names = [term.name for term in self.terms]
         for name in names:
-            if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
-                key_ = "objectives.rewards" if self.rewards else "objectives.reward"
-                raise ValueError(
-                    f"{key_} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name"
-                )
+            _check_reward_name(name, "objectives.rewards" if self.rewards else "objectives.reward")
         if self.rewards and self.reward != "builtin":
             raise ValueError(
                 f"objectives.reward = {self.reward} and objectives.rewards are both set: name it in objectives.rewards"
@@ -130,6 +157,12 @@ class ObjectivesConfig(Section):
         if self.rewards and not any(term.weight for term in self.rewards):
             raise ValueError("objectives.rewards has no weight but zero: there is nothing to learn")
         return self
+
+
+def _check_reward_name(name: str, where: str) -> None:
+    """Refuse what names no reward."""
+    if name not in REWARDS and not re.fullmatch(r"[\w.]+:\w+", name):
+        raise ValueError(f"{where} names {name!r}, which is none of {', '.join(REWARDS)} and no package.module:Name")
 
 
 class WorldsConfig(Section):

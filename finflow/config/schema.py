@@ -82,6 +82,7 @@ class Config(Section):
                 f"bcell.risk_measure = {self.bcell.risk_measure} needs online.algorithm = sac: "
                 f"{self.online.algorithm} maximises the mean"
             )
+        self._check_constraint()
         if self.online.on_policy and self.online.advantages == "group" and self.worlds.assets is not None:
             raise ValueError(
                 f"online.advantages = group compares portfolios that hold the same assets: worlds.assets = "
@@ -99,6 +100,22 @@ class Config(Section):
                 "workers that play portfolios compute their rewards, so one of the two must be 0"
             )
         return self
+
+    def _check_constraint(self) -> None:
+        """Refuse a limit on a reward where the online phase cannot hold it."""
+        name = self.objectives.constraint.reward
+        if name is None:
+            return
+        if not self.online.on_policy:
+            raise ValueError(
+                f"objectives.constraint.reward = {name} is held by the multiplier of ppo, ppo-kl, trpo, a2c and "
+                f"reinforce: online.algorithm = {self.online.algorithm} has none"
+            )
+        if self.train.reward_normalization.enabled:
+            raise ValueError(
+                f"objectives.constraint.reward = {name} needs rewards in units that stay: "
+                "train.reward_normalization.enabled must be false"
+            )
 
 
 def changed_keys(config: Config, keys: Iterable[str]) -> list[str]:

@@ -65,6 +65,8 @@ class DecisionProcess:
         Membership table of the same sub-universes.
     reward : ChosenReward or None
         In place of the built-in reward; None for that one. See `with_reward`.
+    constraint : ChosenReward or None
+        The reward with a limit, if one has. See `with_constraint`.
     reward_horizon : int
         Bars after a fill by which its reward is known.
     reward_names : tuple of str
@@ -84,6 +86,7 @@ class DecisionProcess:
         self.members: NDArray[np.int64] | None = None
         self.inside: NDArray[np.bool_] | None = None
         self.reward: ChosenReward | None = None
+        self.constraint: ChosenReward | None = None
         self.reward_horizon = 1
         self.reward_names: tuple[str, ...] = COMPONENTS
         self._first_features = features.first_bar
@@ -216,14 +219,11 @@ class DecisionProcess:
         simple_return = fill.wealth_factor * xp.sum(fill.weights * ahead, axis=-1) - 1.0
         log_return = xp.log(xp.clip(1.0 + simple_return, 1e-12))
         components, objective = self.objective.step(state.objective, log_return, fill.turnover, xp.log(ahead[..., -1]))
-        if self.reward is not None:
-            context = _reward_context(self, state, action, fill, simple_return, components)
-            components = self.reward.components(context)
+        components, constrained = _chosen_rewards(self, state, action, fill, simple_return, components)
         wealth = state.wealth * (1.0 + simple_return)
-        after = next_state(state, fill.weights, wealth, objective)
-        ruined = wealth <= RUIN * self.env.initial_capital
-        traded = (fill.cost, fill.turnover, fill.refused)
-        return Step(after, xp.sum(components, axis=-1), components, ruined, fill.weights, simple_return, *traded)
+        after, ruined = next_state(state, fill.weights, wealth, objective), wealth <= RUIN * self.env.initial_capital
+        total, traded = xp.sum(components, axis=-1), (fill.cost, fill.turnover, fill.refused, constrained)
+        return Step(after, total, components, ruined, fill.weights, simple_return, *traded)
 
     def _listed(self, state: PortfolioState) -> Any:
         """Assets that can be held at the states' bars, (batch, assets)."""
@@ -240,6 +240,19 @@ class DecisionProcess:
 def _dividend_rows(process: DecisionProcess, state: PortfolioState) -> Any:
     """Shares of the states' bars that are paid in cash, (batch, assets); None where none are."""
     return None if process.dividends is None else _rows(process.dividends, state)
+
+
+def _chosen_rewards(
+    process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, simple_return: Any, builtin: Any
+) -> tuple[Any, Any]:
+    """Components of the reward, (batch, components), and the reward with a limit, (batch,), or None."""
+    if process.reward is None and process.constraint is None:
+        return builtin, None
+    context = _reward_context(process, state, action, fill, simple_return, builtin)
+    components = builtin if process.reward is None else process.reward.components(context)
+    if process.constraint is None:
+        return components, None
+    return components, array_namespace(builtin).sum(process.constraint.components(context), axis=-1)
 
 
 def _reward_context(

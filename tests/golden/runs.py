@@ -50,7 +50,7 @@ RENAMED: dict[str, str] = {}
 #: Keys that came after these results were kept: a value under one of them is no difference.
 ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
-    *("workers", "rollout_workers"),
+    *("workers", "rollout_workers", "constraint"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )
 

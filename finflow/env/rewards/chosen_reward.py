@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from finflow.config import ObjectivesConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
+from finflow.env.rewards.named_rewards import Turnover, Variance
 from finflow.env.rewards.ranking_reward import RankingReward
 from finflow.env.rewards.reward_context import ChosenReward, Reward, RewardContext
 from finflow.errors import ConfigError, FinflowError, TrainingError
@@ -28,6 +29,7 @@ from finflow.market.panel import MarketPanel
 
 Table = NDArray[Any]
 BUILTIN, RANKING = "builtin", "ranking"
+OF_THE_STEP: Mapping[str, Callable[[], Reward]] = {"turnover": Turnover, "variance": Variance}
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +142,22 @@ class RewardSum:
 def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProcess:
     """The same market with another reward; bars of a window whose reward reaches beyond it decide nothing."""
     other = copy.copy(process)
-    other.reward, other.reward_horizon, other.reward_names = reward, reward.horizon, reward.names
+    other.reward, other.reward_names = reward, reward.names
+    other.reward_horizon = max(reward.horizon, 1 if process.constraint is None else process.constraint.horizon)
     return other
+
+
+def with_constraint(process: DecisionProcess, constraint: ChosenReward) -> DecisionProcess:
+    """The same market, which tells the reward with a limit beside the reward."""
+    other = copy.copy(process)
+    other.constraint, other.reward_horizon = constraint, max(process.reward_horizon, constraint.horizon)
+    return other
+
+
+def named_constraint(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | None:
+    """The reward with a limit, without its table; None where there is none. Parameters as of `named_rewards`."""
+    name = objectives.constraint.reward
+    return None if name is None else RewardSum([RewardTerm(name, _reward_of(name, objectives, n_assets))])
 
 
 def named_rewards(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | None:
@@ -229,6 +245,8 @@ def checked(name: str, values: Any, context: RewardContext) -> Any:
 def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int) -> Reward | None:
     if name == BUILTIN:
         return None
+    if name in OF_THE_STEP:
+        return OF_THE_STEP[name]()
     if name != RANKING:
         return own_reward(name)
     ranking = RankingReward(objectives.ranking)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, with_reward
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_constraint, named_rewards, with_reward
 from finflow.evaluation.audit.look_ahead import Answer, Component, Rows
 from finflow.market.panel import MarketPanel
 from finflow.training.audit.audited_decisions import AuditedMarket
@@ -17,15 +17,16 @@ PURPOSE = 91  # of the generator that draws them
 
 
 def audited_rewards(market: AuditedMarket) -> Iterator[Component]:
-    """Every chosen reward on its own; none with the built-in one alone, which the environment's audit covers.
+    """Every chosen reward on its own, one with a limit too; not the built-in one, which the environment's audit covers.
 
     Raises
     ------
     ConfigError
         If a reward cannot be used at all.
     """
-    rewards = named_rewards(market.config.objectives, market.panel.n_assets)
-    for term in () if rewards is None else rewards.terms:
+    chosen = [of(market.config.objectives, market.panel.n_assets) for of in (named_rewards, named_constraint)]
+    terms = {term.name: term for rewards in chosen if rewards is not None for term in rewards.terms}
+    for term in terms.values():
         if term.reward is not None:
             yield Component(f"reward {term.name}", _answers(market, term))
 

@@ -45,7 +45,7 @@ def with_prior(path: Path, tensors: dict[str, Tensor], facts: Facts) -> tuple[di
     """A checkpoint of the online phase whose agent does not remember the policy as it was pretrained: the policy as it
     stands takes that place, and how far it moves is measured from there. Where the agent's blend was decided on before
     the policies of the blocks belonged to it, its own policy stands in for them."""
-    training = {**dict.fromkeys(("rollouts", "on_policy", "reference")), **facts["training"]}
+    training = {**dict.fromkeys(("rollouts", "on_policy", "reference", "constraint")), **facts["training"]}
     for name in ("learner", "bcell"):  # a phase that began before sigma_A was measured ends in the units it began with
         if isinstance(training.get(name), dict):
             training[name] = {"advantage_scale": 1.0, **training[name]}

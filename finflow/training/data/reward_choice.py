@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from finflow.config import Config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.rewards.chosen_reward import BUILTIN, RANKING, RewardSum, named_rewards, with_reward
+from finflow.env.portfolio_state import Step
+from finflow.env.rewards.chosen_reward import (
+    BUILTIN,
+    RANKING,
+    RewardSum,
+    named_constraint,
+    named_rewards,
+    with_constraint,
+    with_reward,
+)
 from finflow.errors import ConfigError, MarketError
 
 UNIT_BARS = 512  # on which decisions are compared
@@ -42,7 +51,7 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
             "computed where they are needed; set it to 0, or name a reward of your own as package.module:Name"
         )
     if rewards is None:
-        return process
+        return constrained(config, process)
     name = rewards.not_differentiable
     if name is not None and config.online.algorithm == "rollouts":
         raise ConfigError(
@@ -52,7 +61,13 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
     rewards = rewards.with_tables(process.of_panels)
     if len(rewards.terms) > 1:
         rewards = rewards.with_units(reward_units_of(process, rewards, windows))
-    return with_reward(process, rewards)
+    return constrained(config, with_reward(process, rewards))
+
+
+def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
+    """The market that tells the reward with a limit as well; the process itself where there is none."""
+    constraint = named_constraint(config.objectives, process.n_weights - 1)
+    return process if constraint is None else with_constraint(process, constraint.with_tables(process.of_panels))
 
 
 def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Sequence[range]) -> list[float]:
@@ -74,24 +89,39 @@ def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Seque
         If a reward is the same for every decision.
     """
     plain = RewardSum([replace(term, weight=1.0, unit=1.0) for term in rewards.terms])
-    market = with_reward(process, plain)
-    bars = np.concatenate([np.asarray(market.decision_bars(window), dtype=np.int64) for window in windows])
-    if not len(bars):
-        raise MarketError(f"the training window has no bar whose reward, over {plain.horizon} bars, ends within it")
-    rng = np.random.default_rng(np.random.SeedSequence([PURPOSE]))
-    chosen = bars[np.linspace(0, len(bars) - 1, min(UNIT_BARS, len(bars))).astype(np.int64)].repeat(UNIT_DECISIONS)
-    held, _ = draw_coverage(rng, len(chosen), process.n_weights)
-    targets, _ = draw_coverage(rng, len(chosen), process.n_weights)
-    components = market.step(market.start(chosen, held), targets).components
+    components = _compared_decisions(with_reward(process, plain), windows).components
     units, first = [], 0
     for term in plain.terms:
-        values = components[:, first : first + len(term.names)].sum(axis=1).reshape(-1, UNIT_DECISIONS)
-        unit = float(np.sqrt(values.var(axis=1, ddof=1).mean()))
-        if not unit > 0.0:
-            raise ConfigError(f"the reward {term.name} is the same for every decision: there is nothing to learn from")
-        units.append(unit)
+        units.append(_unit_of(term.name, components[:, first : first + len(term.names)].sum(axis=1)))
         first += len(term.names)
     return units
+
+
+def constraint_units_of(process: DecisionProcess, name: str, windows: Sequence[range]) -> tuple[float, float]:
+    """Units of the reward and of the one with a limit, ``name``, as those of a sum. Errors as of `reward_units_of`."""
+    step = _compared_decisions(process, windows)
+    return _unit_of("that is maximised", step.reward), _unit_of(name, step.constrained)
+
+
+def _compared_decisions(market: DecisionProcess, windows: Sequence[range]) -> Step:
+    """Outcome of random decisions, as many on each of some bars."""
+    bars = np.concatenate([np.asarray(market.decision_bars(window), dtype=np.int64) for window in windows])
+    if not len(bars):
+        horizon = market.reward_horizon
+        raise MarketError(f"the training window has no bar whose reward, over {horizon} bars, ends within it")
+    rng = np.random.default_rng(np.random.SeedSequence([PURPOSE]))
+    chosen = bars[np.linspace(0, len(bars) - 1, min(UNIT_BARS, len(bars))).astype(np.int64)].repeat(UNIT_DECISIONS)
+    held, _ = draw_coverage(rng, len(chosen), market.n_weights)
+    targets, _ = draw_coverage(rng, len(chosen), market.n_weights)
+    return market.step(market.start(chosen, held), targets)
+
+
+def _unit_of(name: str, rewards: NDArray[np.float64]) -> float:
+    """Deviation of rewards between the decisions on a bar."""
+    unit = float(np.sqrt(rewards.reshape(-1, UNIT_DECISIONS).var(axis=1, ddof=1).mean()))
+    if not unit > 0.0:
+        raise ConfigError(f"the reward {name} is the same for every decision: there is nothing to learn from")
+    return unit
 
 
 def equal_weight_rewards(process: DecisionProcess) -> NDArray[np.float64]:

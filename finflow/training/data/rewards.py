@@ -35,6 +35,7 @@ from finflow.config import RewardNormalizationConfig
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_log_returns
 from finflow.training.data.reward_choice import equal_weight_rewards
+from finflow.training.data.reward_constraint import RewardConstraint
 
 EPSILON = 1e-8
 LARGEST = 1e150  # rewards beyond it, whose squares are no double, are passed over
@@ -174,6 +175,8 @@ class RewardUnits(NamedTuple):
         Factor of the log return in the reward.
     beside : Tensor or None, (bars,)
         Where episodes have some of the assets alone: the reference of rewards other than the built-in one, of all.
+    constraint : RewardConstraint or None
+        Where one reward has a limit, once the online phase has begun.
     """
 
     scale: float
@@ -184,6 +187,7 @@ class RewardUnits(NamedTuple):
     whole_spread: bool = False
     reference_weight: float = 1.0
     beside: Tensor | None = None
+    constraint: RewardConstraint | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, scale: float, reference: str, device: torch.device) -> RewardUnits:
@@ -224,9 +228,14 @@ class RewardUnits(NamedTuple):
         earned = self.reference_weight * torch.where(count > 0, mean, torch.ones_like(mean)).log()
         return earned if self.beside is None else earned + self.beside[bars]
 
-    def scaled(self, rewards: Tensor, bars: Tensor, universe: Tensor | None = None) -> Tensor:
-        """Raw rewards of decisions at ``bars``, each (batch,), in these units."""
-        found = (rewards - self.earned(bars, universe)) / self.scale
+    def scaled(
+        self, rewards: Tensor, bars: Tensor, universe: Tensor | None = None, constrained: Tensor | None = None
+    ) -> Tensor:
+        """Raw rewards of decisions at ``bars``, each (batch,), in these units, with the reward that has a limit."""
+        excess = rewards - self.earned(bars, universe)
+        if self.constraint is not None and constrained is not None:
+            excess = self.constraint.combined(excess, constrained)
+        found = excess / self.scale
         return found if self.normalizer is None else self.normalizer.normalize(found)
 
     def unscaled(self, reward: float) -> float:

@@ -37,6 +37,8 @@ class Played(NamedTuple):
         Log ratios.
     log_prob, rewards, terminated, ended : Tensor
         Rewards in scaled units.
+    constrained : Tensor
+        Rewards with a limit, as they are; zeros where none has one.
     kept : bool Tensor
         Decisions to learn from.
     divergence : float
@@ -53,10 +55,15 @@ class Played(NamedTuple):
     rewards: Tensor
     terminated: Tensor
     ended: Tensor
+    constrained: Tensor
     kept: Tensor
     divergence: float
     episodes: list[EndedEpisode]
     states: list[PortfolioState]
+
+    def mean_constrained(self) -> float:
+        """Mean of the reward with a limit, per decision to learn from."""
+        return float(self.constrained[self.kept].double().mean())
 
     def learnable(self, advantages: Tensor, values: Tensor) -> Rollout:
         """The decisions to learn from, one below the other, with targets ``advantages + values``."""
@@ -160,6 +167,7 @@ class MarketPlayer:
             torch.stack([rewards for rewards, _ in judged]),
             decisions.terminated,
             decisions.ended,
+            torch.from_numpy(np.stack(decisions.constrained)).to(decisions.log_prob),
             torch.stack([kept for _, kept in judged]),
             decisions.divergence,
             decisions.episodes,
@@ -219,6 +227,7 @@ def _judged(
     units.remember(reward[accepted], state.bar[accepted], None if members is None else members[accepted])
     known = torch.as_tensor(accepted, device=bars.device)
     raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
-    scaled = units.scaled(raw, bars, universe[0] if universe else None)
+    limited = torch.as_tensor(decisions.constrained[step], dtype=torch.float32, device=bars.device)
+    scaled = units.scaled(raw, bars, universe[0] if universe else None, limited)
     scaled = torch.where(known, scaled, torch.zeros_like(raw))
     return (scaled if decisions.charge is None else scaled - decisions.charge[step]), known

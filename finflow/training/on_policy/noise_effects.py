@@ -94,7 +94,7 @@ class NoiseEffects(NamedTuple):
         universe = observed[2] if len(observed) > 2 else None
         targets = market.scatter_assets(log_portfolio(coordinates).exp(), universe)
         outcome = self.process.step(state, targets.cpu().numpy().astype(np.float64))
-        return outcome.state, _PlayedOn(running, outcome.reward, observed[0], universe)
+        return outcome.state, _PlayedOn(running, outcome.reward, observed[0], universe, outcome.constrained)
 
     def _sum(self, played: Sequence[_PlayedOn], count: int) -> Tensor:
         """Discounted scaled rewards of each decision, (count,)."""
@@ -103,7 +103,8 @@ class NoiseEffects(NamedTuple):
         for ahead, (step, reward) in enumerate(zip(played, known, strict=True)):
             earned = np.where(np.isfinite(reward), reward, 0.0)
             rewards = torch.as_tensor(earned, dtype=torch.float32, device=step.bars.device)
-            total[step.running] += self.decay**ahead * units.scaled(rewards, step.bars, step.universe).cpu()
+            limited = None if step.constrained is None else torch.from_numpy(step.constrained).to(rewards)
+            total[step.running] += self.decay**ahead * units.scaled(rewards, step.bars, step.universe, limited).cpu()
         return total
 
 
@@ -114,6 +115,7 @@ class _PlayedOn(NamedTuple):
     reward: NDArray[np.float64]
     bars: Tensor
     universe: Tensor | None
+    constrained: NDArray[np.float64] | None
 
 
 def remaining_decisions(ended: Tensor) -> Tensor:

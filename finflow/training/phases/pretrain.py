@@ -169,7 +169,11 @@ def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:
     """The units of a run, in both phases."""
     reference = run.config.train.reward_reference
     units = RewardUnits.of(run.training_data.learning.process, dataset.reward_scale, reference, run.device)
-    return units._replace(normalizer=run.state.reward_normalizer, whole_spread=needs_quantiles(run.config.bcell))
+    return units._replace(
+        normalizer=run.state.reward_normalizer,
+        whole_spread=needs_quantiles(run.config.bcell),
+        constraint=run.state.constraint,
+    )
 
 
 def fill_window(units: RewardUnits, dataset: OfflineDataset) -> None:

@@ -28,6 +28,7 @@ from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.manifest import runtime
 from finflow.training.data.training_data import TrainingData
 from finflow.training.judging.agent_strategy import AgentStrategy
+from finflow.training.judging.constraint_measure import measure_constraint, score_of
 from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
@@ -222,7 +223,8 @@ class TrainingRun:
         dict
             Metrics of the validation window, net of costs; ``value`` is the mean reward of a decision. Where the policy
             climbs a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward,
-            and stands in for the value in the choice of the best.
+            and stands in for the value in the choice of the best. Where a reward has a limit, ``constraint`` is its
+            mean, and a policy within the limit is better than any that is not.
         """
         counters = self.state.counters
         agent = AgentStrategy(policy, self.device, acting=self.config.acting)
@@ -232,13 +234,13 @@ class TrainingRun:
         value, bcell = {"value": float(backtest.rewards.mean())}, self.config.bcell
         if needs_quantiles(bcell):
             value["risk_value"] = sample_risk(discounted_means(backtest.rewards, bcell.gamma), bcell)
+        value |= measure_constraint(self.training_data, policy, self.device)
         metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
         row |= self._generalisation_of(policy)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
-        by = self.config.train.best_by
-        score = metrics["risk_value" if by == "value" and "risk_value" in metrics else by]
+        score = score_of(metrics, self.config)
         best = math.isfinite(score) and (counters.best_score is None or score > counters.best_score)
         if best:
             counters.best_score, counters.best_update = float(score), counters.update

@@ -23,6 +23,7 @@ from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
+from finflow.training.data.reward_constraint import RewardConstraint, make_constraint
 from finflow.training.data.rewards import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
@@ -201,6 +202,8 @@ class TrainingState:
         From the hand-over on, where it learns on-policy.
     reference : ReferenceControl or None
         From the hand-over on, where the policy is held to a reference.
+    constraint : RewardConstraint or None
+        The same, where a reward has a limit.
     """
 
     counters: Counters
@@ -217,6 +220,7 @@ class TrainingState:
     rollouts: RolloutState | None = field(default=None)
     on_policy: OnPolicyState | None = field(default=None)
     reference: ReferenceControl | None = field(default=None)
+    constraint: RewardConstraint | None = field(default=None)
 
 
 def seeded(seed: int, purpose: int, device: torch.device | str = "cpu") -> Generator:
@@ -256,6 +260,7 @@ def start_online(state: TrainingState, config: Config, training_data: TrainingDa
     bcell.feature_names = feature_names(training_data.features)
     if config.online.reference != "none":
         state.reference = ReferenceControl(config.online, config.env.episode_length)
+    state.constraint = make_constraint(config, training_data)
     if from_rollouts:
         state.rollouts = RolloutState(config, training_data, device)
     elif config.online.on_policy:

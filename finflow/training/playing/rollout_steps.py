@@ -72,8 +72,8 @@ class Decisions(NamedTuple):
     charge : Tensor or None
         Scaled reward that the reference takes; None without one.
     terminated, ended : Tensor
-    rewards : list of array
-        Raw, (portfolios,) of each step.
+    rewards, constrained : list of array
+        Raw, (portfolios,) of each step; of the reward with a limit zeros where none has one.
     divergence : float
         Mean KL to the reference in nats per free dimension; 0 without one.
     episodes : list of EndedEpisode
@@ -89,6 +89,7 @@ class Decisions(NamedTuple):
     terminated: Tensor
     ended: Tensor
     rewards: list[NDArray[np.float64]]
+    constrained: list[NDArray[np.float64]]
     divergence: float
     episodes: list[EndedEpisode]
     states: list[PortfolioState]
@@ -105,6 +106,7 @@ class _Step(NamedTuple):
     terminated: Tensor
     ended: Tensor
     reward: NDArray[np.float64]
+    constrained: NDArray[np.float64]
     divergence: float
     episodes: list[EndedEpisode]
     state: PortfolioState
@@ -155,6 +157,7 @@ def decide(
         torch.stack([step.terminated for step in played]),
         torch.stack([step.ended for step in played]),
         [step.reward for step in played],
+        [step.constrained for step in played],
         sum(step.divergence / steps for step in played),
         [episode for step in played for episode in step.episodes],
         [step.state for step in played],
@@ -194,6 +197,7 @@ def _step(
         torch.as_tensor(terminated, device=actions.device).float(),
         torch.as_tensor(ended, device=actions.device).float(),
         reward,
+        info.get("constraint", np.zeros_like(reward)),
         apart,
         ended_episodes(info, ended, env.process.env.initial_capital),
         state,
