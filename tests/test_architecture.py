@@ -17,8 +17,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 #: Top first; a room imports only rooms below it.
 ROOMS = (
-    *("cli", "experiments", "trading", "training", "guard", "agent", "offline", "evaluation", "env", "strategies"),
-    *("market", "ledger", "config", "files", "errors"),
+    *("cli", "experiments", "trading", "training", "preferences", "guard", "agent", "offline", "evaluation", "env"),
+    *("strategies", "market", "ledger", "config", "files", "errors"),
 )
 #: Modules at the top of the package that belong to a room of another name.
 ROOM_OF = {

@@ -32,6 +32,7 @@ from finflow.cli.options import (
     program,
 )
 from finflow.cli.output import describe_configuration, open_report
+from finflow.cli.prefer import add_preferences, run_preferences
 from finflow.cli.retrain import run_retraining
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
 from finflow.cli.trading import run_decision, run_paper
@@ -63,6 +64,7 @@ modes:
              trained on, and answer keep or replace; the old run is left as it is
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
+  prefer     pairs of segments of strategies, compared by a judge (--judge), to learn a reward from
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
   demo       all of train, reduced to about a minute, without a network
 
@@ -83,6 +85,7 @@ examples:
   python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
   python main.py --mode retrain --resume logs/20260131_120000
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
+  python main.py --mode prefer --judge mean-variance --pairs 2000 --output pairs.jsonl
   python main.py --mode inspect logs/20260131_120000
 
 A value comes from the command line (what is given last counts), then from environment
@@ -148,13 +151,17 @@ def _parser() -> Parser:
         "alone); without it, the features that moved the decision most are set to their means, one at a time",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="PATH", help="explain: a JSON file to write; compare: the folder of its report"
+        "--output",
+        type=Path,
+        metavar="PATH",
+        help="explain: a JSON file to write; compare: the folder of its report; prefer: the file to write",
     )
     add_recollect(parser)
     add_protocol(parser)
     add_scale(parser)
     add_search(parser)
     add_trading(parser)
+    add_preferences(parser)
     parser.add_argument("--open", action="store_true", help="open the report in the web browser when it is written")
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
@@ -166,7 +173,8 @@ def _parser() -> Parser:
 _MODES_OF = {
     "date": ("explain", "decide"),
     "what-if": ("explain",),
-    "output": ("explain", "compare"),
+    "output": ("explain", "compare", "prefer"),
+    **dict.fromkeys(("judge", "pairs"), ("prefer",)),
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
@@ -217,6 +225,10 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--cash belongs to --mode decide, not to --mode {mode}")
     elif mode == "compare" and len(given.run) < 2:
         parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
+    elif mode == "prefer" and not (given.judge and given.output):
+        parser.error("--mode prefer needs --judge with the name of a judge, and --output with the file to write")
+    elif mode == "prefer" and given.resume:
+        parser.error("--resume belongs to modes with an agent, and --mode prefer has none")
     elif mode == "demo" and given.resume:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     elif mode == "demo" and given.config:
@@ -278,6 +290,7 @@ _FUNCTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "decide": lambda given: run_decision(given, given.agents),
     "retrain": lambda given: run_retraining(given, given.resume),
     "audit": _audit,
+    "prefer": run_preferences,
     "inspect": lambda given: run_inspection(given.resume or Path(given.run[0])),
     "demo": _demo,
 }

@@ -16,7 +16,7 @@ PROTOCOLS = ("holdout", "walk-forward", "cpcv")
 SCALE = ("dry-run", "workers", "cluster", "universe")
 MODES = (
     *("train", "evaluate", "backtest", "tune", "explain", "compare", "decide", "paper", "retrain", "audit", "inspect"),
-    "demo",
+    *("prefer", "demo"),
 )
 
 #: Options that stand for configuration keys, by group: option, name of its value or the value itself, keys, help.
@@ -224,7 +224,7 @@ def add_scale(parser: Parser) -> None:
     group = parser.add_argument_group("several trainings (--seeds, --protocol, --universe); docs/guide/scale.md")
     group.add_argument(
         "--workers",
-        type=_count,
+        type=positive_count,
         metavar="N",
         help="trainings, or trials of a search, at once, in processes of this machine",
     )
@@ -302,7 +302,7 @@ def check_protocol(parser: Parser, given: argparse.Namespace) -> None:
             )
 
 
-def _count(word: str) -> int:
+def positive_count(word: str) -> int:
     """A type for argparse: a number from 1 on."""
     if not word.isascii() or not word.isdigit() or not 0 < int(word) < 10**6:
         raise argparse.ArgumentTypeError(f"{word!r} must be a whole number, 1 or more")

@@ -25,6 +25,7 @@ from finflow.config.environment_section import EnvConfig, ObjectivesConfig, Worl
 from finflow.config.evaluation_section import EvaluationConfig, TuneConfig
 from finflow.config.market_section import FeaturesConfig, MarketConfig
 from finflow.config.online_section import ON_POLICY, OnlineConfig
+from finflow.config.preferences_section import PreferencesConfig
 from finflow.config.section_types import FilePath, Section, key
 from finflow.config.trading_section import TradingConfig
 from finflow.config.training_section import GuardConfig, OfflineConfig, TrainConfig
@@ -57,6 +58,7 @@ class Config(Section):
     guard: GuardConfig = key(GuardConfig(), "safety of learning")
     evaluation: EvaluationConfig = key(EvaluationConfig(), "evaluation")
     tune: TuneConfig = key(TuneConfig(), "search for better values")
+    preferences: PreferencesConfig = key(PreferencesConfig(), "pairs of segments, and the reward model")
     trading: TradingConfig = key(TradingConfig(), "decisions of today, paper trading, and retraining")
     output: OutputConfig = key(OutputConfig(), "files")
 

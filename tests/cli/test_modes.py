@@ -492,7 +492,7 @@ def test_a_universe_file_that_cannot_be_used(
         (
             ["--mode", "trian"],
             "is not one of train, evaluate, backtest, tune, explain, compare, decide, paper, retrain, audit, inspect, "
-            "demo; did you mean train",
+            "prefer, demo; did you mean train",
         ),
         (["--mode", "train", "--sed", "3"], "unknown argument --sed; did you mean --seed?"),
         (["--mode", "train", "--sead=3"], "unknown argument --sead=3; did you mean --seed?"),
@@ -521,7 +521,10 @@ def test_a_universe_file_that_cannot_be_used(
         (["--mode", "evaluate", "--resume", "r", "--recollect"], "--recollect belongs to --mode train or demo"),
         (["--mode", "explain", "--resume", "r"], "--mode explain needs --resume with a run folder or checkpoint, and"),
         (["--mode", "compare", "r"], "--mode compare needs two run folders or more"),
-        (["--mode", "train", "--output", "x"], "--output belongs to --mode explain or compare, not to --mode train"),
+        (
+            ["--mode", "train", "--output", "x"],
+            "--output belongs to --mode explain or compare or prefer, not",
+        ),
         (["--mode", "train", "--what-if", "rsi_14=0"], "--what-if belongs to --mode explain, not to --mode train"),
         (["--mode", "train", "--date", "2020-03-16"], "--date belongs to --mode explain"),
         (["--mode", "demo", "--resume", "r"], "--mode train --resume RUN"),

@@ -51,6 +51,7 @@ RENAMED: dict[str, str] = {}
 ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
     *("workers", "rollout_workers", "constraint"),
+    *("preferences", "preference"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )
 

@@ -1,0 +1,85 @@
+"""Section `preferences`: judges of pairs of segments, and the reward model that learns from their answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from finflow.config.section_types import (
+    Int,
+    Names,
+    NonNegativeInt,
+    NonNegativeNumber,
+    Number,
+    PositiveInt,
+    PositiveNumber,
+    Section,
+    key,
+)
+
+MEASURES = ("drawdown", "turnover", "volatility", "return", "loss")
+"""Measures of a segment that rules name."""
+RULE = re.compile(rf"({'|'.join(MEASURES)})\s*(<=|>=)\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
+
+
+class JudgeConfig(Section):
+    """Judge that compares segments."""
+
+    risk_aversion: NonNegativeNumber = key(5.0, "of mean-variance, which is mean less half of it times the variance")
+    temperature: NonNegativeNumber = key(
+        0.0, "of the answers, in deviations of the utility's differences (Bradley-Terry); 0: the better one always"
+    )
+    mistakes: Number = key(0.0, "share of the answers that are turned round", ge=0, lt=0.5)
+    rules: tuple[str, ...] = key(
+        ("drawdown <= 0.2", "turnover <= 2", "return >= 0"),
+        "of the judge rules, in order: MEASURE <= X or MEASURE >= X of drawdown, turnover (a year), volatility (a "
+        "year), return and loss (of the worst bar); the first that one segment alone keeps decides, else it is a tie",
+    )
+    strategies: Names = key(
+        ("equal-weight", "buy-and-hold", "momentum", "low-volatility", "sixty-forty", "olmar"),
+        "strategies whose segments are compared",
+    )
+    random: NonNegativeInt = key(32, "strategies beside them that hold random portfolios, random-0 and so on")
+    length: Int = key(21, "holding periods of a segment", ge=2)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for rule in self.rules:
+            if not RULE.fullmatch(rule.strip()):
+                raise ValueError(
+                    f"preferences.judge.rules has {rule!r}: a rule is one of {', '.join(MEASURES)}, then <= or >=, "
+                    "then a number"
+                )
+        if len(set(self.strategies)) + self.random < 2:
+            raise ValueError("preferences.judge.strategies and preferences.judge.random name fewer than two strategies")
+        return self
+
+
+class RewardModelConfig(Section):
+    """Reward model, learned from pairs."""
+
+    members: PositiveInt = key(3, "networks of the ensemble")
+    aggregate: Literal["mean", "minimum", "cautious"] = key(
+        "mean", "reward of the ensemble: mean, minimum, or cautious: the mean less deviations of the members"
+    )
+    deviations: NonNegativeNumber = key(1.0, "deviations that cautious takes off")
+    margin: NonNegativeNumber = key(0.0, "lead of the better segment's score that the loss asks for, in log odds")
+    epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
+    batch_size: PositiveInt = key(64, "pairs of a gradient step")
+    learning_rate: PositiveNumber = key(1e-3, "of AdamW")
+    weight_decay: NonNegativeNumber = key(1e-2, "of AdamW")
+    calibration: Number = key(0.15, "share of the pairs for early stopping and the temperature", gt=0, lt=0.5)
+    held_out: Number = key(0.15, "share of the pairs for the report alone, drawn at random", gt=0, lt=0.5)
+    later: Number = key(0.15, "share of the pairs for the report alone, those of the latest segments", gt=0, lt=0.5)
+    learning_curve: PositiveInt = key(
+        3, "trainings that the learning curve shows, each on twice the pairs of the one before"
+    )
+
+
+class PreferencesConfig(Section):
+    """Preferences: pairs of segments and the reward model (`--mode prefer`)."""
+
+    judge: JudgeConfig = key(JudgeConfig(), "the judge of pairs")
+    model: RewardModelConfig = key(RewardModelConfig(), "the reward model")

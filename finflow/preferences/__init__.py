@@ -1,0 +1,1 @@
+"""Preferences: pairs of segments, judges of them, and the reward model that learns from their answers."""

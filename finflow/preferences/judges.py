@@ -1,0 +1,174 @@
+"""Judges of segments: utilities with noise, whose truth is known, and ordered rules.
+
+References
+----------
+Bradley and Terry (1952), Rank Analysis of Incomplete Block Designs. Lee et al. (2021), B-Pref, for judges that err at a
+known rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.config.preferences_section import RULE, JudgeConfig
+from finflow.evaluation.statistics.metrics import max_drawdown
+from finflow.preferences.portfolio_path import PortfolioPath
+
+FloatArray = NDArray[np.float64]
+Utility = Callable[[PortfolioPath], float]
+SHALLOWEST = 0.01
+"""Drawdown that the Calmar utility counts at least: below it the ratio would be about nothing but rounding."""
+
+
+class Opinions(NamedTuple):
+    """Opinions of a judge on pairs of segments.
+
+    Attributes
+    ----------
+    chance : float64 (pairs,)
+        Probability of the answer "first".
+    tie : bool (pairs,)
+        True where the judge cannot tell the two apart.
+    """
+
+    chance: FloatArray
+    tie: NDArray[np.bool_]
+
+    @property
+    def attainable(self) -> float:
+        """Expected accuracy of the best answers, over the pairs that are no ties; 0.5 where all are."""
+        told = self.chance[~self.tie]
+        return float(np.maximum(told, 1.0 - told).mean()) if len(told) else 0.5
+
+
+class Judge(Protocol):
+    """Compares pairs of segments."""
+
+    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> Opinions:
+        """Opinions on pairs."""
+        ...
+
+
+class SyntheticJudge:
+    """Judge with a known utility, by which its answers are drawn.
+
+    It says "first" with probability ``m + (1 - 2 m) sigmoid(d / (T s))``, where d is the difference of the utilities,
+    s the deviation of such differences over all pairs asked about, T the temperature and m the rate of mistakes.
+
+    Parameters
+    ----------
+    utility : callable
+        Of a segment; more is better.
+    temperature : float
+    mistakes : float
+    """
+
+    def __init__(self, utility: Utility, temperature: float = 0.0, mistakes: float = 0.0) -> None:
+        self.utility, self.temperature, self.mistakes = utility, temperature, mistakes
+
+    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> Opinions:
+        """Opinions on pairs; equal utilities are a tie."""
+        lead = np.array([self.utility(one) - self.utility(other) for one, other in zip(firsts, seconds, strict=True)])
+        scale = self.temperature * float(lead.std())
+        clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else _sigmoid(lead / scale)
+        return Opinions(self.mistakes + (1.0 - 2.0 * self.mistakes) * clear, lead == 0.0)
+
+
+class RuleJudge:
+    """Judge by an ordered list of rules: the first that one of the two segments alone keeps decides, else a tie.
+
+    Parameters
+    ----------
+    rules : sequence of str
+        As ``drawdown <= 0.2``.
+    bars_per_year : int
+    """
+
+    def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:
+        self.bars_per_year = bars_per_year
+        found = [RULE.fullmatch(rule.strip()) for rule in rules]
+        self.rules = [(match[1], match[2], float(match[3])) for match in found if match is not None]
+        if len(self.rules) != len(rules):
+            raise ValueError("a rule is MEASURE <= X or MEASURE >= X")
+
+    def kept(self, path: PortfolioPath) -> list[bool]:
+        """For each rule, whether a segment keeps it."""
+        measures = measure(path, self.bars_per_year)
+        return [
+            measures[name] <= limit if sign == "<=" else measures[name] >= limit for name, sign, limit in self.rules
+        ]
+
+    def opinions(self, firsts: Sequence[PortfolioPath], seconds: Sequence[PortfolioPath]) -> Opinions:
+        """Opinions on pairs: certain, or a tie."""
+        chance, tie = np.full(len(firsts), 0.5), np.ones(len(firsts), dtype=np.bool_)
+        for row, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
+            rules = zip(self.kept(first), self.kept(second), strict=True)
+            decided = next((one for one, other in rules if one != other), None)
+            if decided is not None:
+                chance[row], tie[row] = float(decided), False
+        return Opinions(chance, tie)
+
+
+def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
+    """Measures of a segment that rules name.
+
+    Parameters
+    ----------
+    path : PortfolioPath
+    bars_per_year : int
+
+    Returns
+    -------
+    dict
+        ``drawdown``, the deepest, 0 or more; ``turnover`` and ``volatility`` a year; ``return`` of the whole segment;
+        ``loss`` of the worst bar.
+    """
+    return {
+        "drawdown": -float(max_drawdown(path.returns)),
+        "turnover": float(path.turnover.mean()) * bars_per_year,
+        "volatility": float(path.returns.std(ddof=1)) * bars_per_year**0.5 if len(path) > 1 else 0.0,
+        "return": float(np.prod(1.0 + path.returns)) - 1.0,
+        "loss": max(0.0, -float(path.returns.min())),
+    }
+
+
+def mean_variance(path: PortfolioPath, risk_aversion: float) -> float:
+    """Mean of the simple returns less half the risk aversion times their variance (1 / n), per bar."""
+    return float(path.returns.mean() - 0.5 * risk_aversion * path.returns.var())
+
+
+def log_growth(path: PortfolioPath) -> float:
+    """Log of the growth of wealth over the segment."""
+    return float(np.log1p(np.maximum(path.returns, -1.0 + 1e-12)).sum())
+
+
+def segment_calmar(path: PortfolioPath) -> float:
+    """Log growth of the segment over its maximum drawdown, of which `SHALLOWEST` counts at least."""
+    return log_growth(path) / max(-float(max_drawdown(path.returns)), SHALLOWEST)
+
+
+UTILITIES: dict[str, Callable[[JudgeConfig], Utility]] = {
+    "mean-variance": lambda config: lambda path: mean_variance(path, config.risk_aversion),
+    "calmar": lambda config: segment_calmar,
+    "log-growth": lambda config: log_growth,
+}
+"""Name of a synthetic judge -> makes its utility."""
+JUDGES = (*UTILITIES, "rules")
+"""Names of all judges."""
+
+
+def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
+    """Make a judge by its name, one of `JUDGES`."""
+    if name == "rules":
+        return RuleJudge(config.rules, bars_per_year)
+    return SyntheticJudge(UTILITIES[name](config), config.temperature, config.mistakes)
+
+
+def _sigmoid(values: FloatArray) -> FloatArray:
+    from scipy.special import expit
+
+    return np.asarray(expit(values))

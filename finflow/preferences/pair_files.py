@@ -1,0 +1,167 @@
+"""Files of pairs, CSV and JSON lines: read with the number of a line that cannot be used, written, and added to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from finflow.errors import FinflowError
+from finflow.files import append_line, read_text_input, write_atomically
+from finflow.preferences.pair_records import Pair, count_contradictions
+
+NAME = "file of pairs"
+SEGMENT_COLUMNS = ("run", "strategy", "start", "end")
+COLUMNS = (*(f"{which}_{name}" for which in ("first", "second") for name in SEGMENT_COLUMNS), "better")
+OPTIONAL = ("first_run", "second_run", "chance")
+
+
+class PairFile(NamedTuple):
+    """Pairs of one or several files.
+
+    Attributes
+    ----------
+    pairs : tuple of Pair
+    places : tuple of str
+        File and line of each, for messages.
+    contradictions : int
+        Pairs of segments with different answers.
+    """
+
+    pairs: tuple[Pair, ...]
+    places: tuple[str, ...]
+    contradictions: int
+
+    @property
+    def ties(self) -> int:
+        """Number of ties."""
+        return sum(pair.better == "tie" for pair in self.pairs)
+
+    def line(self) -> str:
+        """The file in a line."""
+        told = f"{len(self.pairs):,} pairs, {self.ties:,} ties"
+        if self.contradictions:
+            told += f"; {self.contradictions:,} pairs of segments have contradictory answers, all of which count"
+        return told
+
+
+def read_pairs(paths: Sequence[Path]) -> PairFile:
+    """Read pairs of segments.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        ``.csv`` files with the columns ``first_run`` (may be empty or left out), ``first_strategy``, ``first_start``,
+        ``first_end``, the same of ``second_``, and ``better``; other files have an object of JSON in every line.
+
+    Returns
+    -------
+    PairFile
+
+    Raises
+    ------
+    FinflowError
+        One line, with the number of the line: for a file that is missing or empty, and for the first line that is no
+        pair. Contradictory answers are counted, and are no error.
+    """
+    pairs: list[Pair] = []
+    places: list[str] = []
+    for path in paths:
+        text = read_text_input(path, NAME, FinflowError)
+        rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _json_rows(path, text)
+        before = len(pairs)
+        for place, row in rows:
+            pairs.append(_pair(place, row))
+            places.append(place)
+        if len(pairs) == before:
+            raise FinflowError(f"the {NAME} {path} is empty: it needs a pair of segments a line")
+    return PairFile(tuple(pairs), tuple(places), count_contradictions(pairs))
+
+
+def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
+    """Write pairs as JSON lines, or as CSV where the file is named so; the whole file or nothing."""
+    if path.suffix.lower() == ".csv":
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, [*COLUMNS, "chance"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_as_row(pair) for pair in pairs)
+        write_atomically(path, stream.getvalue())
+    else:
+        write_atomically(path, "".join(f"{_as_json(pair)}\n" for pair in pairs))
+
+
+def append_answer(path: Path, pair: Pair) -> None:
+    """Add an answer to a file of JSON lines, in one write that is flushed to the disk.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    FinflowError
+        If the file is named as a CSV file.
+    """
+    if path.suffix.lower() == ".csv":
+        raise FinflowError(f"answers are added to files of JSON lines, not to {path}: name one that ends with .jsonl")
+    append_line(path, _as_json(pair))
+
+
+def _as_json(pair: Pair) -> str:
+    content = pair.model_dump(mode="json", exclude_none=True)
+    return json.dumps(content, ensure_ascii=False, allow_nan=False)
+
+
+def _as_row(pair: Pair) -> dict[str, object]:
+    row: dict[str, object] = {"better": pair.better, "chance": pair.chance}
+    for which, segment in (("first", pair.first), ("second", pair.second)):
+        row |= {f"{which}_{name}": getattr(segment, name) for name in SEGMENT_COLUMNS}
+    return row
+
+
+def _json_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            yield place, json.loads(line)
+        except (ValueError, RecursionError):
+            raise FinflowError(f"{place}: this is no JSON; a line is an object of first, second and better") from None
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in reader.fieldnames or ()]
+        missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
+        unknown = [name for name in header if name not in COLUMNS and name not in OPTIONAL]
+        if header and (missing or unknown):
+            said = f"lacks the column {missing[0]}" if missing else f"has an unknown column {unknown[0]!r}"
+            raise FinflowError(f"{path}, line 1: the header {said}; the columns are {', '.join(COLUMNS)}")
+        reader.fieldnames = header
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if None in row or None in row.values():
+                raise FinflowError(f"{place}: the row has not as many cells as the header has columns")
+            given = {name: value.strip() for name, value in row.items() if value.strip()}
+            content: dict[str, Any] = {name: given[name] for name in ("better", "chance") if name in given}
+            for which in ("first", "second"):
+                segment = {name: given.get(f"{which}_{name}") for name in SEGMENT_COLUMNS}
+                content[which] = {name: value for name, value in segment.items() if value is not None}
+            yield place, content
+    except csv.Error as error:
+        raise FinflowError(f"{path}, line {reader.line_num}: this is no CSV: {error}") from None
+
+
+def _pair(place: str, content: Any) -> Pair:
+    try:
+        return Pair.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise FinflowError(f"{place}: {where + ': ' if where else ''}{' '.join(said.split())}") from None

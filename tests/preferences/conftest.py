@@ -1,0 +1,64 @@
+"""A small market and paths made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from finflow.config import Config, load_config
+from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.training.data.training_data import TrainingData, prepare
+
+SMALL: dict[str, object] = {
+    "market.source": "synthetic",
+    "market.synthetic.kind": "lognormal",
+    "market.synthetic.assets": 3,
+    "market.synthetic.bars": 1200,
+    "market.synthetic.drift": 0.0005,
+    "market.synthetic.edge": 0.0004,
+    "market.synthetic.volatility": 0.03,
+    "market.synthetic.correlation": 0.2,
+    "market.train_end": "2021-12-31",
+    "market.validation_end": "2022-06-30",
+    "features.filters": "none",
+    "bcell.hidden_dim": 16,
+    "env.episode_length": 20,
+    "preferences.judge.strategies": ["equal-weight", "momentum"],
+    "preferences.judge.random": 12,
+    "preferences.judge.length": 10,
+}
+
+
+@pytest.fixture(scope="session")
+def small_config() -> Config:
+    """A synthetic market of three assets and four years."""
+    return load_config(None, SMALL)
+
+
+@pytest.fixture(scope="session")
+def small_data(small_config: Config) -> TrainingData:
+    """Its prices, features and decision process."""
+    return prepare(small_config)
+
+
+@pytest.fixture(scope="session")
+def small_market(small_data: TrainingData) -> SegmentMarket:
+    """Its training window."""
+    return SegmentMarket(small_data.process, small_data.split.train, small_data.config.evaluation)
+
+
+@pytest.fixture(scope="session")
+def path_of() -> Callable[..., PortfolioPath]:
+    """A path with given returns, and the same turnover in every period."""
+
+    def make(returns: Sequence[float], turnover: float = 0.0) -> PortfolioPath:
+        steps = len(returns)
+        weights = np.full((steps, 2), 0.5)
+        dates = np.datetime64("2001-01-01") + np.arange(steps)
+        found = np.asarray(returns, dtype=np.float64)
+        return PortfolioPath(dates, found, np.full(steps, turnover), np.zeros(steps), weights, weights)
+
+    return make

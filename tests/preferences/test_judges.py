@@ -1,0 +1,78 @@
+"""Judges: their utilities by hand, their noise, and rules in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from finflow.config.preferences_section import JudgeConfig
+from finflow.preferences.judges import (
+    JUDGES,
+    SHALLOWEST,
+    RuleJudge,
+    SyntheticJudge,
+    log_growth,
+    make_judge,
+    mean_variance,
+    measure,
+    segment_calmar,
+)
+from finflow.preferences.portfolio_path import PortfolioPath
+
+MakePath = Callable[..., PortfolioPath]
+
+
+def test_utilities_by_hand(path_of: MakePath) -> None:
+    path = path_of([0.1, -0.2, 0.05])
+    mean = -0.05 / 3
+    variance = ((0.1 - mean) ** 2 + (-0.2 - mean) ** 2 + (0.05 - mean) ** 2) / 3
+    assert mean_variance(path, 5.0) == pytest.approx(mean - 2.5 * variance, abs=1e-15)
+    growth = np.log(1.1 * 0.8 * 1.05)
+    assert log_growth(path) == pytest.approx(growth, abs=1e-15)
+    assert segment_calmar(path) == pytest.approx(growth / 0.2, abs=1e-12)
+    assert segment_calmar(path_of([0.01, 0.01])) == pytest.approx(2 * np.log(1.01) / SHALLOWEST)
+
+
+def test_measures_by_hand(path_of: MakePath) -> None:
+    found = measure(path_of([0.1, -0.2, 0.05], turnover=0.01), 252)
+    expected = {"drawdown": 0.2, "turnover": 2.52, "return": 1.1 * 0.8 * 1.05 - 1.0, "loss": 0.2}
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-12)
+    assert found["volatility"] == pytest.approx(np.std([0.1, -0.2, 0.05], ddof=1) * np.sqrt(252))
+
+
+def test_without_noise_the_better_segment_is_certain(path_of: MakePath) -> None:
+    good, bad = path_of([0.01, 0.02]), path_of([0.01, -0.02])
+    found = SyntheticJudge(log_growth).opinions([good, bad, good], [bad, good, good])
+    assert found.chance.tolist()[:2] == [1.0, 0.0]
+    assert found.tie.tolist() == [False, False, True]
+    assert found.attainable == 1.0
+
+
+def test_noise_is_that_of_bradley_and_terry_with_mistakes(path_of: MakePath) -> None:
+    paths = [path_of([x]) for x in (0.03, 0.01, -0.02)]
+    others = [path_of([0.0])] * 3
+    lead = np.log1p([0.03, 0.01, -0.02])
+    found = SyntheticJudge(log_growth, temperature=0.5, mistakes=0.1).opinions(paths, others)
+    plain = 1.0 / (1.0 + np.exp(-lead / (0.5 * lead.std())))
+    np.testing.assert_allclose(found.chance, 0.1 + 0.8 * plain, atol=1e-14)
+    assert found.attainable == pytest.approx(np.maximum(found.chance, 1.0 - found.chance).mean())
+
+
+def test_the_first_rule_that_tells_segments_apart_decides(path_of: MakePath) -> None:
+    judge = RuleJudge(["drawdown <= 0.2", "turnover <= 2", "return >= 0"], 252)
+    deep, calm, busy = path_of([0.5, -0.3]), path_of([0.0, -0.01]), path_of([0.0, 0.01], turnover=0.1)
+    found = judge.opinions([deep, calm, busy, calm], [calm, busy, calm, path_of([0.0, -0.02])])
+    assert found.chance.tolist() == [0.0, 1.0, 0.0, 0.5]
+    assert found.tie.tolist() == [False, False, False, True]
+    with pytest.raises(ValueError, match="MEASURE"):
+        RuleJudge(["beauty > 1"], 252)
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_every_judge_can_be_named(name: str, path_of: MakePath) -> None:
+    judge = make_judge(name, JudgeConfig(), 252)
+    chance = judge.opinions([path_of([0.02, 0.01])], [path_of([-0.3, -0.01])]).chance
+    assert chance.tolist() == [1.0]

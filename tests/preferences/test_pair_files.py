@@ -1,0 +1,109 @@
+"""Files of pairs: what is read, what is refused and at which line, and answers that are added."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finflow.errors import FinflowError
+from finflow.preferences.pair_files import append_answer, read_pairs, write_pairs
+from finflow.preferences.pair_records import Pair, Segment
+
+FIRST = {"strategy": "momentum", "start": "2001-01-02", "end": "2001-01-31"}
+SECOND = {"strategy": "equal-weight", "start": "2001-02-01", "end": "2001-03-02", "run": "logs/one"}
+
+
+def pair(better: str = "first", **changes: Any) -> dict[str, Any]:
+    return {"first": FIRST, "second": SECOND, "better": better, **changes}
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), "utf-8")
+    return path
+
+
+def test_csv_and_json_lines_hold_the_same_pairs(tmp_path: Path) -> None:
+    found = read_pairs([lines(tmp_path / "a.jsonl", pair(), pair("tie", chance=0.5), pair("second"))])
+    assert [one.target for one in found.pairs] == [1.0, 0.5, 0.0]
+    assert found.pairs[0].second == Segment(**SECOND)
+    write_pairs(tmp_path / "b.csv", found.pairs)
+    write_pairs(tmp_path / "c.jsonl", found.pairs)
+    assert read_pairs([tmp_path / "b.csv"]).pairs == found.pairs
+    assert read_pairs([tmp_path / "c.jsonl"]).pairs == found.pairs
+    assert read_pairs([tmp_path / "b.csv", tmp_path / "c.jsonl"]).places[-1] == f"{tmp_path / 'c.jsonl'}, line 3"
+
+
+def test_columns_of_runs_may_be_left_out(tmp_path: Path) -> None:
+    text = "first_strategy,first_start,first_end,second_strategy,second_start,second_end,better\n"
+    path = tmp_path / "pairs.csv"
+    path.write_text(text + "momentum, 2001-01-02,2001-01-31,olmar,2001-01-02,2001-01-31,second\n", "utf-8")
+    found = read_pairs([path]).pairs
+    assert found[0].first == Segment(**FIRST)
+    assert found[0].second.run is None
+
+
+def test_contradictory_answers_are_counted_and_kept(tmp_path: Path) -> None:
+    turned = {"first": SECOND, "second": FIRST, "better": "second"}
+    agreeing = read_pairs([lines(tmp_path / "a.jsonl", pair(), turned)])
+    assert agreeing.contradictions == 0
+    assert "contradictory" not in agreeing.line()
+    found = read_pairs([lines(tmp_path / "b.jsonl", pair(), turned, pair("tie"))])
+    assert (len(found.pairs), found.contradictions) == (3, 1)
+    assert found.line() == "3 pairs, 1 ties; 1 pairs of segments have contradictory answers, all of which count"
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((), "is empty"),
+        ((pair(), "{"), "line 2: this is no JSON"),
+        ((pair(better="best"),), "line 1: better: Input should be 'first', 'second' or 'tie'"),
+        ((pair(second=FIRST),), "line 1: both segments are the same, momentum from 2001-01-02 to 2001-01-31"),
+        ((pair(first={**FIRST, "end": "2000-01-02"}),), "ends on 2000-01-02, before it starts"),
+        ((pair(first={**FIRST, "start": "soon"}),), "line 1: first.start"),
+        ((pair(weight=1),), "line 1: weight: Extra inputs are not permitted"),
+        ((pair(chance=2.0),), "line 1: chance"),
+        (("[]",), "line 1: Input should be"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, rows: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(FinflowError, match=r"pairs\.jsonl") as caught:
+        read_pairs([lines(tmp_path / "pairs.jsonl", *rows)])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("first_strategy,better\n", "line 1: the header lacks the column first_start"),
+        ("HEADER,colour\n", "line 1: the header has an unknown column 'colour'"),
+        ("HEADER\na,2001-01-02,2001-01-03\n", "line 2: the row has not as many cells"),
+        ("HEADER\na,2001-01-02,2001-01-03,a,2001-01-02,2001-01-03,first\n", "line 2: both segments are the same"),
+    ],
+)
+def test_a_bad_csv_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    header = "first_strategy,first_start,first_end,second_strategy,second_start,second_end,better"
+    (tmp_path / "pairs.csv").write_text(text.replace("HEADER", header), "utf-8")
+    with pytest.raises(FinflowError) as caught:
+        read_pairs([tmp_path / "pairs.csv"])
+    assert said in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FinflowError, match="does not exist"):
+        read_pairs([tmp_path / "none.jsonl"])
+
+
+def test_answers_are_added_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "answers" / "mine.jsonl"
+    answers = [Pair.model_validate(pair(better)) for better in ("first", "tie")]
+    for answer in answers:
+        append_answer(path, answer)
+    assert read_pairs([path]).pairs == tuple(answers)
+    with pytest.raises(FinflowError, match="not to"):
+        append_answer(tmp_path / "mine.csv", answers[0])
