@@ -64,7 +64,8 @@ modes:
              trained on, and answer keep or replace; the old run is left as it is
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
-  prefer     pairs of segments of strategies, compared by a judge (--judge), to learn a reward from
+  prefer     make pairs of segments of strategies, compared by a judge (--judge), or learn a reward model
+             from files of them (--learn)
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
   demo       all of train, reduced to about a minute, without a network
 
@@ -174,7 +175,7 @@ _MODES_OF = {
     "date": ("explain", "decide"),
     "what-if": ("explain",),
     "output": ("explain", "compare", "prefer"),
-    **dict.fromkeys(("judge", "pairs"), ("prefer",)),
+    **dict.fromkeys(("judge", "pairs", "learn"), ("prefer",)),
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
@@ -225,8 +226,11 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--cash belongs to --mode decide, not to --mode {mode}")
     elif mode == "compare" and len(given.run) < 2:
         parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
-    elif mode == "prefer" and not (given.judge and given.output):
-        parser.error("--mode prefer needs --judge with the name of a judge, and --output with the file to write")
+    elif mode == "prefer" and (bool(given.judge) == bool(given.learn) or not given.output):
+        parser.error(
+            "--mode prefer needs one of --judge (make pairs) and --learn (learn from them), and --output with the file "
+            "to write"
+        )
     elif mode == "prefer" and given.resume:
         parser.error("--resume belongs to modes with an agent, and --mode prefer has none")
     elif mode == "demo" and given.resume:

@@ -1,0 +1,204 @@
+"""Numbers of a reward model on pairs that it did not learn from: accuracy, calibration, separation, learning curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.agent.networks.critic import NetworkShape
+from finflow.config.preferences_section import RewardModelConfig
+from finflow.preferences.model_training import PairSplit, Rows, fit_model, leads, split_pairs
+from finflow.preferences.pair_tensors import PairTensors
+from finflow.preferences.reward_model import RewardModel
+
+BINS = 10
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """Agreement of a reward model with answers.
+
+    Attributes
+    ----------
+    pairs : int
+        Pairs that are no ties.
+    accuracy : float or None
+        Share of them in which the preferred segment has the higher score; an equal score counts half.
+    attainable : float or None
+        That of the answers that the judge gives more often, where its probabilities are known.
+    ece : float or None
+        Expected calibration error: mean distance of predicted probability and frequency of the answer, over
+        `BINS` bins of equal width of the predicted probability of "first" (Guo et al. 2017).
+    reliability : list of dict
+        ``pairs``, mean ``predicted`` probability and observed ``frequency`` of each bin that is not empty.
+    separation : float or None
+        Mean lead of the preferred segments' scores over their deviation.
+    """
+
+    pairs: int
+    accuracy: float | None
+    attainable: float | None
+    ece: float | None
+    reliability: list[dict[str, float]]
+    separation: float | None
+
+    @property
+    def share(self) -> float | None:
+        """``(accuracy - 0.5) / (attainable - 0.5)``; None where the attainable accuracy is unknown, or chance."""
+        if self.accuracy is None or self.attainable is None or self.attainable <= 0.5:
+            return None
+        return (self.accuracy - 0.5) / (self.attainable - 0.5)
+
+    def line(self, name: str) -> str:
+        """The figures in a line."""
+        if self.accuracy is None:
+            return f"{name}: no pair but ties"
+        told = f"{name}: accuracy {self.accuracy:.3f} of {self.pairs:,} pairs, ECE {self.ece:.3f}"
+        if self.attainable is not None:
+            told += f", attainable {self.attainable:.3f}"
+        if self.share is not None:
+            told += f", (accuracy - 0.5) / (attainable - 0.5) = {self.share:.2f}"
+        return told
+
+
+def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray) -> ModelFigures:
+    """Figures from leads, answers and what is known of the judge.
+
+    Parameters
+    ----------
+    lead : float64 (pairs,)
+        Of the first segments, in log odds.
+    targets : float64 (pairs,)
+        1, 0, or 0.5 for a tie; ties are left out.
+    chances : float64 (pairs,)
+        Probability with which the judge says "first"; NaN where unknown.
+    """
+    told = targets != 0.5
+    lead, said, chances = lead[told], targets[told], chances[told]
+    if not len(lead):
+        return ModelFigures(0, None, None, None, [], None)
+    agreed = np.where(lead == 0.0, 0.5, (lead > 0.0) == (said > 0.5))
+    known = bool(np.isfinite(chances).all())
+    predicted = 1.0 / (1.0 + np.exp(-np.clip(lead, -500.0, 500.0)))
+    table = reliability(predicted, said)
+    ece = sum(row["pairs"] * abs(row["predicted"] - row["frequency"]) for row in table) / len(lead)
+    ahead = np.where(said > 0.5, lead, -lead)
+    spread = float(ahead.std())
+    return ModelFigures(
+        pairs=len(lead),
+        accuracy=float(agreed.mean()),
+        attainable=float(np.maximum(chances, 1.0 - chances).mean()) if known else None,
+        ece=float(ece),
+        reliability=table,
+        separation=float(ahead.mean()) / spread if spread > 0.0 else None,
+    )
+
+
+def reliability(predicted: FloatArray, said: FloatArray) -> list[dict[str, float]]:
+    """Reliability table: pairs, mean prediction and frequency of "first" in each bin that is not empty."""
+    bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
+    rows = [np.flatnonzero(bins == number) for number in range(BINS)]
+    return [
+        {"pairs": len(row), "predicted": float(predicted[row].mean()), "frequency": float(said[row].mean())}
+        for row in rows
+        if len(row)
+    ]
+
+
+def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
+    """Figures of a model on some pairs."""
+    targets, chances = (column[rows].double().numpy() for column in (pairs.targets, pairs.chances))
+    return figures_of(leads(pairs, model, rows).numpy(), targets, chances)
+
+
+def learning_curve(
+    pairs: PairTensors, split: PairSplit, shape: NetworkShape, config: RewardModelConfig, seed: int
+) -> list[dict[str, float | None]]:
+    """Accuracy on the held-out pairs after learning from a part of them: the whole halved, halved again, and so on.
+
+    The last training, on all of the fitted pairs, is left to the caller.
+    """
+    found: list[dict[str, float | None]] = []
+    for halvings in range(config.learning_curve - 1, 0, -1):
+        rows = split.fitted[: max(len(split.fitted) >> halvings, 1)]
+        figures = judge_model(pairs, fit_model(pairs, rows, split.calibration, shape, config, seed), split.held_out)
+        found.append({"pairs": len(rows), "accuracy": figures.accuracy, "ece": figures.ece})
+    return found
+
+
+@dataclass(frozen=True)
+class LearnedModel:
+    """A reward model with its report.
+
+    Attributes
+    ----------
+    model : RewardModel
+    held_out, later : ModelFigures
+        On pairs drawn at random, and on those of the latest segments.
+    curve : list of dict
+        Learning curve on the held-out pairs: ``pairs``, ``accuracy`` and ``ece``.
+    counts : mapping
+        Pairs by their use, ties and contradictions.
+    """
+
+    model: RewardModel
+    held_out: ModelFigures
+    later: ModelFigures
+    curve: list[dict[str, float | None]]
+    counts: Mapping[str, int]
+
+    def report(self) -> dict[str, Any]:
+        """The numbers as JSON has them."""
+        return {
+            "held_out": {**asdict(self.held_out), "share": self.held_out.share},
+            "later": {**asdict(self.later), "share": self.later.share},
+            "learning_curve": self.curve,
+            "counts": dict(self.counts),
+            "temperature": float(self.model.temperature),
+        }
+
+    def lines(self) -> list[str]:
+        """The report in lines."""
+        used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        steps = [f"{row['pairs']:,} pairs {row['accuracy']:.3f}" for row in self.curve if row["accuracy"] is not None]
+        return [
+            f"pairs: {used}",
+            self.held_out.line("held out"),
+            self.later.line("later segments"),
+            f"learning curve (accuracy, held out): {', '.join(steps)}",
+        ]
+
+
+def learn_model(
+    pairs: PairTensors, shape: NetworkShape, config: RewardModelConfig, seed: int, contradictions: int = 0
+) -> LearnedModel:
+    """Split pairs, fit a reward model, and judge it.
+
+    Parameters
+    ----------
+    pairs : PairTensors
+    shape : NetworkShape
+    config : RewardModelConfig
+    seed : int
+    contradictions : int
+        For the report.
+
+    Raises
+    ------
+    FinflowError
+        If there are too few pairs.
+    """
+    split = split_pairs(pairs, config, seed)
+    curve = learning_curve(pairs, split, shape, config, seed)
+    model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
+    held_out = judge_model(pairs, model, split.held_out)
+    curve.append({"pairs": len(split.fitted), "accuracy": held_out.accuracy, "ece": held_out.ece})
+    names = {"fitted": split.fitted, "calibration": split.calibration, "held out": split.held_out, "later": split.later}
+    counts = {name: len(rows) for name, rows in names.items()}
+    counts |= {"ties": int((pairs.targets == 0.5).sum()), "contradictory": contradictions}
+    return LearnedModel(model, held_out, judge_model(pairs, model, split.later), curve, counts)

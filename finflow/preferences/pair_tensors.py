@@ -1,0 +1,153 @@
+"""Pairs as tensors: the decisions of all segments one after another, each pair's two of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.errors import FinflowError
+from finflow.preferences.pair_files import PairFile
+from finflow.preferences.path_sources import SegmentMarket, cut, paths_of
+from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.reward_model import Decisions, OutcomeUnits, RewardModel
+
+SMALLEST_UNIT = 1e-8
+PAIRS_AT_ONCE = 512
+
+
+class PairTensors(NamedTuple):
+    """Pairs of segments that a model reads.
+
+    Attributes
+    ----------
+    assets : Tensor, (bars, assets, F + 1)
+    market : Tensor, (bars, M)
+        Features as known to the decision that fills at a bar.
+    bars : Tensor, (decisions,)
+    decisions : Decisions, (decisions, ...)
+    offsets : int64 (2, pairs)
+        First decision of the two segments.
+    lengths : int64 (pairs,)
+        Decisions of either.
+    targets : Tensor, (pairs,)
+    chances : Tensor, (pairs,)
+        Of the judge; NaN where unknown.
+    days : datetime64[D] (2, pairs)
+        First day of the earlier, last day of the later segment.
+    """
+
+    assets: Tensor
+    market: Tensor
+    bars: Tensor
+    decisions: Decisions
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    targets: Tensor
+    chances: Tensor
+    days: NDArray[np.datetime64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def units(self) -> OutcomeUnits:
+        """Root mean squares of the outcomes."""
+        outcomes = (self.decisions.log_return, self.decisions.turnover, self.decisions.cost)
+        return OutcomeUnits(*(max(float(one.square().mean().sqrt()), SMALLEST_UNIT) for one in outcomes))
+
+    def scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
+        """Scores of the two segments of some pairs before calibration, (2, members, pairs)."""
+        lengths = np.tile(self.lengths[chosen], 2)
+        starts = self.offsets[:, chosen].reshape(-1)
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        rows = torch.from_numpy(np.repeat(starts, lengths) + within)
+        bars, place = torch.unique(self.bars[rows], return_inverse=True)
+        assets, market = self.assets[bars], self.market[bars]
+        encoding = model.encode(assets, market)
+        spread = type(encoding)(encoding.assets[:, place], encoding.state[:, place])
+        decisions = Decisions(*(column[rows] for column in self.decisions))
+        found = model.score(spread, assets[place], market[place], decisions)
+        total = found.new_zeros(model.members, len(lengths))
+        total = total.index_add(1, torch.from_numpy(owner), found)
+        return total.view(model.members, 2, -1).transpose(0, 1)
+
+    def all_scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
+        """The same without gradients, some pairs at a time."""
+        with torch.no_grad():
+            parts = [
+                self.scores(model, chosen[start : start + PAIRS_AT_ONCE])
+                for start in range(0, len(chosen), PAIRS_AT_ONCE)
+            ]
+        return torch.cat(parts, dim=2)
+
+
+def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
+    """Look the segments of pairs up.
+
+    Parameters
+    ----------
+    market : SegmentMarket
+    file : PairFile
+
+    Returns
+    -------
+    PairTensors
+
+    Raises
+    ------
+    FinflowError
+        One line, with the place of the pair: for an unknown run or strategy, dates outside, and two segments of
+        different lengths.
+    """
+    pairs = file.pairs
+    sources = [segment.source for pair in pairs for segment in (pair.first, pair.second)]
+    paths = paths_of(market, sources)
+    cuts: list[tuple[PortfolioPath, PortfolioPath]] = []
+    for pair, place in zip(pairs, file.places, strict=True):
+        try:
+            first, second = (cut(paths[one.source], one, market) for one in (pair.first, pair.second))
+        except FinflowError as error:
+            raise FinflowError(f"{place}: {error}") from None
+        if len(first) != len(second):
+            raise FinflowError(
+                f"{place}: the segments have {len(first)} and {len(second)} holding periods, not as many"
+            )
+        cuts.append((first, second))
+    lengths = np.array([len(first) for first, _ in cuts], dtype=np.int64)
+    starts = np.cumsum(np.tile(lengths, 2)) - np.tile(lengths, 2)
+    whole = [one for side in zip(*cuts, strict=True) for one in side]
+    process = market.process
+    fills = np.searchsorted(process.panel.dates, np.concatenate([one.dates for one in whole])) - 1
+    known = slice(0, len(process.asset_features) - process.lag)
+    assets = np.concatenate([process.asset_features[: process.lag], process.asset_features[known]])
+    features = np.concatenate([process.market_features[: process.lag], process.market_features[known]])
+    days = np.array(
+        [(min(a.dates[0], b.dates[0]), max(a.dates[-1], b.dates[-1])) for a, b in cuts], dtype="datetime64[D]"
+    )
+    return PairTensors(
+        torch.from_numpy(assets),
+        torch.from_numpy(features.astype(np.float32)),
+        torch.from_numpy(fills.astype(np.int64)),
+        _decisions(whole),
+        starts.reshape(2, -1),
+        lengths,
+        torch.tensor([pair.target for pair in pairs]),
+        torch.tensor([float("nan") if pair.chance is None else pair.chance for pair in pairs]),
+        days.T,
+    )
+
+
+def _decisions(paths: Sequence[PortfolioPath]) -> Decisions:
+    """Decisions of paths one after another, in single precision."""
+
+    def joined(name: str) -> Tensor:
+        return torch.from_numpy(np.concatenate([getattr(path, name) for path in paths])).float()
+
+    log_return = torch.log1p(joined("returns").clamp(min=-1.0 + 1e-6))
+    return Decisions(joined("held"), joined("filled"), log_return, joined("turnover"), joined("costs"))

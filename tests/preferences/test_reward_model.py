@@ -1,0 +1,157 @@
+"""Reward models: what is learned from a judge with a known utility, its figures, and its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.cli import main
+from finflow.config import Config
+from finflow.errors import CheckpointError, FinflowError
+from finflow.preferences.judges import make_judge
+from finflow.preferences.model_files import load_model, save_model
+from finflow.preferences.model_report import LearnedModel, figures_of, judge_model, learn_model
+from finflow.preferences.model_training import fitted_temperature, split_pairs
+from finflow.preferences.pair_files import PairFile
+from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.pair_records import Pair
+from finflow.preferences.pair_tensors import PairTensors, pair_tensors
+from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.reward_model import aggregate
+from finflow.training.data.training_data import TrainingData
+from tests.commands import refusal
+from tests.preferences.conftest import SMALL
+
+
+def tensors(market: SegmentMarket, config: Config, count: int, seed: int) -> PairTensors:
+    judge_config = config.preferences.judge.model_copy(update={"mistakes": 0.1})
+    made = judge_pairs(market, make_judge("mean-variance", judge_config, 252), count, judge_config, seed)
+    return pair_tensors(market, PairFile(made.pairs, ("here",) * count, 0))
+
+
+@pytest.fixture(scope="module")
+def pairs(small_market: SegmentMarket, small_config: Config) -> PairTensors:
+    return tensors(small_market, small_config, 600, seed=0)
+
+
+@pytest.fixture(scope="module")
+def learned(pairs: PairTensors, small_data: TrainingData) -> LearnedModel:
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 15, "learning_curve": 2})
+    return learn_model(pairs, small_data.shape, config, seed=0)
+
+
+def test_a_known_utility_is_learned(learned: LearnedModel, small_market: SegmentMarket, small_config: Config) -> None:
+    fresh = tensors(small_market, small_config, 2000, seed=77)
+    found = judge_model(fresh, learned.model, np.arange(2000))
+    print("\n".join([*learned.lines(), found.line("fresh pairs")]))
+    assert found.attainable == pytest.approx(0.9)
+    assert found.accuracy is not None
+    assert found.accuracy > 0.65
+    assert found.separation is not None
+    assert found.separation > 0.3
+    assert [row["pairs"] for row in learned.curve] == [learned.counts["fitted"] // 2, learned.counts["fitted"]]
+
+
+def test_a_segment_scores_the_sum_of_its_decisions(pairs: PairTensors, learned: LearnedModel) -> None:
+    scores = pairs.all_scores(learned.model, np.array([5, 3]))
+    for side in range(2):
+        rows = slice(int(pairs.offsets[side, 3]), int(pairs.offsets[side, 3] + pairs.lengths[3]))
+        bars = pairs.bars[rows]
+        decisions = type(pairs.decisions)(*(column[rows] for column in pairs.decisions))
+        with torch.no_grad():
+            each = learned.model(pairs.assets[bars], pairs.market[bars], decisions)
+        total = each.sum(dim=1) * learned.model.temperature
+        torch.testing.assert_close(scores[side, :, 1], total, atol=1e-4, rtol=1e-4)
+
+
+def test_a_decision_is_scored_with_what_was_known(pairs: PairTensors, small_data: TrainingData) -> None:
+    bar = int(pairs.bars[7])
+    known = small_data.process.asset_features[bar - small_data.process.lag]
+    np.testing.assert_array_equal(pairs.assets[bar].numpy(), known)
+
+
+def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
+    pairs: PairTensors, learned: LearnedModel, small_data: TrainingData, tmp_path: Path
+) -> None:
+    config = small_data.config.preferences.model.model_copy(update={"epochs": 2, "learning_curve": 1})
+    for name in ("one", "two"):
+        save_model(tmp_path / name, learn_model(pairs, small_data.shape, config, seed=4), config, ("a", "b"))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    found = load_model(tmp_path / "one")
+    assert (found.config, found.features) == (config, ("a", "b"))
+    again = learn_model(pairs, small_data.shape, config, seed=4)
+    scores = [pairs.all_scores(model, np.arange(9)) for model in (found.model, again.model)]
+    assert torch.equal(*scores)
+    (tmp_path / "two").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_model(tmp_path / "two")
+
+
+def test_later_segments_are_kept_apart(pairs: PairTensors, small_config: Config) -> None:
+    split = split_pairs(pairs, small_config.preferences.model, seed=1)
+    others = np.concatenate(split[:3])
+    assert len(np.unique(np.concatenate(split))) == sum(len(rows) for rows in split)
+    assert pairs.days[1][others].max() < pairs.days[0][split.later].min()
+
+
+def test_figures_by_hand() -> None:
+    lead = np.array([2.0, 2.0, -1.0, 0.0, 5.0])
+    targets = np.array([1.0, 0.0, 0.0, 1.0, 0.5])
+    found = figures_of(lead, targets, np.array([0.9, 0.9, 0.1, 0.9, 0.5]))
+    assert (found.pairs, found.accuracy) == (4, (1 + 0 + 1 + 0.5) / 4)
+    assert found.attainable == pytest.approx(0.9)
+    assert found.share == pytest.approx((0.625 - 0.5) / 0.4)
+    high, low = 1 / (1 + np.exp(-2.0)), 1 / (1 + np.exp(1.0))
+    assert found.ece == pytest.approx((2 * abs(high - 0.5) + low + 0.5) / 4)
+    assert [row["pairs"] for row in found.reliability] == [1, 1, 2]
+    ahead = np.array([2.0, -2.0, 1.0, 0.0])
+    assert found.separation == pytest.approx(ahead.mean() / ahead.std())
+    assert figures_of(lead[-1:], targets[-1:], targets[-1:]).accuracy is None
+
+
+def test_the_temperature_makes_predicted_probabilities_those_of_the_answers() -> None:
+    lead = torch.full((1000,), 6.0, dtype=torch.float64)
+    targets = (torch.arange(1000) < 880).double()
+    assert 6.0 / fitted_temperature(lead, targets) == pytest.approx(np.log(0.88 / 0.12), abs=1e-3)
+
+
+def test_ensembles_by_hand() -> None:
+    scores = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
+    assert aggregate(scores, "mean", 1.0).tolist() == [2.0, 2.0]
+    assert aggregate(scores, "minimum", 1.0).tolist() == [1.0, 2.0]
+    assert aggregate(scores, "cautious", 0.5).tolist() == pytest.approx([1.5, 2.0], abs=1e-6)
+
+
+def test_segments_of_different_lengths_and_few_pairs_are_refused(
+    small_market: SegmentMarket, small_data: TrainingData
+) -> None:
+    def one(end: str) -> PairFile:
+        first = {"strategy": "equal-weight", "start": "2020-03-02", "end": "2020-03-13"}
+        pair = {"first": first, "second": {**first, "strategy": "random-1", "end": end}, "better": "first"}
+        return PairFile((Pair.model_validate(pair),), ("mine.jsonl, line 1",), 0)
+
+    with pytest.raises(FinflowError, match=r"mine\.jsonl, line 1: the segments have 10 and 9 holding periods"):
+        pair_tensors(small_market, one("2020-03-12"))
+    few = pair_tensors(small_market, one("2020-03-13"))
+    with pytest.raises(FinflowError, match="1 pairs are too few to learn from"):
+        learn_model(few, small_data.shape, small_data.config.preferences.model, seed=0)
+
+
+def test_the_command_learns_and_saves_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
+    options = [word for name in keys for word in ("--set", name)]
+    pairs, model = tmp_path / "pairs.jsonl", tmp_path / "model.safetensors"
+    command = ["--mode", "prefer", "--judge", "log-growth", "--pairs", "60", "--output", str(pairs), *options]
+    assert main(command) == 0
+    command = ["--mode", "prefer", "--learn", str(pairs), "--output", str(model), *options]
+    assert main([*command, "--set", "preferences.model.epochs=1"]) == 0
+    said = capsys.readouterr().out
+    assert "held out: accuracy" in said
+    assert "learning curve" in said
+    assert load_model(model).report["counts"]["contradictory"] == 0
+    pairs.write_text("", "utf-8")
+    assert "is empty" in refusal(capsys, *command)
+    assert "one of --judge" in refusal(capsys, *command, "--judge", "calmar")
