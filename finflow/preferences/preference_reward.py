@@ -1,0 +1,66 @@
+"""A reward model as the reward of a decision: the score of the ensemble, in log odds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from finflow.env.rewards.reward_context import RewardContext
+from finflow.errors import ConfigError
+from finflow.preferences.model_files import load_model
+from finflow.preferences.reward_model import Decisions, aggregate
+
+
+class PreferenceReward:
+    """Reward of one decision by a reward model from a file: a segment's rewards sum to its score.
+
+    A module of a user's own names it with its file, ``Desk = PreferenceReward("model.safetensors")``, and a training
+    learns from it as ``objectives.reward=module:Desk``.
+
+    Parameters
+    ----------
+    path : Path or str
+        Written by `--mode prefer --learn`.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged, or holds no reward model.
+    """
+
+    horizon = 1
+    differentiable = True
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._saved = load_model(self.path)
+
+    def __call__(self, context: RewardContext) -> Any:
+        """Score of each decision, (batch,): mean, minimum or cautious, as the model was configured.
+
+        Raises
+        ------
+        ConfigError
+            If the market has other features than the model reads.
+        """
+        observation, model = context.observation, self._saved.model
+        assets, market = (_tensor(observation[name]) for name in ("assets", "market"))
+        found, read = (assets.shape[2], market.shape[1]), (model.shape.n_asset_features, model.shape.n_market_features)
+        if found != read:
+            raise ConfigError(
+                f"the reward model {self.path} reads {read[0]} features of assets and {read[1]} of the market, and "
+                f"this market has {found[0]} and {found[1]}: learn it with the same features"
+            )
+        seen = (context.weights, context.filled, context.log_return, context.turnover, context.cost)
+        scores = model.to(assets.device)(assets, market, Decisions(*(_tensor(one) for one in seen)))
+        score = aggregate(scores, self._saved.config.aggregate, self._saved.config.deviations)
+        return score.double().numpy() if isinstance(context.weights, np.ndarray) else score
+
+
+def _tensor(values: Any) -> Tensor:
+    """In single precision; of a tensor, with its gradients."""
+    return torch.as_tensor(values).float()
