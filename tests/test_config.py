@@ -354,6 +354,7 @@ OTHER: dict[str, object] = {
     **{"evaluation.periods": ["crash:1987-10-01:1987-12-31"], "evaluation.protocol.purge": 10},
     **{"trading.retrain.window": 500, "trading.retrain.purge": 10},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
+    **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0},
     **{"online.epochs": 4, "online.minibatch": 32, "online.value_clip": 0.2, "online.target_kl": 0.02},
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
@@ -409,7 +410,7 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     changed = load_config(None, overrides, {})
     assert changed != base
     assert (config_hash(changed) == config_hash(base)) == (
-        key in NOT_DECIDING or key.startswith(("output.", "trading.", "tune."))
+        key in NOT_DECIDING or key.startswith(("output.", "trading.", "tune.", "preferences."))
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from finflow.config.section_types import (
+    FilePath,
     Flag,
     Fraction,
     Int,
@@ -21,7 +22,7 @@ from finflow.config.section_types import (
     key,
 )
 
-REWARDS = ("builtin", "ranking", "turnover", "variance")
+REWARDS = ("builtin", "ranking", "turnover", "variance", "preference")
 """Rewards that have a name."""
 
 
@@ -77,6 +78,12 @@ class RankingConfig(Section):
     )
 
 
+class PreferenceConfig(Section):
+    """Reward of a model that was learned from preferences."""
+
+    model: FilePath | None = key(None, "file of the reward model that --mode prefer --learn wrote")
+
+
 class RewardTermConfig(Section):
     """One reward of a weighted sum."""
 
@@ -116,13 +123,15 @@ class ObjectivesConfig(Section):
 
     reward: str = key(
         "builtin",
-        "builtin (the terms below), ranking, turnover, variance, or a class of one's own as package.module:Name",
+        "builtin (the terms below), ranking, turnover, variance, preference, or a class of one's own as "
+        "package.module:Name",
     )
     rewards: tuple[RewardTermConfig, ...] = key(
         (), "weighted sum of rewards, [{name, weight}, ...], in place of objectives.reward; empty: that one alone"
     )
     constraint: ConstraintConfig = key(ConstraintConfig(), "limit on the mean of a reward, held by a multiplier")
     ranking: RankingConfig = key(RankingConfig(), "the reward ranking")
+    preference: PreferenceConfig = key(PreferenceConfig(), "the reward preference")
     workers: Int = key(
         0,
         "processes that compute rewards of one's own while decisions go on, in rollouts and in behaviour data; 0: none",
@@ -154,6 +163,10 @@ class ObjectivesConfig(Section):
         repeated = first_repeated(names)
         if repeated is not None:
             raise ValueError(f"objectives.rewards names {repeated} twice: one weight for each")
+        if "preference" in (*names, self.constraint.reward) and self.preference.model is None:
+            raise ValueError(
+                "the reward preference needs objectives.preference.model: the file that --mode prefer --learn wrote"
+            )
         if self.rewards and not any(term.weight for term in self.rewards):
             raise ValueError("objectives.rewards has no weight but zero: there is nothing to learn")
         return self

@@ -123,8 +123,8 @@ def leaves(config: Config) -> dict[str, object]:
 
 
 def hyperparameters(config: Config) -> dict[str, object]:
-    """Keys that decide what an agent learns, and their values: no folders, no evaluation, no search, no trading."""
-    without = ("output.", "evaluation.", "trading.", "tune.")
+    """Keys that decide what an agent learns, and their values: no folders, no evaluation, search, trading or pairs."""
+    without = ("output.", "evaluation.", "trading.", "tune.", "preferences.")
     decide = {key: reduce(getattr, key.split("."), config) for key in KEYS if not key.startswith(without)}
     return {key: value for key, value in decide.items() if key not in _NOT_DECIDING}
 
@@ -156,8 +156,8 @@ def dump_run(config: Config) -> str:
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 (hex) of canonical JSON of every key that affects results: no folders, no files kept, no search."""
-    nested = config.model_dump(mode="json", exclude={"output", "tune", "trading"})
+    """SHA-256 (hex) of canonical JSON of every key that affects results: no folders, kept files, search or pairs."""
+    nested = config.model_dump(mode="json", exclude={"output", "tune", "trading", "preferences"})
     for key in _NOT_DECIDING:
         section, name = key.split(".")
         del nested[section][name]

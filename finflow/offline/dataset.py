@@ -107,7 +107,7 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
         "features": _hash(process.asset_features[:stop].tobytes() + process.market_features[:stop].tobytes()),
         "worlds": _worlds_hash(config, process),
         "costs and execution": _hash(config.env.model_dump_json().encode()),
-        "objectives": _hash(config.objectives.model_dump_json(exclude={"workers"}).encode()),
+        "objectives": _objectives_hash(config),
         "episodes": str(train.offline_episodes),
         "seed": str(train.seed),
         "decisions": _decisions_hash(config, panel),
@@ -121,6 +121,13 @@ def bundle_size(config: Config, process: DecisionProcess) -> int | None:
     """Episodes that are played from one start in one world; None where each begins where it likes."""
     worlds = process.inside is not None or len(process.panels) > 1
     return config.offline.group_size if worlds else None
+
+
+def _objectives_hash(config: Config) -> str:
+    """Hash of the reward: of what is read of a reward model, and nothing of where it lies."""
+    plain = config.objectives.model_dump_json(exclude={"workers", "preference"}).encode()
+    model = config.objectives.preference.model
+    return _hash(plain if model is None else plain + model.read_bytes())
 
 
 def _worlds_hash(config: Config, process: DecisionProcess) -> str:

@@ -14,12 +14,15 @@ from finflow.errors import ConfigError
 from finflow.preferences.model_files import load_model
 from finflow.preferences.reward_model import Decisions, aggregate
 
+PREFERENCE = "preference"
+"""Its name in the configuration."""
+
 
 class PreferenceReward:
     """Reward of one decision by a reward model from a file: a segment's rewards sum to its score.
 
-    A module of a user's own names it with its file, ``Desk = PreferenceReward("model.safetensors")``, and a training
-    learns from it as ``objectives.reward=module:Desk``.
+    A training learns from it as ``objectives.reward=preference`` with ``objectives.preference.model=FILE``. Several
+    models in one sum are rewards of a user's own: ``Desk = PreferenceReward("model.safetensors")``, ``module:Desk``.
 
     Parameters
     ----------

@@ -28,6 +28,7 @@ from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 
 Table = NDArray[Any]
+Made = Mapping[str, Callable[[], Reward]]
 BUILTIN, RANKING = "builtin", "ranking"
 OF_THE_STEP: Mapping[str, Callable[[], Reward]] = {"turnover": Turnover, "variance": Variance}
 
@@ -154,13 +155,13 @@ def with_constraint(process: DecisionProcess, constraint: ChosenReward) -> Decis
     return other
 
 
-def named_constraint(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | None:
+def named_constraint(objectives: ObjectivesConfig, n_assets: int, made: Made | None = None) -> RewardSum | None:
     """The reward with a limit, without its table; None where there is none. Parameters as of `named_rewards`."""
     name = objectives.constraint.reward
-    return None if name is None else RewardSum([RewardTerm(name, _reward_of(name, objectives, n_assets))])
+    return None if name is None else RewardSum([RewardTerm(name, _reward_of(name, objectives, n_assets, made or {}))])
 
 
-def named_rewards(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | None:
+def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None = None) -> RewardSum | None:
     """Rewards of a configuration, without units and tables; None for the built-in one alone.
 
     Parameters
@@ -168,6 +169,8 @@ def named_rewards(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | No
     objectives : ObjectivesConfig
     n_assets : int
         Of the market.
+    made : mapping, optional
+        Name -> maker of a reward from a higher room.
 
     Raises
     ------
@@ -177,7 +180,8 @@ def named_rewards(objectives: ObjectivesConfig, n_assets: int) -> RewardSum | No
     chosen = objectives.terms
     if [term.name for term in chosen] == [BUILTIN] and chosen[0].weight > 0.0:
         return None
-    terms = [RewardTerm(term.name, _reward_of(term.name, objectives, n_assets), term.weight) for term in chosen]
+    makers = made or {}
+    terms = [RewardTerm(term.name, _reward_of(term.name, objectives, n_assets, makers), term.weight) for term in chosen]
     return RewardSum(terms)
 
 
@@ -242,11 +246,12 @@ def checked(name: str, values: Any, context: RewardContext) -> Any:
     return xp.astype(values, context.log_return.dtype)
 
 
-def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int) -> Reward | None:
+def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int, made: Made) -> Reward | None:
     if name == BUILTIN:
         return None
-    if name in OF_THE_STEP:
-        return OF_THE_STEP[name]()
+    for makers in (OF_THE_STEP, made):
+        if name in makers:
+            return makers[name]()
     if name != RANKING:
         return own_reward(name)
     ranking = RankingReward(objectives.ranking)

@@ -15,6 +15,7 @@ from finflow.env.portfolio_state import Step
 from finflow.env.rewards.chosen_reward import (
     BUILTIN,
     RANKING,
+    Made,
     RewardSum,
     named_constraint,
     named_rewards,
@@ -22,6 +23,7 @@ from finflow.env.rewards.chosen_reward import (
     with_reward,
 )
 from finflow.errors import ConfigError, MarketError
+from finflow.preferences.preference_reward import PREFERENCE, PreferenceReward
 
 UNIT_BARS = 512  # on which decisions are compared
 UNIT_DECISIONS = 8  # on each
@@ -44,7 +46,7 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
     ConfigError
         If a reward cannot be used, or the online algorithm cannot follow it.
     """
-    rewards = named_rewards(config.objectives, process.n_weights - 1)
+    rewards = named_rewards(config.objectives, process.n_weights - 1, _learned(config))
     if config.objectives.workers and not (rewards and any(term.slow for term in rewards.terms)):
         raise ConfigError(
             f"objectives.workers = {config.objectives.workers} has nothing to compute: {BUILTIN} and {RANKING} are "
@@ -66,8 +68,14 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
 
 def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
     """The market that tells the reward with a limit as well; the process itself where there is none."""
-    constraint = named_constraint(config.objectives, process.n_weights - 1)
+    constraint = named_constraint(config.objectives, process.n_weights - 1, _learned(config))
     return process if constraint is None else with_constraint(process, constraint.with_tables(process.of_panels))
+
+
+def _learned(config: Config) -> Made:
+    """Makers of the rewards that were learned before."""
+    file = config.objectives.preference.model
+    return {} if file is None else {PREFERENCE: lambda: PreferenceReward(file)}
 
 
 def reward_units_of(process: DecisionProcess, rewards: RewardSum, windows: Sequence[range]) -> list[float]:

@@ -1,0 +1,95 @@
+"""Learning from a reward model by name: every kind of learner takes it, and data know it by what is in its file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finflow.config import Config
+from finflow.errors import CheckpointError, ConfigError
+from finflow.offline.dataset import made_by
+from finflow.preferences.judges import make_judge
+from finflow.preferences.model_files import save_model
+from finflow.preferences.model_report import learn_model
+from finflow.preferences.pair_files import PairFile
+from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.pair_tensors import pair_tensors
+from finflow.preferences.path_sources import SegmentMarket
+from finflow.training.data.training_data import prepare
+from finflow.training.trainer import FinFlowTrainer
+
+Make = Callable[..., Config]
+JUDGED = {
+    "preferences__judge__strategies": ["equal-weight", "momentum"],
+    "preferences__judge__random": 6,
+    "preferences__judge__length": 10,
+    "preferences__model__epochs": 1,
+    "preferences__model__learning_curve": 1,
+    "preferences__model__members": 2,
+}
+SHORT = {
+    "train__online_episodes": 2,
+    "online__rollout": 20,
+    "online__portfolios": 2,
+    "online__minibatch": 10,
+    "bcell__rollouts__horizon": 4,
+    "bcell__rollouts__portfolios": 4,
+    "bcell__rollouts__blocks": 1,
+    "bcell__rollouts__critic_updates": 4,
+    "bcell__rollouts__actions": 4,
+    "guard__enabled": False,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, make_tiny: Callable[..., Make]) -> list[Path]:
+    """Two reward models of the tiny market, from different seeds."""
+    folder = tmp_path_factory.mktemp("models")
+    config = make_tiny(folder)(**JUDGED)
+    data = prepare(config)
+    market = SegmentMarket(data.process, data.split.train, config.evaluation)
+    settings = config.preferences.judge
+    made = judge_pairs(market, make_judge("log-growth", settings, 252), 60, settings, seed=0)
+    pairs = pair_tensors(market, PairFile(made.pairs, ("here",) * 60, 0))
+    files = [folder / f"model-{seed}.safetensors" for seed in range(2)]
+    for seed, file in enumerate(files):
+        learned = learn_model(pairs, data.shape, config.preferences.model, seed=seed)
+        save_model(file, learned, config.preferences.model, ())
+    return files
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "rollouts", "ppo"])
+def test_every_kind_of_learner_takes_it(tiny: Make, models: list[Path], algorithm: str) -> None:
+    config = tiny(
+        objectives__reward="preference",
+        objectives__preference__model=models[0],
+        online__algorithm=algorithm,
+        **SHORT,
+    )
+    trainer = FinFlowTrainer(config)
+    assert np.isfinite(trainer.train_iql()["q_loss"])
+    assert all(np.isfinite(value) for value in trainer.finetune().values() if isinstance(value, float))
+
+
+def test_data_know_a_model_by_its_content(tiny: Make, models: list[Path], tmp_path: Path) -> None:
+    moved = Path(shutil.copy(models[0], tmp_path / "moved.safetensors"))
+
+    def facts(file: Path) -> str:
+        config = tiny(objectives__reward="preference", objectives__preference__model=file)
+        data = prepare(config)
+        return made_by(config, data.learning.process, data.split.train)["objectives"]
+
+    assert facts(models[0]) == facts(moved)
+    assert facts(models[0]) != facts(models[1])
+
+
+def test_mistakes_are_one_line(tiny: Make, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs objectives\.preference\.model: the file that --mode prefer --learn"):
+        tiny(objectives__reward="preference")
+    missing = tiny(objectives__reward="preference", objectives__preference__model=tmp_path / "none.safetensors")
+    with pytest.raises(CheckpointError, match=r"none\.safetensors"):
+        _ = prepare(missing).learning
