@@ -112,7 +112,7 @@ def read_file(path: Path) -> TensorFile:
             f"{path} has format version {version}, this finflow reads versions {READ[0]} to {VERSION}; use {advice}"
         )
     try:
-        tensors = load(content)
+        tensors = dict(sorted(load(content).items()))  # the library gives them in another order each time
         altered = digest != _digest(tensors, text, version)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         _damaged(path, " ".join(str(error).split())[:80] if isinstance(error, SafetensorError) else "unknown tensors")

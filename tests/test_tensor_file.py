@@ -106,6 +106,13 @@ def test_a_state_alone_and_tensors_alone_can_be_written(tmp_path: Path) -> None:
     assert read_tensors(tmp_path / "f")[1] == {}
 
 
+def test_tensors_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """Whoever draws numbers for one after another draws the same each time; the library's order is chance."""
+    names = [f"part{number}" for number in range(40)]
+    write_tensors(tmp_path / "many.safetensors", {name: torch.zeros(1) for name in reversed(names)}, {})
+    assert list(read_tensors(tmp_path / "many.safetensors")[0]) == sorted(names)
+
+
 def test_what_is_read_may_be_written_to(path: Path) -> None:
     before = path.read_bytes()
     read_tensors(path)[0]["net/weight"].zero_()

@@ -229,7 +229,7 @@ def test_the_reward_is_charged_the_log_ratio_per_free_dimension(
     with torch.no_grad():
         own, other = (one(states).distribution.log_density(portfolios) for one in (player.agent.policy, policy))
     cost = 70.0 * (own - other).view_as(free.rewards) / free.actions.shape[-1]
-    assert float(cost.abs().max()) > 0.5
+    assert float(cost.abs().max()) > 0.2  # ten times what is tolerated
     torch.testing.assert_close(free.rewards - charged.rewards, cost, rtol=1e-3, atol=2e-2)
 
 
