@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
-from finflow.preferences.model_training import PairSplit, Rows, fit_model, leads, split_pairs
+from finflow.preferences.model_training import PairSplit, Rows, fit_model, leads, probability, split_pairs
 from finflow.preferences.pair_tensors import PairTensors
 from finflow.preferences.reward_model import RewardModel
 
@@ -66,7 +66,7 @@ class ModelFigures:
         return told
 
 
-def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray) -> ModelFigures:
+def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mistakes: float = 0.0) -> ModelFigures:
     """Figures from leads, answers and what is known of the judge.
 
     Parameters
@@ -77,6 +77,8 @@ def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray) -> Mo
         1, 0, or 0.5 for a tie; ties are left out.
     chances : float64 (pairs,)
         Probability with which the judge says "first"; NaN where unknown.
+    mistakes : float
+        Share of answers that are turned round, by the model.
     """
     told = targets != 0.5
     lead, said, chances = lead[told], targets[told], chances[told]
@@ -84,8 +86,7 @@ def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray) -> Mo
         return ModelFigures(0, None, None, None, [], None)
     agreed = np.where(lead == 0.0, 0.5, (lead > 0.0) == (said > 0.5))
     known = bool(np.isfinite(chances).all())
-    predicted = 1.0 / (1.0 + np.exp(-np.clip(lead, -500.0, 500.0)))
-    table = reliability(predicted, said)
+    table = reliability(probability(lead, mistakes), said)
     ece = sum(row["pairs"] * abs(row["predicted"] - row["frequency"]) for row in table) / len(lead)
     ahead = np.where(said > 0.5, lead, -lead)
     spread = float(ahead.std())
@@ -113,7 +114,7 @@ def reliability(predicted: FloatArray, said: FloatArray) -> list[dict[str, float
 def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
     """Figures of a model on some pairs."""
     targets, chances = (column[rows].double().numpy() for column in (pairs.targets, pairs.chances))
-    return figures_of(leads(pairs, model, rows).numpy(), targets, chances)
+    return figures_of(leads(pairs, model, rows).numpy(), targets, chances, float(model.mistakes))
 
 
 def learning_curve(
@@ -160,6 +161,7 @@ class LearnedModel:
             "learning_curve": self.curve,
             "counts": dict(self.counts),
             "temperature": float(self.model.temperature),
+            "mistakes": float(self.model.mistakes),
         }
 
     def lines(self) -> list[str]:

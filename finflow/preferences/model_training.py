@@ -22,7 +22,10 @@ FEWEST = 20
 """Pairs that a training needs: with fewer no part of them could be kept for calibration and for the report."""
 PATIENCE = 8
 """Passes over the pairs without a better calibration loss after which learning stops."""
+LINEAR_RATE = 10.0  # of what is linear in the outcomes, in learning rates
+MISTAKES = np.linspace(0.0, 0.45, 46)  # shares that are tried
 Rows = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
 class PairSplit(NamedTuple):
@@ -73,14 +76,15 @@ def fit_model(
 ) -> RewardModel:
     """Fit an ensemble, and calibrate it.
 
-    Members differ in their initial parameters and see the same batches (Lakshminarayanan et al. 2017). The parameters
-    after the pass with the least loss on the calibration pairs are kept.
+    What is linear in the outcomes learns first, alone. Then the whole does, as far as it predicts the calibration pairs
+    better, with the share of mistakes found so far: clear cases that were turned round pull little at it. Members
+    differ in their initial parameters and see the same batches (Lakshminarayanan et al. 2017).
 
     Parameters
     ----------
     pairs : PairTensors
     fitted, calibration : int64 (n,)
-        Pairs to learn from, and for early stopping and the temperature.
+        Pairs to learn from, and for early stopping and calibration.
     shape : NetworkShape
     config : RewardModelConfig
     seed : int
@@ -91,27 +95,52 @@ def fit_model(
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, config.members, pairs.units, generator)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    best, kept, waited = float("inf"), copy.deepcopy(model.state_dict()), 0
+    for part, rate in ((model.direct, LINEAR_RATE), (model, 1.0)):
+        optimiser = torch.optim.AdamW(
+            part.parameters(), lr=rate * config.learning_rate, weight_decay=config.weight_decay
+        )
+        _learn(pairs, model, PairSplit(fitted, calibration, fitted[:0], fitted[:0]), optimiser, config, generator)
+        _calibrate(pairs, model, calibration)
+    return model.eval()
+
+
+def _calibrate(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
+    """Set a model's temperature and share of mistakes."""
+    uncalibrated = leads(pairs, model, rows) * model.temperature
+    temperature, mistakes = fitted_link(uncalibrated, pairs.targets[rows])
+    model.temperature.fill_(temperature)
+    model.mistakes.fill_(mistakes)
+
+
+def _learn(
+    pairs: PairTensors,
+    model: RewardModel,
+    split: PairSplit,
+    optimiser: torch.optim.Optimizer,
+    config: RewardModelConfig,
+    generator: torch.Generator,
+) -> None:
+    """Learn until the calibration pairs are predicted no better; the best parameters are kept, perhaps the first."""
+    waited = 0
+    best = negative_log_likelihood(pairs, model, split.calibration)
+    kept = copy.deepcopy(model.state_dict())
     for _ in range(config.epochs):
-        order = torch.randperm(len(fitted), generator=generator).numpy()
-        for start in range(0, len(fitted), config.batch_size):
-            rows = fitted[order[start : start + config.batch_size]]
-            first, second = pairs.scores(model, rows)
-            loss = preference_loss(first, second, pairs.targets[torch.from_numpy(rows)], config.margin)
+        order = torch.randperm(len(split.fitted), generator=generator).numpy()
+        for start in range(0, len(split.fitted), config.batch_size):
+            rows = split.fitted[order[start : start + config.batch_size]]
+            first, second = pairs.scores(model, rows) / model.temperature
+            targets = pairs.targets[torch.from_numpy(rows)]
+            loss = preference_loss(first, second, targets, config.margin, float(model.mistakes))
             optimiser.zero_grad(set_to_none=True)
             torch.autograd.backward(loss.mean(dim=1).sum())
             optimiser.step()
-        reached = float(negative_log_likelihood(leads(pairs, model, calibration), pairs.targets[calibration]))
+        reached = negative_log_likelihood(pairs, model, split.calibration)
+        waited += 1
         if reached < best:
             best, kept, waited = reached, copy.deepcopy(model.state_dict()), 0
-        else:
-            waited += 1
-            if waited >= PATIENCE:
-                break
+        if waited >= PATIENCE:
+            break
     model.load_state_dict(kept)
-    model.temperature.fill_(fitted_temperature(leads(pairs, model, calibration), pairs.targets[calibration]))
-    return model.eval()
 
 
 def leads(pairs: PairTensors, model: RewardModel, rows: Rows) -> Tensor:
@@ -120,25 +149,42 @@ def leads(pairs: PairTensors, model: RewardModel, rows: Rows) -> Tensor:
     return (scores[0] - scores[1]).mean(dim=0)
 
 
-def negative_log_likelihood(lead: Tensor, targets: Tensor) -> Tensor:
-    """Mean loss of answers under leads in log odds."""
+def negative_log_likelihood(pairs: PairTensors, model: RewardModel, rows: Rows) -> float:
+    """Mean loss of answers by a model as it is calibrated."""
+    lead = leads(pairs, model, rows)
     zero = torch.zeros_like(lead)
-    return preference_loss(lead, zero, targets.double()).mean()
+    return float(preference_loss(lead, zero, pairs.targets[rows].double(), mistakes=float(model.mistakes)).mean())
 
 
-def fitted_temperature(lead: Tensor, targets: Tensor) -> float:
-    """The temperature, 0.01 to 100, that makes answers most likely (Guo et al. 2017).
+def probability(lead: FloatArray, mistakes: float) -> FloatArray:
+    """Probability of the answer "first" under leads in log odds, a share of the answers being turned round."""
+    straight: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(lead, -500.0, 500.0)))
+    return mistakes + (1.0 - 2.0 * mistakes) * straight
+
+
+def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Temperature, 0.01 to 100, and share of mistakes that make answers most likely.
+
+    By temperature alone (Guo et al. 2017) a judge who errs now and then seems unsure of clear cases. The lapse rate of
+    psychometric functions is told apart from that (Wichmann and Hill 2001).
 
     Parameters
     ----------
     lead : Tensor, (pairs,)
         Log odds at a temperature of 1.
     targets : Tensor, (pairs,)
+        1, 0, or 0.5 for a tie.
     """
     from scipy.optimize import minimize_scalar
 
-    def loss(log_temperature: float) -> float:
-        return float(negative_log_likelihood(lead / np.exp(log_temperature), targets))
+    leads_, said = lead.double().numpy(), targets.double().numpy()
 
-    found = minimize_scalar(loss, bounds=(np.log(0.01), np.log(100.0)), method="bounded", options={"xatol": 1e-6})
-    return float(np.exp(found.x))
+    def loss(log_temperature: float, mistakes: float) -> float:
+        chance = np.clip(probability(leads_ / np.exp(log_temperature), mistakes), 1e-12, 1.0 - 1e-12)
+        return float(-(said * np.log(chance) + (1.0 - said) * np.log(1.0 - chance)).mean())
+
+    bounds, found = (np.log(0.01), np.log(100.0)), []
+    for mistakes in MISTAKES:
+        best = minimize_scalar(loss, bounds=bounds, method="bounded", args=(mistakes,), options={"xatol": 1e-6})
+        found.append((float(best.fun), float(np.exp(best.x)), float(mistakes)))
+    return min(found)[1:]

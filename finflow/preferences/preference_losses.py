@@ -4,19 +4,26 @@ References
 ----------
 Bradley and Terry (1952), Rank Analysis of Incomplete Block Designs. Christiano et al. (2017), Deep Reinforcement
 Learning from Human Preferences, section 2.2.3, for ties. Rafailov et al. (2023), Direct Preference Optimization,
-equation 7. Meng et al. (2024), SimPO, equation 6.
+equation 7. Meng et al. (2024), SimPO, equation 6. Wichmann and Hill (2001), The Psychometric Function, for mistakes.
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
-def preference_loss(firsts: Tensor, seconds: Tensor, targets: Tensor, margin: float = 0.0) -> Tensor:
+def preference_loss(
+    firsts: Tensor, seconds: Tensor, targets: Tensor, margin: float = 0.0, mistakes: float = 0.0
+) -> Tensor:
     """Loss of each pair, ``-log sigmoid(r_w - r_l - margin)``; of a tie half that of each of the two answers.
 
-    Without ties it is the loss of TRL's RewardTrainer before its mean over the batch.
+    Without ties and mistakes it is the loss of TRL's RewardTrainer before its mean over the batch. Where a share of the
+    answers is turned round, the probability is ``mistakes + (1 - 2 mistakes) sigmoid(...)``: no pair weighs more than
+    the log of that share, however clear the model finds it.
 
     Parameters
     ----------
@@ -25,13 +32,24 @@ def preference_loss(firsts: Tensor, seconds: Tensor, targets: Tensor, margin: fl
     targets : Tensor, (pairs,)
         1 where the first is better, 0 where the second is, 0.5 for a tie.
     margin : float
+    mistakes : float
+        In 0..0.5.
 
     Returns
     -------
     Tensor, (..., pairs)
     """
     lead = firsts - seconds
-    return -targets * logsigmoid(lead - margin) - (1.0 - targets) * logsigmoid(-lead - margin)
+    first, second = (_log_probability(one - margin, mistakes) for one in (lead, -lead))
+    return -targets * first - (1.0 - targets) * second
+
+
+def _log_probability(lead: Tensor, mistakes: float) -> Tensor:
+    """Logarithm of the probability of an answer whose lead in log odds is given."""
+    straight = logsigmoid(lead)
+    if mistakes == 0.0:
+        return straight
+    return torch.logaddexp(straight + math.log1p(-2.0 * mistakes), torch.full_like(lead, math.log(mistakes)))
 
 
 def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float, steps: Tensor | float = 1.0) -> Tensor:

@@ -1,7 +1,8 @@
 """Reward model: the score of one decision and what its bar brought; a segment's score is the sum over its decisions.
 
 A score that is a sum can be paid as a reward of every decision. The market is read by the agent's own encoder and
-portfolios by its head, as critics do it; beside them the model sees the return, the turnover and the cost.
+portfolios by its head, as critics do it; beside them the model sees the return, the turnover and the cost. Outcomes are
+read linearly as well, and all else begins at zero: utilities such as mean less variance are linear in them.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class RewardModel(nn.Module):
     """
 
     temperature: Tensor
+    mistakes: Tensor
 
     def __init__(self, shape: NetworkShape, members: int, units: OutcomeUnits, generator: Generator) -> None:
         super().__init__()
@@ -78,10 +80,11 @@ class RewardModel(nn.Module):
         self.encoder = MarketEncoder(members, shape.n_asset_features, shape.n_market_features, shape.hidden, generator)
         self.head = PortfolioHead(members, shape.hidden, generator)
         self.outcome = EnsembleLinear(members, N_OUTCOMES, width, generator)
-        self.from_portfolio = EnsembleReadout(members, width, generator, scale=0.1)
-        self.from_outcome = EnsembleReadout(members, width, generator, scale=0.1)
+        self.from_portfolio = EnsembleReadout(members, width, generator, scale=0.0)
+        self.from_outcome = EnsembleReadout(members, width, generator, scale=0.0)
         self.direct = EnsembleReadout(members, N_OUTCOMES, generator, scale=0.1)
         self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("mistakes", torch.zeros(()))
 
     def encode(self, assets: Tensor, market: Tensor) -> Encoding:
         """Encode markets, ``assets`` (groups, assets, F + 1) and ``market`` (groups, M)."""

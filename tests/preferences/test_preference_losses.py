@@ -43,6 +43,15 @@ def test_gradients_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda a, b: simpo_loss(a, b, (lengths, lengths), 2.0, 0.5), scores)
 
 
+def test_with_mistakes_no_pair_weighs_more_than_their_share() -> None:
+    first, second, targets = double(0.7, -1e4, 1e4), double(-0.2, 0.0, 0.0), double(1.0, 1.0, 1.0)
+    found = preference_loss(first, second, targets, margin=0.1, mistakes=0.1)
+    expected = [-math.log(0.1 + 0.8 / (1.0 + math.exp(-0.8))), -math.log(0.1), -math.log(0.9)]
+    torch.testing.assert_close(found, double(*expected), atol=1e-14, rtol=0.0)
+    scores = [double(0.3, -1.2, 4.0).requires_grad_(), double(-0.5, 0.4, -3.0).requires_grad_()]
+    assert torch.autograd.gradcheck(lambda a, b: preference_loss(a, b, double(1.0, 0.0, 0.5), 0.2, 0.1), scores)
+
+
 def test_far_scores_have_finite_losses() -> None:
     found = preference_loss(double(1e4, -1e4), double(0.0, 0.0), double(1.0, 1.0))
     assert found.tolist() == [0.0, 1e4]
