@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ def test_rewards_of_workers_have_the_bits_of_those_of_this_process(
         assert queue.collect() == []
         assert (queued.reward_names, queued.reward_horizon) == (market.reward_names, market.reward_horizon)
     if "Slow" in names:
-        assert len(list(tmp_path.iterdir())) == 2  # processes
+        processes = {int(path.name) for path in tmp_path.iterdir()}
+        assert 1 <= len(processes) <= 2  # one may have answered all before the other had begun
+        assert os.getpid() not in processes
 
 
 def test_without_workers_or_slow_rewards_the_market_is_as_it_was(process: DecisionProcess) -> None:
