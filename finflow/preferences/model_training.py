@@ -94,12 +94,12 @@ def fit_model(
     RewardModel
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
-    model = RewardModel(shape, config.members, pairs.units, generator)
+    model = RewardModel(shape, config.members, pairs.units(fitted), generator)
     for part, rate in ((model.direct, LINEAR_RATE), (model, 1.0)):
         optimiser = torch.optim.AdamW(
             part.parameters(), lr=rate * config.learning_rate, weight_decay=config.weight_decay
         )
-        _learn(pairs, model, PairSplit(fitted, calibration, fitted[:0], fitted[:0]), optimiser, config, generator)
+        _learn(pairs, model, (fitted, calibration), optimiser, config, generator)
         _calibrate(pairs, model, calibration)
     return model.eval()
 
@@ -115,26 +115,26 @@ def _calibrate(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
 def _learn(
     pairs: PairTensors,
     model: RewardModel,
-    split: PairSplit,
+    rows: tuple[Rows, Rows],
     optimiser: torch.optim.Optimizer,
     config: RewardModelConfig,
     generator: torch.Generator,
 ) -> None:
-    """Learn until the calibration pairs are predicted no better; the best parameters are kept, perhaps the first."""
-    waited = 0
-    best = negative_log_likelihood(pairs, model, split.calibration)
+    """Learn from some pairs until others are predicted no better; the best parameters are kept, perhaps the first."""
+    fitted, calibration = rows
+    waited, best = 0, negative_log_likelihood(pairs, model, calibration)
     kept = copy.deepcopy(model.state_dict())
     for _ in range(config.epochs):
-        order = torch.randperm(len(split.fitted), generator=generator).numpy()
-        for start in range(0, len(split.fitted), config.batch_size):
-            rows = split.fitted[order[start : start + config.batch_size]]
-            first, second = pairs.scores(model, rows) / model.temperature
-            targets = pairs.targets[torch.from_numpy(rows)]
+        order = torch.randperm(len(fitted), generator=generator).numpy()
+        for start in range(0, len(fitted), config.batch_size):
+            batch = fitted[order[start : start + config.batch_size]]
+            first, second = pairs.scores(model, batch) / model.temperature
+            targets = pairs.targets[torch.from_numpy(batch)]
             loss = preference_loss(first, second, targets, config.margin, float(model.mistakes))
             optimiser.zero_grad(set_to_none=True)
             torch.autograd.backward(loss.mean(dim=1).sum())
             optimiser.step()
-        reached = negative_log_likelihood(pairs, model, split.calibration)
+        reached = negative_log_likelihood(pairs, model, calibration)
         waited += 1
         if reached < best:
             best, kept, waited = reached, copy.deepcopy(model.state_dict()), 0
@@ -177,10 +177,10 @@ def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
     """
     from scipy.optimize import minimize_scalar
 
-    leads_, said = lead.double().numpy(), targets.double().numpy()
+    straight, said = lead.double().numpy(), targets.double().numpy()
 
     def loss(log_temperature: float, mistakes: float) -> float:
-        chance = np.clip(probability(leads_ / np.exp(log_temperature), mistakes), 1e-12, 1.0 - 1e-12)
+        chance = np.clip(probability(straight / np.exp(log_temperature), mistakes), 1e-12, 1.0 - 1e-12)
         return float(-(said * np.log(chance) + (1.0 - said) * np.log(1.0 - chance)).mean())
 
     bounds, found = (np.log(0.01), np.log(100.0)), []

@@ -54,19 +54,23 @@ class PairTensors(NamedTuple):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
-    def units(self) -> OutcomeUnits:
-        """Root mean squares of the outcomes."""
+    def units(self, chosen: NDArray[np.int64]) -> OutcomeUnits:
+        """Root mean squares of the outcomes of the segments of some pairs."""
+        rows = self._decisions_of(chosen)
         outcomes = (self.decisions.log_return, self.decisions.turnover, self.decisions.cost)
-        return OutcomeUnits(*(max(float(one.square().mean().sqrt()), SMALLEST_UNIT) for one in outcomes))
+        return OutcomeUnits(*(max(float(one[rows].square().mean().sqrt()), SMALLEST_UNIT) for one in outcomes))
+
+    def _decisions_of(self, chosen: NDArray[np.int64]) -> Tensor:
+        """Numbers of the decisions of some pairs: of the first segments, one after another, then of the second."""
+        lengths, starts = np.tile(self.lengths[chosen], 2), self.offsets[:, chosen].reshape(-1)
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return torch.from_numpy(np.repeat(starts, lengths) + within)
 
     def scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
         """Scores of the two segments of some pairs before calibration, (2, members, pairs)."""
         lengths = np.tile(self.lengths[chosen], 2)
-        starts = self.offsets[:, chosen].reshape(-1)
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        rows = torch.from_numpy(np.repeat(starts, lengths) + within)
+        rows = self._decisions_of(chosen)
         bars, place = torch.unique(self.bars[rows], return_inverse=True)
         assets, market = self.assets[bars], self.market[bars]
         encoding = model.encode(assets, market)
