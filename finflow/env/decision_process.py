@@ -190,7 +190,7 @@ class DecisionProcess:
             ``assets`` (batch, assets, F + 1; the last column is 1 where the asset is listed), ``market``
             (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
         """
-        known = replace(state, bar=(state.bar - self.lag) % len(self.asset_features))  # further growths have none
+        known = replace(state, bar=(state.bar - self.lag) % len(self.asset_features))  # further tables share features
         assets, inside = _table_rows(self.asset_features, known), self._inside(state)
         if inside is not None:
             assets = assets * array_namespace(assets).astype(inside, assets.dtype)[..., None]

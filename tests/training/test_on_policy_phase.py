@@ -159,10 +159,10 @@ def test_the_noise_of_later_decisions_is_taken_off_what_it_brings_more_than_its_
 
     with torch.no_grad():
         effects = torch.zeros(steps, portfolios)
-        for step, state in enumerate(played.states):
+        for step, state in enumerate(played.decisions.states):
             mode = player.agent.distribution(player._observed(state, state.bar)).mode()
             for place in range(portfolios):
-                drawn, centre = played.actions[step, place : place + 1], mode[place : place + 1]
+                drawn, centre = played.decisions.actions[step, place : place + 1], mode[place : place + 1]
                 count = min(horizon, steps - step)
                 pair = [brings(state, place, action, count) for action in (drawn, 2.0 * centre - drawn)]
                 effects[step, place] = 0.5 * (pair[0] - pair[1])
@@ -180,15 +180,17 @@ def test_effects_of_noise_have_mean_zero_and_less_variance_is_left(tiny: Make) -
     player = grouped_player(tiny, online__group_noise=4)
     _, played = player.collect()
     with torch.no_grad():
-        distribution = player.agent.distribution(player._observed(played.states[0], played.states[0].bar))
+        distribution = player.agent.distribution(
+            player._observed(played.decisions.states[0], played.decisions.states[0].bar)
+        )
         followed = NoiseEffects(
             player.env.process, player.agent, player.units, lambda one: player._observed(one, one.bar), 4, 0.99
         )
         noise = torch.Generator().manual_seed(3)
         drawn = torch.stack([distribution.sample(noise) for _ in range(2000)])
         remaining = torch.full(drawn.shape[:2], 8)
-        effects = followed.of([played.states[0]] * len(drawn), drawn, remaining)
-        mirrored = followed.of([played.states[0]] * len(drawn), 2.0 * distribution.mode() - drawn, remaining)
+        effects = followed.of([played.decisions.states[0]] * len(drawn), drawn, remaining)
+        mirrored = followed.of([played.decisions.states[0]] * len(drawn), 2.0 * distribution.mode() - drawn, remaining)
     torch.testing.assert_close(effects, -mirrored, rtol=1e-3, atol=1e-5)
     error = effects.std(dim=0) / math.sqrt(len(effects))
     assert bool((effects.mean(dim=0).abs() < 4.0 * error).all())

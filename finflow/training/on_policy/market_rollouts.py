@@ -19,7 +19,7 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
-from finflow.training.playing.rollout_steps import Decisions, EndedEpisode, Reference, decide, observed, start_groups
+from finflow.training.playing.rollout_steps import Decisions, Reference, decide, observed, start_groups
 from finflow.training.playing.rollout_workers import RolloutWorkers
 
 Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
@@ -27,39 +27,23 @@ Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
 
 
 class Played(NamedTuple):
-    """Decisions of several portfolios side by side, each tensor (steps, portfolios, ...).
+    """Decisions with what is learned from them, each tensor (steps, portfolios).
 
     Attributes
     ----------
-    observations, next_observations : tuple of Tensor
-        The second before a new episode began.
-    actions : Tensor
-        Log ratios.
-    log_prob, rewards, terminated, ended : Tensor
-        Rewards in scaled units.
+    decisions : Decisions
+    rewards : Tensor
+        In scaled units, less what the reference takes.
     constrained : Tensor
         Rewards with a limit, as they are; zeros where none has one.
     kept : bool Tensor
         Decisions to learn from.
-    divergence : float
-        Mean KL to the reference in nats per free dimension; 0 without one.
-    episodes : list of EndedEpisode
-    states : list of PortfolioState
-        Of the environments before each step.
     """
 
-    observations: Observations
-    next_observations: Observations
-    actions: Tensor
-    log_prob: Tensor
+    decisions: Decisions
     rewards: Tensor
-    terminated: Tensor
-    ended: Tensor
     constrained: Tensor
     kept: Tensor
-    divergence: float
-    episodes: list[EndedEpisode]
-    states: list[PortfolioState]
 
     def mean_constrained(self) -> float:
         """Mean of the reward with a limit, per decision to learn from."""
@@ -67,7 +51,8 @@ class Played(NamedTuple):
 
     def learnable(self, advantages: Tensor, values: Tensor) -> Rollout:
         """The decisions to learn from, one below the other, with targets ``advantages + values``."""
-        own = Rollout(self.observations, self.actions, self.log_prob, values, advantages, advantages + values)
+        made = self.decisions
+        own = Rollout(made.observations, made.actions, made.log_prob, values, advantages, advantages + values)
         observations, *rest = own
         kept = self.kept.flatten()
         flat = Rollout(tuple(part.flatten(0, 1) for part in observations), *(part.flatten(0, 1) for part in rest))
@@ -129,15 +114,16 @@ class MarketPlayer:
             played = self.play(min(steps, self.env.episode_length), reference)
             return self._group_relative(played), played
         played = self.play(steps, reference)
-        values, following = self._values(played.observations), self._values(played.next_observations)
+        decisions = played.decisions
+        values, following = self._values(decisions.observations), self._values(decisions.next_observations)
         if online.algorithm == "reinforce":  # no baseline
             values, following = torch.zeros_like(values), torch.zeros_like(following)
         advantages = generalised_advantages(
             played.rewards,
             values,
             following,
-            played.terminated,
-            played.ended,
+            decisions.terminated,
+            decisions.ended,
             self.config.bcell.gamma,
             1.0 if online.algorithm in ("a2c", "reinforce") else online.gae_lambda,
         )
@@ -160,18 +146,10 @@ class MarketPlayer:
         raw = decisions.rewards if self.queue is None else self.queue.collect()
         judged = [_judged(self, decisions, step, reward) for step, reward in enumerate(raw)]
         return Played(
-            decisions.observations,
-            decisions.next_observations,
-            decisions.actions,
-            decisions.log_prob,
+            decisions,
             torch.stack([rewards for rewards, _ in judged]),
-            decisions.terminated,
-            decisions.ended,
             torch.from_numpy(np.stack(decisions.constrained)).to(decisions.log_prob),
             torch.stack([kept for _, kept in judged]),
-            decisions.divergence,
-            decisions.episodes,
-            decisions.states,
         )
 
     def _observed(self, state: PortfolioState, bars: NDArray[np.int64]) -> Observations:
@@ -192,8 +170,9 @@ class MarketPlayer:
         noise of later decisions are taken off, where they are followed (``online.group_noise``).
         """
         decay = self.config.bcell.gamma * self.config.online.group_lambda
-        alive = torch.ones_like(played.ended)
-        alive[1:] = (1.0 - played.ended[:-1]).cumprod(dim=0)
+        ended = played.decisions.ended
+        alive = torch.ones_like(ended)
+        alive[1:] = (1.0 - ended[:-1]).cumprod(dim=0)
         returns = torch.empty_like(played.rewards)
         effects = self._noise_effects(played, decay)
         following = torch.zeros_like(played.rewards[0])
@@ -213,7 +192,8 @@ class MarketPlayer:
         followed = NoiseEffects(
             process, self.agent, self.units, lambda one: self._observed(one, one.bar), horizon, decay, self.queue
         )
-        return followed.of(played.states, played.actions, remaining_decisions(played.ended.cpu())).to(played.rewards)
+        made = played.decisions
+        return followed.of(made.states, made.actions, remaining_decisions(made.ended.cpu())).to(played.rewards)
 
 
 def _judged(

@@ -111,11 +111,11 @@ def _learn(run: TrainingRun, on_policy: OnPolicyState, bcell: BCell, player: Mar
         episode = (done + 1) * config.online.rollout / config.env.episode_length
         rolled_back = run.count_update(_metrics(figures, rollout), _facts(played, state, episode), steps)
         if not rolled_back:
-            on_policy.episodes = run.log_episodes(played.episodes, on_policy.episodes)
+            on_policy.episodes = run.log_episodes(played.decisions.episodes, on_policy.episodes)
             if done >= config.online.critic_only_rollouts:
                 if state.constraint is not None:
                     state.constraint.look(played.mean_constrained())
-                run.look_at_reference(played.divergence, played.rewards.numel())
+                run.look_at_reference(played.decisions.divergence, played.rewards.numel())
             last = counters.phase_update >= rollouts * steps or ended_early(state)
             result = _between_rollouts(run, bcell, figures, episode, steps, last) or result
         run.stop_if_asked()
@@ -184,11 +184,11 @@ def _metrics(figures: Figures, rollout: Rollout) -> dict[str, Tensor]:
 def _facts(played: Played, state: TrainingState, episode: float) -> dict[str, float]:
     """Entries of a row beside the update's own: rewards, ended episodes, the reference, the constraint."""
     facts = {"episode": episode, "reward": float(played.rewards.mean())}
-    if played.episodes:
-        facts["episode_return"] = fmean(one.net_return for one in played.episodes)
-        facts["episode_sharpe"] = fmean(one.sharpe for one in played.episodes)
+    if played.decisions.episodes:
+        facts["episode_return"] = fmean(one.net_return for one in played.decisions.episodes)
+        facts["episode_sharpe"] = fmean(one.sharpe for one in played.decisions.episodes)
     if state.reference is not None:
-        facts["reference_kl"] = state.reference.of_episode(played.divergence)
+        facts["reference_kl"] = state.reference.of_episode(played.decisions.divergence)
         facts["reference_beta"] = state.reference.beta
     if state.constraint is not None:
         facts |= state.constraint.figures() | {"constraint_mean": played.mean_constrained()}
