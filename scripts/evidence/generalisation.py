@@ -103,6 +103,7 @@ def walk_forward_variants(
     seeds: int,
     configurations: Mapping[str, Mapping[str, object]] = CONFIGURATIONS,
     size: Mapping[str, object] = REDUCED,
+    page: str = "generalisation",
 ) -> list[Variant]:
     """A variant for each configuration and fold, and the classical strategies on the same windows.
 
@@ -114,11 +115,13 @@ def walk_forward_variants(
         Name -> keys that differ from the defaults.
     size : mapping
         What all have in common, ``evaluation.protocol.folds`` among it.
+    page : str
+        Begins the names of the variants: pages of different sizes keep their own results.
     """
     folds = range(1, int(str(size["evaluation.protocol.folds"])) + 1)
     variants = [
         Variant(
-            f"generalisation-{name}-fold-{fold}",
+            f"{page}-{name}-fold-{fold}",
             tuple(range(min(seeds, GIVEN_UP.get(name, seeds)))),
             {**size, **overrides},
             measure=partial(train_and_judge, name=name, fold=fold),
@@ -127,7 +130,7 @@ def walk_forward_variants(
         for fold in folds
     ]
     rules = [
-        Variant(f"generalisation-{CLASSICAL}-fold-{fold}", (0,), dict(size), measure=partial(judge_rules, fold=fold))
+        Variant(f"{page}-{CLASSICAL}-fold-{fold}", (0,), dict(size), measure=partial(judge_rules, fold=fold))
         for fold in folds
     ]
     return [*rules, *variants]

@@ -31,7 +31,7 @@ CONTROLS: dict[str, dict[str, object]] = {
 RULE = PREFIX + "momentum-rule"
 REFERENCES = ("equal-weight", "inverse-volatility")
 FOLDS = 3
-DEFAULT, OFFLINE = "rollouts-default", "rollouts-offline"
+DEFAULT, OFFLINE = "default", "offline"
 LATER_YEARS: dict[str, dict[str, object]] = {DEFAULT: {}, OFFLINE: {"train.online_episodes": 0}}
 
 
@@ -130,7 +130,7 @@ def later_years_variants(seeds: int) -> list[Variant]:
         Of each fold.
     """
     size = {**SHORTER_OFFLINE, "evaluation.protocol.folds": FOLDS}
-    return walk_forward_variants(seeds, LATER_YEARS, size)
+    return walk_forward_variants(seeds, LATER_YEARS, size, "later-years")
 
 
 def later_years_table(results: Sequence[Mapping[str, Any]]) -> str:
