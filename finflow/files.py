@@ -72,7 +72,7 @@ def write_together(files: Mapping[Path, bytes | str], mode: int = 0o666) -> None
             for path, temporary in staged.items():
                 os.replace(temporary, path)
         for folder in dict.fromkeys(path.parent for path in staged):
-            _flush_folder(folder)
+            flush_folder(folder)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
 
@@ -182,7 +182,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         os.fsync(stream.fileno())
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flush a folder's list of names to the disk, where the system can open folders (Windows cannot)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
@@ -199,7 +199,7 @@ def exclusively(path: Path) -> Iterator[None]:
 
     It is made if it is missing, and must be one that is never replaced: who waits for the one before would not see it.
     """
-    with path.open("ab") as stream, _alone(stream.fileno()):
+    with path.open("ab") as stream, alone(stream.fileno()):
         yield
 
 
@@ -212,13 +212,27 @@ def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
     OutputError
         If another is in it already, or it cannot be written.
     """
-    path, made = folder / LOCK, missing_folders(folder)
+    with _held(folder / LOCK, f"{doing} in {folder}"):
+        yield
+
+
+@contextmanager
+def file_in_use(path: Path, doing: str) -> Iterator[None]:
+    """Keep others away from one file of a folder, as `in_use` does from a whole folder, by a lock beside the file."""
+    with _held(path.with_name(f".{path.name}{LOCK}"), f"{doing} {path}"):
+        yield
+
+
+@contextmanager
+def _held(path: Path, doing: str) -> Iterator[None]:
+    """Hold the lock of a path, and remove it and the folders that were made for it after."""
+    made = missing_folders(path.parent)
     try:
         stream = _locked(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {reason(error)}") from error
     if stream is None:
-        raise OutputError(f"another process is {doing} in {folder}; wait for it, or stop it first")
+        raise OutputError(f"another process is {doing}; wait for it, or stop it first")
     try:
         yield
     finally:
@@ -254,42 +268,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def append_line(path: Path, line: str) -> None:
-    """Add a line to a file that only grows; folders that are missing are made.
-
-    The line goes out in one write, at the end whatever others write at the same time, and is flushed to the disk. What
-    a crash left of an earlier line is closed off first, so that it spoils no other.
-
-    Parameters
-    ----------
-    path
-        The file; made if it is missing.
-    line
-        Without its end.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as stream, _alone(stream.fileno()):
-            whole = stream.seek(0, os.SEEK_END) == 0
-            if not whole:
-                stream.seek(-1, os.SEEK_END)
-                whole = stream.read(1) == b"\n"
-            content = (("" if whole else "\n") + line + "\n").encode("utf-8")
-            if stream.write(content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(stream.fileno())
-        _flush_folder(path.parent)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {reason(error)}") from error
-
-
 @contextmanager
-def _alone(descriptor: int) -> Iterator[None]:
+def alone(descriptor: int) -> Iterator[None]:
     """Hold other writers of the same file off, where the system can."""
     try:
         import fcntl

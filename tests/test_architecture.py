@@ -25,6 +25,7 @@ ROOM_OF = {
     "__main__": "cli",
     "tensor_file": "files",
     "imports": "files",
+    "line_file": "files",
     "compiled_function": "files",
     "cores": "files",
     "provenance": "files",

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from finflow.errors import FinflowError
-from finflow.files import append_line, read_text_input, write_atomically
+from finflow.files import read_text_input, write_atomically
+from finflow.line_file import append_line, drop_last_line
 from finflow.preferences.pair_records import Pair, count_contradictions
 
 NAME = "file of pairs"
@@ -105,9 +106,31 @@ def append_answer(path: Path, pair: Pair) -> None:
     FinflowError
         If the file is named as a CSV file.
     """
+    check_grows(path)
+    append_line(path, _as_json(pair))
+
+
+def take_back_answer(path: Path, pair: Pair) -> None:
+    """Take the answer that was added last off a file.
+
+    Raises
+    ------
+    OutputError
+        If the file ends with something else, or cannot be written.
+    """
+    drop_last_line(path, _as_json(pair))
+
+
+def check_grows(path: Path) -> None:
+    """Refuse a file that answers cannot be added to.
+
+    Raises
+    ------
+    FinflowError
+        If it is named as a CSV file.
+    """
     if path.suffix.lower() == ".csv":
         raise FinflowError(f"answers are added to files of JSON lines, not to {path}: name one that ends with .jsonl")
-    append_line(path, _as_json(pair))
 
 
 def _as_json(pair: Pair) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from finflow.errors import FinflowError, OutputError
-from finflow.files import append_line, exclusively, reason
+from finflow.files import exclusively, reason
+from finflow.line_file import append_line
 
 STATE = "state.jsonl"
 LOCK = ".state.lock"

@@ -33,8 +33,9 @@ from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival, reach_verdict
-from finflow.files import append_line, write_atomically
+from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
+from finflow.line_file import append_line
 from finflow.market.features.feature_set import compute_features
 from finflow.market.panel import BARS_PER_YEAR, MarketPanel
 from finflow.provenance import code_hash

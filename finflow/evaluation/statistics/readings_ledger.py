@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from finflow.errors import EvidenceError
-from finflow.files import append_line
+from finflow.line_file import append_line
 
 FILE = "readings.jsonl"
 
