@@ -1,4 +1,4 @@
-"""Pairs that a judge makes of a market: segments of strategies over the same days, compared."""
+"""Pairs of segments of strategies over the same days, drawn of a market and compared by a judge."""
 
 from __future__ import annotations
 
@@ -39,22 +39,34 @@ class JudgedPairs(NamedTuple):
         ]
 
 
-def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
-    """Draw pairs of segments, two strategies over the same days, and ask a judge.
+class DrawnPair(NamedTuple):
+    """Two segments that nobody has compared yet.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+    paths : tuple of PortfolioPath
+        Of the two.
+    """
+
+    segments: tuple[Segment, Segment]
+    paths: tuple[PortfolioPath, PortfolioPath]
+
+
+def draw_pairs(
+    market: SegmentMarket, count: int, config: JudgeConfig, generator: np.random.Generator
+) -> list[DrawnPair]:
+    """Draw pairs of segments, of two strategies over the same days.
 
     Parameters
     ----------
     market : SegmentMarket
-    judge : Judge
     count : int
         Number of pairs.
     config : JudgeConfig
         Strategies, and length of a segment.
-    seed : int
-
-    Returns
-    -------
-    JudgedPairs
+    generator : Generator
+        From `pair_generator`.
 
     Raises
     ------
@@ -69,22 +81,41 @@ def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeCo
             f"the training window has {steps} holding periods, fewer than preferences.judge.length = {config.length}"
         )
     paths = play_strategies(market, names)
-    rng = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
-    starts = rng.integers(steps - config.length + 1, size=count)
-    ones = rng.integers(len(names), size=count)
-    others = (ones + rng.integers(1, len(names), size=count)) % len(names)
-    sides = [[paths[names[place]] for place in places] for places in (ones, others)]
-    firsts, seconds = (
-        [path.rows(int(start), int(start) + config.length) for path, start in zip(side, starts, strict=True)]
-        for side in sides
-    )
-    opinions = judge.opinions(firsts, seconds)
-    said = rng.random(count) < opinions.chance
+    starts = generator.integers(steps - config.length + 1, size=count)
+    ones = generator.integers(len(names), size=count)
+    others = (ones + generator.integers(1, len(names), size=count)) % len(names)
+    found = []
+    for start, *places in zip(starts, ones, others, strict=True):
+        first, second = (paths[names[place]].rows(int(start), int(start) + config.length) for place in places)
+        segments = _segment(names[places[0]], first), _segment(names[places[1]], second)
+        found.append(DrawnPair(segments, (first, second)))
+    return found
+
+
+def pair_generator(seed: int) -> np.random.Generator:
+    """The generator that draws the pairs of a seed, and a judge's answers to them after."""
+    return np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
+
+
+def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
+    """Draw pairs of segments, and ask a judge; parameters and errors as of `draw_pairs`.
+
+    Returns
+    -------
+    JudgedPairs
+    """
+    generator = pair_generator(seed)
+    drawn = draw_pairs(market, count, config, generator)
+    opinions = judge.opinions([pair.paths[0] for pair in drawn], [pair.paths[1] for pair in drawn])
+    said = generator.random(count) < opinions.chance
     pairs = [
-        _pair((names[one], first), (names[other], second), _answer(bool(tie), bool(yes)), float(chance))
-        for one, other, first, second, tie, yes, chance in zip(
-            ones, others, firsts, seconds, opinions.tie, said, opinions.chance, strict=True
+        Pair(
+            first=pair.segments[0],
+            second=pair.segments[1],
+            better=_answer(bool(tie), bool(yes)),
+            chance=0.5 if tie else float(chance),
         )
+        for pair, tie, yes, chance in zip(drawn, opinions.tie, said, opinions.chance, strict=True)
     ]
     return JudgedPairs(tuple(pairs), opinions)
 
@@ -93,12 +124,6 @@ def _answer(tie: bool, first: bool) -> Better:
     if tie:
         return "tie"
     return "first" if first else "second"
-
-
-def _pair(first: tuple[str, PortfolioPath], second: tuple[str, PortfolioPath], better: Better, chance: float) -> Pair:
-    return Pair(
-        first=_segment(*first), second=_segment(*second), better=better, chance=0.5 if better == "tie" else chance
-    )
 
 
 def _segment(name: str, path: PortfolioPath) -> Segment:
