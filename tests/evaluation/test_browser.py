@@ -7,12 +7,7 @@ there is no Chromium these tests skip; what can be checked without one is in tes
 from __future__ import annotations
 
 import json
-import os
 import re
-import select
-import shutil
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,102 +25,12 @@ from finflow.evaluation.statistics.bootstrap import Interval
 from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
 from finflow.evaluation.statistics.run_statistics import Estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
-
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PHONE, DESK, PAPER = 360, 1280, 718  # CSS pixels; A4 less margins of 1 cm is 718
-WAIT = 60.0  # seconds for one answer
-
-MEASURE = """(() => ({
-  over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  wide: [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)
-    .map(e => e.getAttribute('aria-label')),
-  images: [...document.images].map(i => [i.closest('[id]') ? i.closest('[id]').id : '', i.complete && i.naturalWidth]),
-  ground: getComputedStyle(document.body).backgroundColor,
-  ink: getComputedStyle(document.body).color,
-  html: document.documentElement.outerHTML,
-}))()"""
-
-
-class Browser:
-    """One page of a headless Chromium."""
-
-    def __init__(self, program: str, folder: Path) -> None:
-        to_child, self._write = os.pipe()
-        self._read, from_child = os.pipe()
-        command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        command += ["--remote-debugging-pipe", f"--user-data-dir={folder}", "--hide-scrollbars", "about:blank"]
-        self._process = subprocess.Popen(
-            ["bash", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "bash", *command],
-            pass_fds=(to_child, from_child),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(to_child)
-        os.close(from_child)
-        self._buffer, self._count, self._session = b"", 0, ""
-        self.complaints: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **parameters: Any) -> Any:
-        """Ask, and wait for the answer; events on the way are noted."""
-        self._count += 1
-        message = {"id": self._count, "method": method, "params": parameters}
-        message |= {"sessionId": self._session} if self._session else {}
-        os.write(self._write, json.dumps(message).encode() + b"\0")
-        while (answer := self._next()).get("id") != self._count:
-            self._note(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def open(self, url: str) -> None:
-        """Go to a page and wait until it has loaded."""
-        self.complaints.clear()
-        self.call("Page.navigate", url=url)
-        while self._note(self._next()) != "Page.loadEventFired":
-            pass
-
-    def measured(self, width: int, scheme: str = "light", media: str = "screen") -> Any:
-        """The page at a width, in light or dark, on screen or on paper."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        preference = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=preference)
-        return self.call("Runtime.evaluate", expression=MEASURE, returnByValue=True)["result"]["value"]
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=30)
-        os.close(self._read)
-        os.close(self._write)
-
-    def _next(self) -> Any:
-        until = time.monotonic() + WAIT
-        while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._read], [], [], max(until - time.monotonic(), 0.0))
-            assert ready, "Chromium does not answer"
-            more = os.read(self._read, 1 << 20)
-            assert more, "Chromium has gone"
-            self._buffer += more
-        message, self._buffer = self._buffer.split(b"\0", 1)
-        return json.loads(message)
-
-    def _note(self, event: Any) -> str:
-        method, found = str(event.get("method")), event.get("params", {})
-        if method == "Log.entryAdded":
-            self.complaints.append(f"{found['entry']['level']}: {found['entry']['text']}")
-        elif method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
-            self.complaints.append(json.dumps(found)[:300])
-        return method
+from tests.browser import DESK, PAPER, PHONE, Browser, open_browser
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
-    if program is None or shutil.which("bash") is None:
-        pytest.skip(f"no browser to open the report in: none of {', '.join(PROGRAMS)} is installed")
-    opened = Browser(program, tmp_path_factory.mktemp("browser"))
+    opened = open_browser(tmp_path_factory.mktemp("browser"))
     yield opened
     opened.close()
 
@@ -193,7 +98,7 @@ SORT = """(() => {
 def test_a_table_is_sorted_by_its_head(page: Browser, place: int, orders: list[str]) -> None:
     """By a click and by the keyboard: names from A on, numbers from the largest on, and then the other way."""
     expression = SORT.replace("PLACE", str(place))
-    answer = page.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
+    answer = page.evaluate(expression)
     for order, (told, *values) in zip(orders, answer, strict=True):
         assert told == order
         assert len(values) > 2
@@ -227,7 +132,7 @@ CLICK = """(() => {
 def test_curves_that_are_not_asked_for_are_greyed_out(page: Browser) -> None:
     """By a click on legend entries and by the keyboard; several at once, and all again by Escape."""
     page.measured(DESK)
-    told = page.call("Runtime.evaluate", expression=CLICK, returnByValue=True)["result"]["value"]
+    told = page.evaluate(CLICK)
     count = len(told[0][1])
     assert count >= 3
     expected: list[set[int]] = [set(), {0}, {0, 1}, {1}, set()]
