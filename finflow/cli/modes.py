@@ -32,7 +32,7 @@ from finflow.cli.options import (
     program,
 )
 from finflow.cli.output import describe_configuration, open_report
-from finflow.cli.prefer import add_preferences, run_preferences
+from finflow.cli.prefer import add_preferences, check_preferences, run_preferences
 from finflow.cli.retrain import run_retraining
 from finflow.cli.runs import run_protocol, run_search, search_configuration, train
 from finflow.cli.trading import run_decision, run_paper
@@ -64,8 +64,8 @@ modes:
              trained on, and answer keep or replace; the old run is left as it is
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
-  prefer     make pairs of segments of strategies, compared by a judge (--judge), or learn a reward model
-             from files of them (--learn)
+  prefer     compare pairs of segments of strategies on a local web page (--ask), have a judge compare them
+             (--judge), or learn a reward model from files of them (--learn)
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
   demo       all of train, reduced to about a minute, without a network
 
@@ -86,6 +86,7 @@ examples:
   python main.py --mode paper --resume logs/20260131_120000 --from 2021-01-04 --until 2021-12-31
   python main.py --mode retrain --resume logs/20260131_120000
   python main.py --mode audit --strategy mine:Rule --set features.extra=mine:feature
+  python main.py --mode prefer --ask pairs.jsonl --open
   python main.py --mode prefer --judge mean-variance --pairs 2000 --output pairs.jsonl
   python main.py --mode inspect logs/20260131_120000
 
@@ -163,7 +164,7 @@ def _parser() -> Parser:
     add_search(parser)
     add_trading(parser)
     add_preferences(parser)
-    parser.add_argument("--open", action="store_true", help="open the report in the web browser when it is written")
+    parser.add_argument("--open", action="store_true", help="open the report, or the page of --ask, in the web browser")
     parser.add_argument("--help-config", action="store_true", help="list every configuration key, and stop")
     parser.add_argument("--version", action="store_true", help="print the version, and stop")
     add_configuration_options(parser)
@@ -175,11 +176,11 @@ _MODES_OF = {
     "date": ("explain", "decide"),
     "what-if": ("explain",),
     "output": ("explain", "compare", "prefer"),
-    **dict.fromkeys(("judge", "pairs", "learn"), ("prefer",)),
+    **dict.fromkeys(("ask", "port", "judge", "pairs", "learn"), ("prefer",)),
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),
-    "open": ("train", "demo", "evaluate", "backtest", "tune", "compare", "retrain"),
+    "open": ("train", "demo", "evaluate", "backtest", "tune", "compare", "retrain", "prefer"),
     **dict.fromkeys(("holdings", "fills"), ("decide",)),
     **dict.fromkeys(("broker", "live", "accept-drift", "i-know"), ("decide", "paper")),
     **dict.fromkeys(("until", "follow"), ("paper",)),
@@ -226,13 +227,8 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--cash belongs to --mode decide, not to --mode {mode}")
     elif mode == "compare" and len(given.run) < 2:
         parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
-    elif mode == "prefer" and (bool(given.judge) == bool(given.learn) or not given.output):
-        parser.error(
-            "--mode prefer needs one of --judge (make pairs) and --learn (learn from them), and --output with the file "
-            "to write"
-        )
-    elif mode == "prefer" and given.resume:
-        parser.error("--resume belongs to modes with an agent, and --mode prefer has none")
+    elif mode == "prefer":
+        check_preferences(given, parser)
     elif mode == "demo" and given.resume:
         parser.error("a demo goes on as any run does, with --mode train --resume RUN")
     elif mode == "demo" and given.config:

@@ -65,12 +65,16 @@ def show_report(page: Path) -> None:
 
 def open_report() -> None:
     """Open the report that was shown last in the web browser, and say so where there is none that can."""
-    if not _SHOWN:
-        return
+    if _SHOWN:
+        open_page(_SHOWN[-1].resolve().as_uri())
+
+
+def open_page(address: str) -> None:
+    """Open an address in the web browser, and say so where there is none that can."""
     import webbrowser
 
-    if not webbrowser.open(_SHOWN[-1].resolve().as_uri()):
-        print("--open found no web browser on this machine; open the report by hand")
+    if not webbrowser.open(address):
+        print(f"--open found no web browser on this machine; open {address} by hand", flush=True)
 
 
 def verdict_lines(metrics: Path) -> list[str]:

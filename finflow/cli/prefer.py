@@ -1,4 +1,4 @@
-"""Preferences from the command line: pairs that a judge makes of a market, and reward models that learn from pairs."""
+"""Preferences from the command line: pairs that a judge or a person compares, and models that learn from them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,31 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import resolve
 from finflow.cli.options import Parser, one_of, positive_count
+from finflow.cli.output import open_page
 
 if TYPE_CHECKING:
     from finflow.config import Config
 
-PAIRS = 2000
-"""Pairs that are made when `--pairs` is left out."""
+ANSWERS = Path("pairs.jsonl")
+"""File that answers are added to when none is named."""
+ASKED = 100
+"""Pairs that a person is asked about when `--pairs` is left out."""
 
 
 def add_preferences(parser: Parser) -> None:
-    """Add the options of preferences: the judge of pairs, how many, and the file to learn from."""
-    group = parser.add_argument_group("preferences (--mode prefer, with --output FILE); docs/reference/preferences.md")
+    """Add the options of preferences: who compares pairs, how many, and the files to learn from."""
+    group = parser.add_argument_group("preferences (--mode prefer); docs/reference/preferences.md")
+    group.add_argument(
+        "--ask",
+        type=Path,
+        nargs="?",
+        const=ANSWERS,
+        metavar="FILE",
+        help="compare pairs of segments of the training window yourself, on a local web page (--open opens it); every "
+        f"answer is added to this file of JSON lines, {ANSWERS} when left out, and the next start goes on where it "
+        "ends; what --mode prefer does without --judge and --learn",
+    )
+    group.add_argument("--port", type=_port, metavar="N", help="of the page, at 127.0.0.1; a free one when left out")
     group.add_argument(
         "--judge",
         type=one_of("mean-variance", "calmar", "log-growth", "rules"),
@@ -28,7 +42,9 @@ def add_preferences(parser: Parser) -> None:
         help="make pairs of segments of the training window by this judge, and write them to --output: mean-variance, "
         "calmar, log-growth, or rules (preferences.judge.rules)",
     )
-    group.add_argument("--pairs", type=positive_count, metavar="N", help="how many; 2000 when left out")
+    group.add_argument(
+        "--pairs", type=positive_count, metavar="N", help=f"how many; 2000 when left out, {ASKED} of them with --ask"
+    )
     group.add_argument(
         "--learn",
         type=Path,
@@ -39,32 +55,76 @@ def add_preferences(parser: Parser) -> None:
 
 
 def run_preferences(given: argparse.Namespace) -> None:
-    """Make pairs of segments of the training window by a judge, or learn a reward model from files of pairs.
+    """Have a person or a judge compare pairs of segments of the training window, or learn from files of such pairs.
 
     Parameters
     ----------
     given
-        With the options of `add_configuration_options`, ``judge``, ``pairs``, ``learn`` and ``output``.
+        With the options of `add_configuration_options` and `add_preferences`, ``output`` and ``open``.
     """
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
     config = resolve(given)
     if given.learn:
         _learn(config, given.learn, given.output)
+    elif given.judge:
+        _make_pairs(config, given.judge, given.pairs, given.output)
     else:
-        _make_pairs(config, given.judge, given.pairs or PAIRS, given.output)
+        _ask(config, given.ask or ANSWERS, given.pairs or ASKED, given.port or 0, given.open)
 
 
-def _make_pairs(config: Config, name: str, count: int, output: Path) -> None:
+def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
+    """Refuse options of `--mode prefer` that do not go together, and ask for those that are missing."""
+    makes_file = bool(given.judge or given.learn)
+    asks = not makes_file
+    if given.resume:
+        parser.error("--resume belongs to modes with an agent, and --mode prefer has none")
+    if bool(given.judge) + bool(given.learn) + bool(given.ask) > 1:
+        parser.error("--mode prefer does one of --ask, --judge and --learn at a time")
+    if makes_file and not given.output:
+        parser.error(f"--{'judge' if given.judge else 'learn'} needs --output with the file to write")
+    if asks and given.output:
+        parser.error("--output belongs to --judge and --learn; name the file of your answers after --ask")
+    for option in ("port", "open"):
+        if getattr(given, option) and not asks:
+            parser.error(f"--{option} belongs to --ask: --mode prefer without --judge and --learn")
+    if given.pairs and given.learn:
+        parser.error("--pairs belongs to --ask and --judge; --learn uses all pairs of its files")
+
+
+def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
+    from finflow.files import file_in_use
+    from finflow.preferences.path_sources import SegmentMarket
+    from finflow.preferences.web_page.answer_server import AnswerServer
+    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far
+    from finflow.preferences.web_page.question_page import PairPage
+    from finflow.preferences.web_page.questions import make_questions
+    from finflow.training.data.training_data import prepare
+
+    with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
+        before = answers_so_far(file)
+        data = prepare(config)
+        market = SegmentMarket(data.process, data.split.train, config.evaluation)
+        session = AnswerSession(
+            file, make_questions(market, count, config.preferences.judge, config.train.seed), before
+        )
+        print(f"{server.url} shows {session.line()}; Ctrl-C stops", flush=True)
+        if opened:
+            open_page(server.url)
+        server.serve(session, PairPage(data.panel.assets, data.panel.bars_per_year))
+        print(session.close())
+
+
+def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> None:
     from finflow.preferences.judges import make_judge
     from finflow.preferences.pair_files import write_pairs
-    from finflow.preferences.pair_making import judge_pairs
+    from finflow.preferences.pair_making import PAIRS, judge_pairs
     from finflow.preferences.path_sources import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config.evaluation)
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
-    made = judge_pairs(market, judge, count, config.preferences.judge, config.train.seed)
+    made = judge_pairs(market, judge, count or PAIRS, config.preferences.judge, config.train.seed)
     write_pairs(output, made.pairs)
     print("\n".join([*made.lines(), f"pairs: {output}"]))
 
@@ -87,3 +147,10 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     learned = learn_model(pairs, data.shape, config.preferences.model, config.train.seed, file.contradictions)
     save_model(output, learned, config.preferences.model, (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
+
+
+def _port(word: str) -> int:
+    """A type for argparse: a port."""
+    if not word.isascii() or not word.isdigit() or int(word) > 65535:
+        raise argparse.ArgumentTypeError(f"{word!r} must be a port, a number from 0 (a free one) to 65535")
+    return int(word)

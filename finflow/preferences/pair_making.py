@@ -15,6 +15,8 @@ from finflow.preferences.portfolio_path import PortfolioPath
 from finflow.preferences.random_portfolios import PREFIX
 
 PURPOSE = 92  # of the generator that draws segments and answers
+PAIRS = 2000
+"""Pairs that a judge compares where no number is given."""
 
 
 class JudgedPairs(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 from finflow.config import Config, load_config
 from finflow.preferences.path_sources import SegmentMarket
 from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.web_page.questions import Question, make_questions
 from finflow.training.data.training_data import TrainingData, prepare
 
 SMALL: dict[str, object] = {
@@ -62,3 +63,9 @@ def path_of() -> Callable[..., PortfolioPath]:
         return PortfolioPath(dates, found, np.full(steps, turnover), np.zeros(steps), weights, weights)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def questions(small_market: SegmentMarket, small_config: Config) -> tuple[Question, ...]:
+    """Six questions of the small market, of both sides."""
+    return make_questions(small_market, 6, small_config.preferences.judge, seed=0)

@@ -110,9 +110,9 @@ def test_the_command_writes_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--output", "x.jsonl"), "needs one of --judge"),
+        (("--output", "x.jsonl"), "name the file of your answers after --ask"),
         (("--judge", "calmer", "--output", "x.jsonl"), "did you mean calmar?"),
-        (("--judge", "calmar"), "--output with the file to write"),
+        (("--judge", "calmar"), "--judge needs --output with the file to write"),
         (("--judge", "calmar", "--output", "x", "--set", "preferences.judge.rules=[beauty]"), "a rule is one of"),
     ],
 )

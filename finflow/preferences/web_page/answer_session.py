@@ -1,0 +1,159 @@
+"""Answers of a person to questions: what is asked next, and what is kept in the file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from finflow.errors import FinflowError, OutputError
+from finflow.preferences.pair_files import append_answer, check_grows, read_pairs, take_back_answer
+from finflow.preferences.pair_records import Pair
+from finflow.preferences.web_page.questions import Choice, Question
+
+
+class StaleQuestionError(FinflowError):
+    """An answer to a question that is not the one asked: of another tab, or of a key that was pressed twice."""
+
+
+class Progress(NamedTuple):
+    """Progress of a person through the questions.
+
+    Attributes
+    ----------
+    questions, answered, skipped : int
+        Of this list of questions; answers of earlier sessions count.
+    """
+
+    questions: int
+    answered: int
+    skipped: int
+
+
+class AnswerSession:
+    """Questions, and the file that their answers are added to at once.
+
+    A question is answered when the file has its pair, so that a session goes on where the file ends. Skipped questions
+    are not in the file, and are asked again in the next session. Threads may share a session.
+
+    Parameters
+    ----------
+    file : Path
+        Lines of JSON; made by the first answer.
+    questions : sequence of Question
+    before : sequence of Pair
+        Answers that the file has, from `answers_so_far`.
+    """
+
+    def __init__(self, file: Path, questions: Sequence[Question], before: Sequence[Pair]) -> None:
+        self.file, self.questions = file, questions
+        self._lock = threading.Lock()
+        self._skipped: set[int] = set()
+        places = {frozenset(question.segments): number for number, question in enumerate(questions)}
+        found = [places.get(frozenset((pair.first, pair.second))) for pair in before]
+        self._answers = {number: pair for number, pair in zip(found, before, strict=True) if number is not None}
+        own_end = next((n for n, number in enumerate(reversed(found)) if number is None), len(found))
+        #: Questions in the order in which they were dealt with, as far as that can be undone.
+        self._history = [number for number in found[len(found) - own_end :] if number is not None]
+        self._before = len(self._answers)
+
+    @property
+    def current(self) -> int | None:
+        """Number of the question to ask; None when all are answered or skipped."""
+        open_ones = (n for n in range(len(self.questions)) if n not in self._answers and n not in self._skipped)
+        return next(open_ones, None)
+
+    @property
+    def progress(self) -> Progress:
+        """Progress so far."""
+        return Progress(len(self.questions), len(self._answers), len(self._skipped))
+
+    @property
+    def can_undo(self) -> bool:
+        """True where there is an answer or a skip to take back."""
+        return bool(self._history)
+
+    def line(self) -> str:
+        """The session at its beginning, in a line."""
+        answered = f", {self._before:,} of them answered before" if self._before else ""
+        return f"{len(self.questions):,} pairs{answered}; answers are added to {self.file}"
+
+    def answer(self, number: int | None, choice: Choice) -> None:
+        """Add the answer to a question to the file.
+
+        Parameters
+        ----------
+        number : int or None
+            The question that the person saw.
+        choice : {"left", "tie", "right"}
+
+        Raises
+        ------
+        StaleQuestionError
+            If another question is asked now.
+        OutputError
+            If the file cannot be written; the question stays open.
+        """
+        with self._lock:
+            current = self._expect(number)
+            if current is not None:
+                pair = self.questions[current].answered(choice)
+                append_answer(self.file, pair)
+                self._answers[current] = pair
+                self._history.append(current)
+
+    def skip(self, number: int | None) -> None:
+        """Leave a question out until the next session; parameters and errors as of `answer`."""
+        with self._lock:
+            current = self._expect(number)
+            if current is not None:
+                self._skipped.add(current)
+                self._history.append(current)
+
+    def undo(self, number: int | None) -> None:
+        """Take the last answer back, out of the file too, or ask what was skipped last; nothing where there is none.
+
+        Parameters and errors as of `answer`.
+        """
+        with self._lock:
+            self._expect(number)
+            if not self._history:
+                return
+            last = self._history[-1]
+            if last in self._skipped:
+                self._skipped.remove(last)
+            else:
+                take_back_answer(self.file, self._answers[last])
+                del self._answers[last]
+            self._history.pop()
+
+    def close(self) -> str:
+        """Take no more answers, and tell the session in a line."""
+        self._lock.acquire()  # for good: an answer that is being written is finished first
+        progress, added = self.progress, len(self._answers) - self._before
+        changed = f"{added:,} answers added to" if added >= 0 else f"{-added:,} answers taken out of"
+        left = progress.questions - progress.answered
+        return f"{changed} {self.file}; {left:,} of {progress.questions:,} pairs are not answered"
+
+    def _expect(self, number: int | None) -> int | None:
+        if number != self.current:
+            raise StaleQuestionError("another question is asked by now")
+        return self.current
+
+
+def answers_so_far(file: Path) -> tuple[Pair, ...]:
+    """Answers in a file that a session goes on with; none where it does not exist.
+
+    Raises
+    ------
+    FinflowError
+        If it is a CSV file, a line of it is no pair, or it cannot be written.
+    """
+    check_grows(file)
+    if not file.exists():
+        return ()
+    if not os.access(file, os.W_OK):
+        raise OutputError(f"cannot write {file}: it may only be read; choose another file")
+    return read_pairs([file]).pairs if file.is_dir() or file.stat().st_size else ()

@@ -1,0 +1,222 @@
+"""Charts of two paths side by side, on the same scales, as the shapes of SVG drawings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.report.drawing import AREA_COLOURS, GREY, LIGHT_GREY
+from finflow.evaluation.report.report_numbers import show
+from finflow.evaluation.statistics.metrics import drawdown_series
+from finflow.preferences.portfolio_path import PortfolioPath
+
+FloatArray = NDArray[np.float64]
+WIDTH, LEFT, RIGHT, ABOVE, BELOW = 520.0, 50.0, 8.0, 8.0, 8.0
+"""Of a chart, and its margins, in units of the drawing."""
+DATES = 18.0  # room for dates below the last chart
+NAMED = len(AREA_COLOURS)
+"""Assets that have a colour of their own."""
+OTHERS, CASH = "others", "cash"
+SMALLEST_RANGE = 0.01  # of an axis: below it, noise would fill a chart
+
+
+class Tick(NamedTuple):
+    """A labelled place on an axis."""
+
+    at: float
+    label: str
+
+
+class Shape(NamedTuple):
+    """A path of SVG: the class of its look, its ``d``, and its colour where the look does not say it."""
+
+    look: str
+    d: str
+    colour: str = ""
+
+
+class Chart(NamedTuple):
+    """A drawing.
+
+    Attributes
+    ----------
+    title, note : str
+    height : float
+    shapes : tuple of Shape
+    values : tuple of Tick
+        On the y axis.
+    dates : tuple of Tick
+        On the x axis; without labels where another chart below has them.
+    """
+
+    title: str
+    note: str
+    height: float
+    shapes: tuple[Shape, ...]
+    values: tuple[Tick, ...]
+    dates: tuple[Tick, ...]
+
+
+class Layer(NamedTuple):
+    """An asset of the chart of weights, or several of one colour, with their places among the weights."""
+
+    name: str
+    colour: str
+    columns: tuple[int, ...]
+
+
+class Axis(NamedTuple):
+    """Range of values that a chart shows, and its height between the margins."""
+
+    low: float
+    high: float
+    height: float
+
+    def y(self, values: FloatArray) -> FloatArray:
+        """Places of values in the drawing."""
+        share = (values - self.low) / (self.high - self.low)
+        places: FloatArray = ABOVE + self.height * (1.0 - share)
+        return places
+
+    def ticks(self, unit: str, count: int) -> tuple[Tick, ...]:
+        """Round numbers within the range."""
+        from matplotlib.ticker import MaxNLocator
+
+        found = MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]).tick_values(self.low, self.high)
+        tolerance = 1e-9 * (self.high - self.low)
+        inside = [float(one) for one in found if self.low - tolerance <= one <= self.high + tolerance]
+        step = (found[1] - found[0]) * (100.0 if unit == "%" else 1.0)
+        decimals = next(digits for digits in range(9) if digits == 8 or math.isclose(step, round(step, digits)))
+        return tuple(Tick(float(self.y(np.array(one))), show(one, unit, decimals)) for one in inside)
+
+
+def path_charts(
+    paths: tuple[PortfolioPath, PortfolioPath], layers: Sequence[Layer]
+) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
+    """Charts of two paths: equity, drawdown, weights and turnover, each of the two on the same scale.
+
+    Parameters
+    ----------
+    paths : tuple of PortfolioPath
+        On the left and on the right.
+    layers : sequence of Layer
+        Of the weights.
+
+    Returns
+    -------
+    tuple of tuple of Chart
+        Of the left and of the right.
+    """
+    wealth = [np.concatenate([[1.0], np.cumprod(1.0 + path.returns)]) for path in paths]
+    falls = [np.concatenate([[0.0], drawdown_series(path.returns)]) for path in paths]
+    most = max(float(path.turnover.max()) for path in paths)
+    low, high = (float(limit([limit(one) for one in wealth])) for limit in (np.min, np.max))
+    spare = 0.05 * max(high - low, SMALLEST_RANGE)
+    equity = Axis(low - spare, max(high, low + SMALLEST_RANGE) + spare, 112.0)
+    drawdown = Axis(min(1.05 * float(np.min([one.min() for one in falls])), -SMALLEST_RANGE), 0.0, 56.0)
+    turnover = Axis(0.0, max(1.05 * most, SMALLEST_RANGE), 42.0)
+    made = []
+    for path, value, fall in zip(paths, wealth, falls, strict=True):
+        steps = len(path)
+        blank, labelled = _dates(path, labels=False), _dates(path, labels=True)
+        line = Shape("line", _line(steps, equity.y(value)))
+        even = Shape("even", _line(steps, equity.y(np.ones(steps + 1))))
+        water = Shape("water", _closed(steps, drawdown.y(fall), drawdown.y(np.zeros(steps + 1))))
+        bars = Shape("bars", _bars(turnover.y(path.turnover), float(turnover.y(np.zeros(1))[0])))
+        made.append(
+            (
+                _chart("Equity", "value of 1 invested", (even, line), equity, "", blank),
+                _chart("Drawdown", "below the highest value so far", (water,), drawdown, "%", blank),
+                _weights(path, layers, blank),
+                _chart("Turnover", "share of wealth traded", (bars,), turnover, "%", labelled, ticks=2),
+            )
+        )
+    return made[0], made[1]
+
+
+def weight_layers(paths: tuple[PortfolioPath, PortfolioPath], assets: Sequence[str]) -> tuple[Layer, ...]:
+    """Layers of the weights of two paths: the assets that are held most, the others together, and cash.
+
+    Parameters
+    ----------
+    paths : tuple of PortfolioPath
+    assets : sequence of str
+        Names of the weights but the last, which is cash.
+    """
+    held = np.sum([path.filled[:, :-1].mean(axis=0) for path in paths], axis=0)
+    order = [int(place) for place in np.argsort(-held, kind="stable") if held[place] > 0.0]
+    named = sorted(order[:NAMED])
+    layers = [Layer(assets[place], colour, (place,)) for place, colour in zip(named, AREA_COLOURS, strict=False)]
+    if order[NAMED:]:
+        layers.append(Layer(OTHERS, GREY, tuple(order[NAMED:])))
+    return (*layers, Layer(CASH, LIGHT_GREY, (len(assets),)))
+
+
+def _weights(path: PortfolioPath, layers: Sequence[Layer], dates: tuple[Tick, ...]) -> Chart:
+    axis = Axis(0.0, 1.0, 84.0)
+    columns = [(column, layer.colour) for layer in layers for column in layer.columns]
+    tops = np.cumsum(path.filled[:, [column for column, _ in columns]], axis=1).T
+    bottoms = np.concatenate([np.zeros((1, len(path))), tops[:-1]])
+    shapes = [
+        Shape("layer", _steps(axis.y(top), axis.y(bottom)), colour)
+        for (_, colour), bottom, top in zip(columns, bottoms, tops, strict=True)
+        if (top > bottom).any()
+    ]
+    return _chart("Weights", "after each trade", tuple(shapes), axis, "%", dates, ticks=2)
+
+
+def _chart(
+    title: str, note: str, shapes: tuple[Shape, ...], axis: Axis, unit: str, dates: tuple[Tick, ...], ticks: int = 4
+) -> Chart:
+    height = ABOVE + axis.height + BELOW + (DATES if dates[0].label else 0.0)
+    return Chart(title, note, height, shapes, axis.ticks(unit, ticks), dates)
+
+
+def _x(steps: int, places: FloatArray) -> FloatArray:
+    """Places of ends of holding periods in the drawing; 0 is the beginning of the first."""
+    found: FloatArray = LEFT + (WIDTH - LEFT - RIGHT) * places / steps
+    return found
+
+
+def _dates(path: PortfolioPath, labels: bool) -> tuple[Tick, ...]:
+    """Ends of the first, the middle and the last holding period."""
+    steps = len(path)
+    chosen = sorted({1, (steps + 1) // 2, steps}) if steps > 2 else [steps]
+    places = _x(steps, np.array(chosen, dtype=np.float64))
+    return tuple(
+        Tick(float(x), str(path.dates[place - 1]) if labels else "") for x, place in zip(places, chosen, strict=True)
+    )
+
+
+def _line(steps: int, y: FloatArray) -> str:
+    x = _x(steps, np.arange(steps + 1.0))
+    return "M" + "L".join(f"{one:.1f} {other:.1f}" for one, other in zip(x, y, strict=True))
+
+
+def _closed(steps: int, above: FloatArray, below: FloatArray) -> str:
+    """Area between two lines."""
+    x = _x(steps, np.arange(steps + 1.0))
+    there = [f"{one:.1f} {other:.1f}" for one, other in zip(x, above, strict=True)]
+    back = [f"{one:.1f} {other:.1f}" for one, other in zip(x[::-1], below[::-1], strict=True)]
+    return f"M{'L'.join([*there, *back])}Z"
+
+
+def _steps(above: FloatArray, below: FloatArray) -> str:
+    """Area between two values a holding period."""
+    x = _x(len(above), np.arange(len(above) + 1.0))
+    there = [f"{x[n]:.1f} {y:.1f}L{x[n + 1]:.1f} {y:.1f}" for n, y in enumerate(above)]
+    back = [f"{x[n + 1]:.1f} {below[n]:.1f}L{x[n]:.1f} {below[n]:.1f}" for n in reversed(range(len(below)))]
+    return f"M{'L'.join([*there, *back])}Z"
+
+
+def _bars(tops: FloatArray, ground: float) -> str:
+    """Bars of holding periods, each at the beginning of its own, when the trade is made."""
+    x = _x(len(tops), np.arange(len(tops) + 1.0))
+    wide = 0.7 * (x[1] - x[0])
+    return "".join(
+        f"M{one:.1f} {ground:.1f}V{top:.1f}h{wide:.1f}V{ground:.1f}Z" for one, top in zip(x[:-1], tops, strict=True)
+    )

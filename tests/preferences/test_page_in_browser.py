@@ -1,0 +1,120 @@
+"""The page of pairs in a real browser: a person clicks and types through it, and sees all of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from finflow.preferences.pair_files import read_pairs
+from finflow.preferences.web_page.answer_server import AnswerServer
+from finflow.preferences.web_page.answer_session import AnswerSession
+from finflow.preferences.web_page.question_page import PairPage
+from finflow.preferences.web_page.questions import Question
+from tests.browser import DESK, PHONE, Browser, open_browser
+
+SHOWN = "document.getElementById('state').dataset.question"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    opened = open_browser(tmp_path_factory.mktemp("browser"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "pairs.jsonl"
+
+
+@pytest.fixture
+def page(browser: Browser, file: Path, questions: tuple[Question, ...]) -> Iterator[Browser]:
+    """The page of four questions."""
+    with AnswerServer(0) as server:
+        session = AnswerSession(file, questions[:4], ())
+        thread = threading.Thread(target=server.serve, args=(session, PairPage(("A", "B", "C"), 252)))
+        thread.start()
+        browser.open(server.url)
+        yield browser
+        server.shutdown()
+        thread.join(timeout=20)
+
+
+def click(page: Browser, act: str) -> None:
+    """Press a button with the mouse, at the place where a reader sees it."""
+    box = page.evaluate(
+        f"(() => {{const box = document.querySelector('[data-act={act}]').getBoundingClientRect(); "
+        "return [box.x + box.width / 2, box.y + box.height / 2]})()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+
+def press(page: Browser, key: str) -> None:
+    """Press a key."""
+    for kind in ("keyDown", "keyUp"):
+        page.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+
+def wait_for(page: Browser, condition: str) -> None:
+    """Wait until a condition holds on the page."""
+    page.evaluate(
+        f"new Promise((done, late) => {{const look = () => {condition} ? done(1) : setTimeout(look, 20); look(); "
+        "setTimeout(() => late('not within ten seconds'), 10000)})"
+    )
+
+
+def test_three_pairs_are_answered_by_mouse_and_keys(page: Browser, file: Path, questions: tuple[Question, ...]) -> None:
+    click(page, "left")
+    wait_for(page, f"{SHOWN} === '1'")
+    press(page, "ArrowDown")
+    wait_for(page, f"{SHOWN} === '2'")
+    press(page, "ArrowRight")
+    wait_for(page, f"{SHOWN} === '3'")
+    told = read_pairs([file]).pairs
+    assert told == tuple(
+        one.answered(choice) for one, choice in zip(questions[:3], ("left", "tie", "right"), strict=True)
+    )
+    assert page.evaluate("document.getElementById('count').textContent").startswith("3 of 4 answered")
+    press(page, "u")
+    wait_for(page, f"{SHOWN} === '2'")
+    assert read_pairs([file]).pairs == told[:2]
+    click(page, "skip")
+    wait_for(page, f"{SHOWN} === '3'")
+    click(page, "right")
+    wait_for(page, f"{SHOWN} === 'null'")
+    assert page.evaluate("document.querySelector('h1').textContent") == "No pair is left"
+    assert page.evaluate("[...document.querySelectorAll('button:not(:disabled)')].map(e => e.dataset.act)") == ["undo"]
+    assert len(read_pairs([file]).pairs) == 3
+    assert page.complaints == []
+
+
+def test_what_the_server_refuses_is_told_on_the_page(page: Browser, file: Path) -> None:
+    page.evaluate("document.body.dataset.token = 'old', 1")
+    press(page, "ArrowLeft")
+    wait_for(page, "!document.getElementById('message').hidden")
+    assert "load it again" in page.evaluate("document.getElementById('message').textContent")
+    assert page.evaluate(SHOWN) == "0"
+    assert not file.exists()
+
+
+def test_both_paths_are_drawn_in_full_in_light_and_dark(page: Browser) -> None:
+    looks = set()
+    for scheme in ("light", "dark"):
+        for width in (PHONE, DESK):
+            found = page.measured(width, scheme)
+            assert found["over"] == 0, f"{width} pixels, {scheme}"
+            looks.add(found["ground"])
+    assert len(looks) == 2
+    outside = """[...document.querySelectorAll('.chart svg')].flatMap(drawing => {
+      const frame = drawing.getBoundingClientRect();
+      return [...drawing.querySelectorAll('path, text')].map(one => one.getBoundingClientRect()).filter(box =>
+        box.left < frame.left - 1 || box.right > frame.right + 1
+        || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
+    }).length"""
+    assert page.evaluate("document.querySelectorAll('.panel .chart svg').length") == 8
+    assert page.evaluate(outside) == 0
+    assert page.complaints == []

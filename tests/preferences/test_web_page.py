@@ -1,0 +1,337 @@
+"""The page on which a person answers pairs: its questions, its file, its server, and what the server refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finflow.config import Config
+from finflow.errors import FinflowError, OutputError
+from finflow.preferences.judges import make_judge
+from finflow.preferences.pair_files import read_pairs, write_pairs
+from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServer
+from finflow.preferences.web_page.answer_session import AnswerSession, StaleQuestionError, answers_so_far
+from finflow.preferences.web_page.path_charts import path_charts, weight_layers
+from finflow.preferences.web_page.question_page import PairPage
+from finflow.preferences.web_page.questions import Question, make_questions
+from tests.commands import refusal
+from tests.preferences.conftest import SMALL
+
+ROOT = Path(__file__).parents[2]
+Questions = tuple[Question, ...]
+
+
+def begun(file: Path, questions: Questions) -> AnswerSession:
+    return AnswerSession(file, questions, answers_so_far(file))
+
+
+class Client:
+    """A client of a server of the page."""
+
+    def __init__(self, server: AnswerServer) -> None:
+        self.server = server
+
+    def send(
+        self, method: str = "GET", path: str = "/", body: str | None = None, **headers: str
+    ) -> tuple[int, str, http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=20)
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        reply = connection.getresponse()
+        text = reply.read().decode()
+        connection.close()
+        return reply.status, text, reply.headers
+
+    def act(self, question: object, act: object, **changes: str) -> tuple[int, dict[str, str]]:
+        headers = {TOKEN_HEADER: self.server.token, "Content-Type": "application/json", **changes}
+        status, text, _ = self.send("POST", "/answer", json.dumps({"question": question, "act": act}), **headers)
+        return status, json.loads(text)
+
+
+@pytest.fixture
+def client(tmp_path: Path, questions: Questions) -> Iterator[Client]:
+    with AnswerServer(0) as server:
+        session = begun(tmp_path / "pairs.jsonl", questions)
+        thread = threading.Thread(target=server.serve, args=(session, PairPage(("A", "B", "C"), 252)))
+        thread.start()
+        yield Client(server)
+        server.shutdown()
+        thread.join(timeout=20)
+
+
+def test_questions_are_the_pairs_of_the_judges_with_a_drawn_side(
+    small_market: SegmentMarket, small_config: Config, questions: Questions
+) -> None:
+    settings = small_config.preferences.judge
+    judged = judge_pairs(small_market, make_judge("calmar", settings, 252), 2000, settings, seed=0).pairs
+    many = make_questions(small_market, 400, settings, seed=0)
+    pairs = list(dict.fromkeys(frozenset((pair.first, pair.second)) for pair in judged))
+    assert [frozenset(question.segments) for question in many] == pairs[:400]
+    assert [question.segments for question in many[: len(questions)]] == [one.segments for one in questions]
+    assert [question.turned for question in many[: len(questions)]] == [one.turned for one in questions]
+    assert 0.4 < np.mean([question.turned for question in many]) < 0.6
+
+
+def test_an_answer_names_the_segment_that_was_shown_on_that_side(questions: Questions) -> None:
+    for question in (questions[0]._replace(turned=turned) for turned in (False, True)):
+        for choice, side in (("left", 0), ("right", 1)):
+            pair = question.answered(choice)  # type: ignore[arg-type]
+            assert question.paths[0 if pair.better == "first" else 1] is question.shown[side]
+        assert question.answered("tie").better == "tie"
+
+
+def test_every_answer_is_in_the_file_at_once_and_can_be_taken_back(tmp_path: Path, questions: Questions) -> None:
+    file = tmp_path / "new" / "pairs.jsonl"
+    session = begun(file, questions)
+    session.answer(0, "left")
+    session.skip(1)
+    session.answer(2, "tie")
+    assert [pair.better for pair in read_pairs([file]).pairs][1] == "tie"
+    assert session.progress == (len(questions), 2, 1)
+    session.undo(3)
+    assert (session.current, len(read_pairs([file]).pairs)) == (2, 1)
+    session.undo(2)
+    assert (session.current, session.progress.skipped) == (1, 0)
+    session.undo(1)
+    session.undo(0)
+    assert (session.current, session.can_undo, file.read_bytes()) == (0, False, b"")
+
+
+def test_a_session_goes_on_where_the_file_ends(tmp_path: Path, questions: Questions) -> None:
+    file = tmp_path / "pairs.jsonl"
+    foreign = questions[-1].answered("left")
+    write_pairs(file, [foreign])
+    first = begun(file, questions[:-1])
+    for number, choice in enumerate(("left", "right", "tie")):
+        first.answer(number, choice)  # type: ignore[arg-type]
+    second = begun(file, questions[:-1])
+    assert (second.current, second.progress.answered) == (3, 3)
+    assert "3 of them answered before" in second.line()
+    for number in (3, 2, 1, 0):  # answers of an earlier session too, but never those of others
+        second.undo(number)
+    assert second.current == 0
+    assert read_pairs([file]).pairs == (foreign,)
+    assert second.close().startswith("3 answers taken out of")
+
+
+def test_all_may_be_answered(tmp_path: Path, questions: Questions) -> None:
+    session = begun(tmp_path / "pairs.jsonl", questions[:2])
+    session.answer(0, "left")
+    session.skip(1)
+    assert session.current is None
+    with pytest.raises(StaleQuestionError):
+        session.answer(1, "left")
+    assert "those that were skipped are asked again" in PairPage(("A", "B", "C"), 252).part(session)
+    assert session.close() == f"1 answers added to {tmp_path / 'pairs.jsonl'}; 1 of 2 pairs are not answered"
+
+
+def test_answers_come_by_http(client: Client, tmp_path: Path, questions: Questions) -> None:
+    status, page, headers = client.send()
+    assert status == 200
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert 'data-question="0"' in page
+    for name in {segment.strategy for question in questions for segment in question.segments}:
+        assert name not in page, "the name of a strategy would bias the answer"
+    assert client.act(0, "left")[0] == 200
+    status, answer = client.act(1, "right")
+    assert 'data-question="2"' in answer["html"]
+    assert read_pairs([tmp_path / "pairs.jsonl"]).pairs == (
+        questions[0].answered("left"),
+        questions[1].answered("right"),
+    )
+    assert 'data-question="1"' in client.act(2, "undo")[1]["html"]
+    assert len(read_pairs([tmp_path / "pairs.jsonl"]).pairs) == 1
+
+
+def test_a_question_is_answered_once(client: Client, tmp_path: Path) -> None:
+    """By a key that is pressed twice, and from two tabs."""
+    assert client.act(0, "left")[0] == 200
+    status, answer = client.act(0, "left")
+    assert status == 409
+    assert 'data-question="1"' in answer["html"]
+    assert len(read_pairs([tmp_path / "pairs.jsonl"]).pairs) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:80"}, 403),
+        ({"Host": "127.0.0.1"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({TOKEN_HEADER: "guess"}, 403),
+        ({TOKEN_HEADER: ""}, 403),
+        ({"Content-Type": "text/plain"}, 400),
+        ({"Content-Length": "x"}, 400),
+        ({"Content-Length": "99999999"}, 400),
+    ],
+)
+def test_requests_of_other_pages_are_refused(
+    client: Client, tmp_path: Path, headers: dict[str, str], status: int
+) -> None:
+    assert client.act(0, "left", **headers)[0] == status
+    assert not (tmp_path / "pairs.jsonl").exists()
+    assert client.act(0, "left")[0] == 200  # and the server lives on
+
+
+def test_a_page_is_not_read_under_another_name(client: Client) -> None:
+    for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+        status, text, _ = client.send(**headers)
+        assert (status, client.server.token in text) == (403, False)
+    assert client.send("GET", "/../secrets")[0] == 404
+    assert client.send("DELETE", "/")[0] == 501
+    assert client.server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "[]", "null", '{"question": 0}', '{"question": "0", "act": "left"}', '{"question": true}', "[" * 999],
+)
+def test_a_bad_body_is_told(client: Client, tmp_path: Path, body: str) -> None:
+    headers = {TOKEN_HEADER: client.server.token, "Content-Type": "application/json"}
+    status, text, _ = client.send("POST", "/answer", body, **headers)
+    assert (status, "an answer is an object of JSON" in json.loads(text)["error"]) == (400, True)
+    assert client.act(0, "best")[0] == 400
+    assert not (tmp_path / "pairs.jsonl").exists()
+
+
+def test_an_answer_that_cannot_be_written_is_not_lost_silently(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").mkdir()
+    status, answer = client.act(0, "left")
+    assert (status, "cannot write" in answer["error"]) == (500, True)
+    (tmp_path / "pairs.jsonl").rmdir()
+    assert client.act(0, "left")[0] == 200
+
+
+def test_both_sides_of_a_chart_have_one_scale(questions: Questions) -> None:
+    for question in questions:
+        layers = weight_layers(question.shown, ("A", "B", "C"))
+        left, right = path_charts(question.shown, layers)
+        assert [chart.title for chart in left] == ["Equity", "Drawdown", "Weights", "Turnover"]
+        assert [chart.values for chart in left] == [chart.values for chart in right]
+        assert all(len(chart.values) >= 2 for chart in left)
+        assert left[-1].dates[0].label == str(question.shown[0].dates[0])
+
+
+def test_charts_of_what_never_moves_and_of_two_periods_are_drawn(path_of: Callable[..., PortfolioPath]) -> None:
+    for paths in ((path_of([0.0] * 5), path_of([0.0] * 5)), (path_of([-0.5, 1.0], 2.0), path_of([0.0, 0.1]))):
+        for chart in (chart for side in path_charts(paths, weight_layers(paths, ("A",))) for chart in side):
+            text = " ".join(shape.d for shape in chart.shapes)
+            assert "nan" not in text
+            places = [float(word) for word in re.findall(r"(?<= )\d+\.\d", text)]
+            assert all(0.0 <= place <= chart.height for place in places), chart.title
+
+
+def test_assets_that_are_held_little_share_a_layer(path_of: Callable[..., PortfolioPath]) -> None:
+    path = path_of([0.0, 0.0])
+    weights = np.tile(np.append(np.linspace(1.0, 2.0, 12), 3.0), (2, 1))
+    weights /= weights.sum(axis=1, keepdims=True)
+    wide = PortfolioPath(path.dates, path.returns, path.turnover, path.costs, weights, weights)
+    layers = weight_layers((wide, wide), tuple("ABCDEFGHIJKL"))
+    assert [layer.name for layer in layers] == [*"FGHIJKL", "others", "cash"]
+    assert sorted(column for layer in layers for column in layer.columns) == list(range(13))
+
+
+def test_files_that_cannot_be_gone_on_with_are_refused(tmp_path: Path, questions: Questions) -> None:
+    (tmp_path / "bad.jsonl").write_text("{\n", "utf-8")
+    for name, said in (("bad.jsonl", "line 1: this is no JSON"), (".", "is a folder"), ("a.csv", "ends with .jsonl")):
+        with pytest.raises(FinflowError, match=said):
+            answers_so_far(tmp_path / name)
+    (tmp_path / "empty.jsonl").touch()
+    assert answers_so_far(tmp_path / "empty.jsonl") == ()
+    write_pairs(tmp_path / "kept.jsonl", [questions[0].answered("left")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(OutputError, match="may only be read"):
+            answers_so_far(tmp_path / "kept.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ask", "FOLDER/a/b.jsonl", "--port", "0"), "cannot write FOLDER/a/.b.jsonl.lock: a file is in the way"),
+        (("--ask", "FOLDER/b.jsonl", "--port", "TAKEN"), "port TAKEN of 127.0.0.1 cannot be opened"),
+        (("--ask", "FOLDER/b.jsonl", "--port", "70000"), "must be a port"),
+        (("--ask", "FOLDER/b.jsonl", "--set", "preferences.judge.strategies=momentun"), "there is no strategy"),
+        (("--ask", "FOLDER/b.jsonl", "--output", "x"), "name the file of your answers after --ask"),
+        (("--ask", "--judge", "calmar", "--output", "x"), "one of --ask, --judge and --learn"),
+        (("--judge", "calmar", "--output", "x", "--port", "1"), "--port belongs to --ask"),
+        (("--learn", "a.jsonl", "--output", "x", "--open"), "--open belongs to --ask"),
+        (("--learn", "a.jsonl", "--output", "x", "--pairs", "5"), "--pairs belongs to --ask and --judge"),
+    ],
+)
+def test_wrong_commands_are_answered_in_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "a").touch()
+    with AnswerServer(0) as server:
+        names = {"FOLDER": str(tmp_path), "TAKEN": str(server.server_port)}
+
+        def named(text: str) -> str:
+            return re.sub("|".join(names), lambda found: names[found[0]], text)
+
+        options = [named(word) for word in arguments]
+        assert named(said) in refusal(capsys, "--mode", "prefer", *small_options(), *options)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def small_options() -> list[str]:
+    """The small market on a command line."""
+    keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
+    return [word for name in keys for word in ("--set", name)]
+
+
+def test_the_command_serves_until_ctrl_c_and_keeps_others_off_the_file(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "main.py"), "--mode", "prefer", "--pairs", "3", *small_options()]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            port = int(re.findall(r"http://127\.0\.0\.1:(\d+)/ shows 3 pairs", said)[0])
+            token = re.findall(r'data-token="([^"]+)"', fetched(port, "GET", "/", None, {}))[0]
+            with pytest.raises(OutputError, match="another process is adding answers to"), _lock_of(tmp_path):
+                pass
+            headers = {TOKEN_HEADER: token, "Content-Type": "application/json"}
+            fetched(port, "POST", "/answer", '{"question": 0, "act": "right"}', headers)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (0, "")
+    assert out == "1 answers added to pairs.jsonl; 2 of 3 pairs are not answered\n"
+    assert os.listdir(tmp_path) == ["pairs.jsonl"]
+    assert len(read_pairs([tmp_path / "pairs.jsonl"]).pairs) == 1
+
+
+def _lock_of(folder: Path) -> Any:
+    from finflow.files import file_in_use
+
+    return file_in_use(folder / "pairs.jsonl", "adding answers to")
+
+
+def fetched(port: int, method: str, path: str, body: str | None, headers: dict[str, str]) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, body, headers)
+    reply = connection.getresponse()
+    assert reply.status == 200
+    return reply.read().decode()
