@@ -421,6 +421,20 @@ def test_a_block_s_policy_that_breaks_is_caught_by_the_guard(
         trainer.finetune()
 
 
+def test_critics_that_are_put_on_another_level_are_no_fault(tiny: Make) -> None:
+    """They come from the offline phase's returns; where rewards have a large mean, exact returns lie far from them."""
+    keys = {
+        "objectives__reward": "tests.env.rewards.own_rewards:HighLevel",
+        "train__reward_reference": "none",
+        "guard__stability__check_interval": 1,
+        "guard__stability__quiet": 0,
+    }
+    trainer = FinFlowTrainer(tiny(**(SMALL | keys)))
+    trainer.train_iql()
+    trainer.finetune()
+    assert trainer._begin().state.watch.manager.rollback_count == 0
+
+
 def test_the_report_shows_what_holds_out_of_sample(
     tiny: Make, quick_reports: None, read_page: Callable[[str], Any], fits_schema: Callable[..., list[str]]
 ) -> None:

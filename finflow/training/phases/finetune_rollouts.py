@@ -221,6 +221,7 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
                 exact = measure_returns(market, bcell.deployed, bars, config, TO_TEACH)
                 if done == total:
                     set_level(market, bcell, exact)
+                    run.guard.snapshots.compare_from_here(run.guard.probe)
             latest = teach_critics(market, bcell, exact, state.advantage_scales[0], config, done - total)
         metrics |= latest
         lived = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon

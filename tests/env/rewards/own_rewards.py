@@ -36,6 +36,16 @@ class ReturnOverThree:
         return context.xp.sum(context.filled * context.horizon_growth, axis=-1) - 1.0
 
 
+class HighLevel:
+    """Log return over a fifth for every decision."""
+
+    horizon = 1
+    differentiable = True
+
+    def __call__(self, context: RewardContext) -> Any:
+        return 0.2 + context.log_return
+
+
 class Forecast:
     """A planted mistake: a table of the return over five bars, with a horizon of one."""
 
