@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from finflow.agent.losses.listwise import ListwiseTargets
+
 
 class States(NamedTuple):
     """The environment's observations at a batch of decisions.
@@ -83,6 +85,8 @@ class Batch(NamedTuple):
         measures are of the whole return.
     named : Tensor, (groups, 5, K), optional
         Portfolios that the families' rules name in the states, on average over each family's variants.
+    rankings : ListwiseTargets, optional
+        Of the assets by their returns after the states, for the experts to learn from (offline data only).
     """
 
     both: States
@@ -95,6 +99,7 @@ class Batch(NamedTuple):
     behaviour_returns: Tensor
     references: Tensor | None = None
     named: Tensor | None = None
+    rankings: ListwiseTargets | None = None
 
     def with_reference(self, targets: Tensor) -> Tensor:
         """Add to targets (batch,) the reference that the rewards are in excess of, where there is one."""

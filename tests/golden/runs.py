@@ -52,6 +52,7 @@ ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
     *("workers", "rollout_workers", "constraint"),
     *("preferences", "preference"),
+    *("expert_ranking", "expert_ranking_weight"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )
 

@@ -155,10 +155,10 @@ class ExpertPolicy(nn.Module):
         distribution = decision.distribution
         mixture = weighted_likelihood_loss(distribution.log_density(batch.actions), weights, distribution.dimensions)
         experts = expert_loss(decision, batch, weights)
-        naming, naming_metrics = self.naming_penalty(decision, batch)
+        held, held_metrics = self.expert_penalties(decision, batch)
         losses = {"policy_loss": mixture, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         metrics = {name: value.detach() for name, value in losses.items()}
-        return mixture + experts + naming, metrics | naming_metrics
+        return mixture + experts + held, metrics | held_metrics
 
     def deterministic(self, states: States) -> Tensor:
         """The centre of the policy, (batch, K)."""
@@ -189,10 +189,18 @@ class ExpertPolicy(nn.Module):
         scale = weighted_likelihood_loss(spread.log_density(batch.actions), torch.ones_like(weights), spread.dimensions)
         experts = expert_loss(decision, batch, weights)
         cloning = 0.5 * (shift.square().mean() if listed is None else mean_listed(shift.square(), listed).mean())
-        naming, naming_metrics = self.naming_penalty(decision, batch)
+        held, held_metrics = self.expert_penalties(decision, batch)
         losses = {"cloning_loss": cloning, "expert_loss": experts, "trade_rate": decision.trade_rate.mean()}
         metrics = {name: value.detach() for name, value in losses.items()}
-        return PathwiseGradient(distribution.centre(), cloning, experts + scale + naming, metrics | naming_metrics)
+        return PathwiseGradient(distribution.centre(), cloning, experts + scale + held, metrics | held_metrics)
+
+    def expert_penalties(self, decision: Decision, batch: Batch) -> tuple[Tensor | float, dict[str, Tensor]]:
+        """Penalties that hold the experts' portfolios to rules and rankings, and their sizes for the log."""
+        naming, metrics = self.naming_penalty(decision, batch)
+        if batch.rankings is None:
+            return naming, metrics
+        ranking = batch.rankings.penalty(decision.experts[:: batch.states.group_size])
+        return naming + ranking, metrics | {"ranking_loss": ranking.detach()}
 
     def naming_penalty(self, decision: Decision, batch: Batch) -> tuple[Tensor | float, dict[str, Tensor]]:
         """Weighted divergence of each expert's portfolio from what its family names, and its size for the log."""

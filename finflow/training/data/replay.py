@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from finflow.agent.batch import Batch, States
+from finflow.agent.losses.listwise import ListwiseTargets
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, WorldState
 from finflow.offline.dataset import SOURCES, OfflineDataset
@@ -39,6 +40,8 @@ class MarketTensors(NamedTuple):
         Assets of each sub-universe, to which states are restricted.
     named : Tensor, (bars, 5, K), optional
         Portfolios of the rules of the five families at every bar, on average over each family's variants.
+    rankings : ListwiseTargets, optional
+        Of the assets by their returns after decisions at every bar.
     """
 
     assets: Tensor
@@ -47,6 +50,7 @@ class MarketTensors(NamedTuple):
     complete: bool
     members: Tensor | None = None
     named: Tensor | None = None
+    rankings: ListwiseTargets | None = None
 
     @classmethod
     def of(cls, process: DecisionProcess, device: torch.device, with_families: bool = False) -> MarketTensors:
@@ -125,6 +129,12 @@ class MarketTensors(NamedTuple):
             cash = torch.where((total > SMALLEST_TOTAL) | (count > 0.0), cash, torch.ones_like(cash))
         shares = torch.where(total > SMALLEST_TOTAL, risky / total.clamp(min=SMALLEST_TOTAL), equal)
         return torch.cat([(1.0 - cash) * shares, cash], dim=-1)
+
+    def rankings_at(self, bars: Tensor, universe: Tensor | None = None) -> ListwiseTargets | None:
+        """Rankings after decisions at ``bars`` (groups,), of the sub-universes' assets; None where none are kept."""
+        if self.rankings is None:
+            return None
+        return self.rankings.rows(bars, None if self.members is None or universe is None else self.members[universe])
 
     def gather_assets(self, portfolios: Tensor, universe: Tensor | None) -> Tensor:
         """Of each of ``portfolios`` (batch, K + ...) the columns of its own assets, of cash, and what follows."""
@@ -310,7 +320,7 @@ def make_batch(
     """
     bars, universe = rows["bar"][::group_size], rows.get("universe")
     shared = None if universe is None else universe[::group_size]
-    named = market.families(bars, shared)
+    named, rankings = market.families(bars, shared), market.rankings_at(bars, shared)
     bars = torch.cat([bars, bars + 1])
     shared = None if shared is None else shared.repeat(2)
     portfolios = torch.cat([rows["portfolio"], rows["next_portfolio"]])
@@ -325,6 +335,7 @@ def make_batch(
         behaviour_returns=rows["behaviour_return"],
         references=units.references(rows["bar"], universe),
         named=named,
+        rankings=rankings,
     )
 
 

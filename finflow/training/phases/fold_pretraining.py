@@ -23,7 +23,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import measure_decision_scale
-from finflow.training.phases.pretrain import Epochs, fill_window, reward_units, scale_of_training
+from finflow.training.phases.pretrain import Epochs, fill_window, offline_market, reward_units, scale_of_training
 from finflow.training.phases.rollout_state import Block, Pretrained, training_blocks
 from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import METHODS, seeded
@@ -95,7 +95,7 @@ def _learn(
 ) -> list[dict[str, FloatArray]]:
     """Weights of the policies that some blocks, or none, were left out of."""
     process = run.training_data.learning.process
-    market = MarketTensors.of(process, run.device, run.config.bcell.expert_cloning > 0.0)
+    market = offline_market(run)
     units = reward_units(run, dataset)._replace(normalizer=None)
     rollout_market = RolloutMarket(process, market, units)
     return [_pretrain(run, dataset, rollout_market, blocks, number) for number in numbers]

@@ -19,6 +19,7 @@ from finflow.offline.dataset import OfflineDataset
 from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
+from finflow.training.data.return_rankings import return_rankings
 from finflow.training.data.rewards import RewardUnits, RollingNormalizer
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import measure_decision_scale
@@ -105,7 +106,7 @@ def pretrain(run: TrainingRun, dataset: OfflineDataset) -> dict[str, float]:
     if learner is None or state.behaviour_returns is None:
         raise ValueError("the offline phase is over")
     policy = learner.policy
-    market = MarketTensors.of(run.training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    market = offline_market(run)
     store = Transitions.of(dataset, run.device, market.members is not None)
     store.columns["behaviour_return"] = state.behaviour_returns
     units = reward_units(run, dataset)
@@ -163,6 +164,13 @@ def _end_early(
     facts = {"fitted_q_value": fitted_q_value(learner, store, market, units, config)}
     run.log.record(counters.phase, counters.update, facts)
     return facts
+
+
+def offline_market(run: TrainingRun) -> MarketTensors:
+    """The market that is learned in offline, with what experts learn from beside decisions."""
+    config, training_data = run.config, run.training_data
+    market = MarketTensors.of(training_data.learning.process, run.device, config.bcell.expert_cloning > 0.0)
+    return market._replace(rankings=return_rankings(config, training_data, run.device))
 
 
 def reward_units(run: TrainingRun, dataset: OfflineDataset) -> RewardUnits:

@@ -23,6 +23,7 @@ from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import capture, check_like, restore, without_prefix
 from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns
+from finflow.training.data.return_rankings import ranking_horizon
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, detached
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
@@ -73,8 +74,9 @@ def training_blocks(config: Config, training_data: TrainingData) -> tuple[Block,
     count, process = config.bcell.rollouts.blocks, training_data.learning.process
     if count <= 1:
         return ()
-    # a window's last reward is earned on the bars after its last decision
-    return make_blocks(training_segments(training_data), count, process.lag + process.reward_horizon)
+    # a window's last reward is earned on the bars after its last decision, and what experts learn to rank too
+    horizon = max(process.reward_horizon, ranking_horizon(config))
+    return make_blocks(training_segments(training_data), count, process.lag + horizon)
 
 
 def training_segments(training_data: TrainingData) -> list[range]:
