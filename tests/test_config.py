@@ -355,7 +355,7 @@ OTHER: dict[str, object] = {
     **{"trading.retrain.window": 500, "trading.retrain.purge": 10},
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
-    **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0},
+    **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0, "guard.hacking.multiple": 3.0},
     **{"online.epochs": 4, "online.minibatch": 32, "online.value_clip": 0.2, "online.target_kl": 0.02},
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},

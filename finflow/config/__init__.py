@@ -40,6 +40,7 @@ from finflow.config.trading_section import AlpacaConfig, RetrainConfig, TradingC
 from finflow.config.training_section import (
     EntropyScheduleConfig,
     GuardConfig,
+    HackingConfig,
     OfflineConfig,
     RewardNormalizationConfig,
     RollbackConfig,
@@ -68,6 +69,7 @@ __all__ = [
     "EvaluationConfig",
     "FeaturesConfig",
     "GuardConfig",
+    "HackingConfig",
     "MarketConfig",
     "ObjectivesConfig",
     "OfflineConfig",

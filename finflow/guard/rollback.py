@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from finflow.config import Config, GuardConfig, RollbackConfig
+from finflow.config import Config, RollbackConfig
+from finflow.guard.hacking import HackingWatch
 from finflow.guard.rollback_triggers import RollbackTriggers
 from finflow.guard.signals import Event, crossed
 from finflow.guard.stability import StabilityMonitor
@@ -270,11 +271,12 @@ class GuardState:
 
     Parameters
     ----------
-    config : GuardConfig
-    gamma : float
+    config : Config
 
     Attributes
     ----------
+    hacking : HackingWatch or None
+        With objectives.reward = preference.
     block : dict of list
         Losses and rewards since the last look.
     score : float or None
@@ -283,10 +285,13 @@ class GuardState:
         Alarms that the next update responds to.
     """
 
-    def __init__(self, config: GuardConfig, gamma: float) -> None:
-        self.enabled = config.enabled
-        self.monitor = StabilityMonitor(config.stability, gamma)
-        self.manager = RollbackManager(config.rollback)
+    def __init__(self, config: Config) -> None:
+        guard = config.guard
+        self.enabled = guard.enabled
+        watched = guard.enabled and guard.hacking.enabled and config.objectives.reward == "preference"
+        self.hacking = HackingWatch(guard.hacking) if watched else None
+        self.monitor = StabilityMonitor(guard.stability, config.bcell.gamma)
+        self.manager = RollbackManager(guard.rollback)
         self.block: dict[str, list[float]] = {}
         self.score: float | None = None
         self.pending: list[dict[str, Any]] = []
@@ -324,6 +329,7 @@ class GuardState:
             "block": {name: list(values) for name, values in self.block.items()},
             "score": self.score,
             "pending": list(self.pending),
+            **({} if self.hacking is None else {"hacking": self.hacking.state()}),
         }
 
     def restore(self, tensors: Mapping[str, Tensor], state: Any) -> None:
@@ -334,3 +340,5 @@ class GuardState:
         self.manager.restore(tensors, state["manager"])
         self.block = {name: list(values) for name, values in state["block"].items()}
         self.score, self.pending = state["score"], list(state["pending"])
+        if self.hacking is not None and "hacking" in state:
+            self.hacking.load(state["hacking"])

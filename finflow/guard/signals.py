@@ -221,6 +221,7 @@ ADVICE = {
     "reward": "raise train.offline_share_end or bcell.cql_alpha",
     "sharpe": "raise train.offline_share_end or bcell.cql_alpha",
     "policy": "lower bcell.actor_lr",
+    "hacking": "learn the reward model from more pairs, raise online.reference_beta, or set guard.hacking",
     "frozen": "lower bcell.actor_lr, or objectives.lambda_turn",
 }
 
@@ -245,6 +246,10 @@ def stop_report(reason: str, advice: Sequence[str], statistics: Mapping[str, obj
     """
     lines = ["# Why the guard stopped this training", "", f"{reason}.", "", "What to try:", ""]
     lines += [f"- {line}" for line in advice]
-    lines += ["", "Best and latest checkpoint are of healthy states. `events.jsonl` has all that the guard saw."]
+    hacked = any(ADVICE["hacking"] == line for line in advice)
+    state = "Best and latest checkpoint are of healthy states"
+    if hacked:
+        state = "The best checkpoint was chosen by net returns and not by the reward model's score"
+    lines += ["", f"{state}. `events.jsonl` has all that the guard saw."]
     lines += ["", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in statistics.items())]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report import drawing
-from finflow.evaluation.report.agent_figures import _phases, _positions, training
+from finflow.evaluation.report.agent_figures import _phases, _positions, learned_score, training
 from finflow.evaluation.report.figures import ROLLING_DAYS, rolling, rolling_sharpe, rolling_volatility
 from finflow.evaluation.statistics import metrics
 
@@ -83,3 +83,13 @@ def test_rolling_figures_end_in_the_metrics_of_the_last_half_year(backtest: Call
     alone = rolling(run, None)
     assert alone is not None
     assert f"agent from {sharpes.min():.1f} to {sharpes.max():.1f}" in alone.alt
+
+
+def test_a_learned_score_is_drawn_beside_the_truth_where_there_is_one() -> None:
+    frame = pd.DataFrame({"phase": ["online"] * 3, "update": [1, 2, 3], "validation_sharpe": [0.9, 0.7, 0.6]})
+    assert learned_score(frame) is None
+    figure = learned_score(
+        frame.assign(validation_score=[0.1, 0.2, 0.3], score_correlation=[math.nan, math.nan, -0.98])
+    )
+    assert figure is not None
+    assert "correlation over the online phase is -0.98" in figure.caption

@@ -188,6 +188,48 @@ def training(frame: pd.DataFrame) -> Rendered | None:
     )
 
 
+def learned_score(frame: pd.DataFrame) -> Rendered | None:
+    """Draw the mean score of a reward model and the Sharpe ratio of the same validations over the gradient updates.
+
+    Parameters
+    ----------
+    frame
+        Rows as training logged them. Columns `validation_score` and `validation_sharpe`, and those of `training`.
+
+    Returns
+    -------
+    Rendered or None
+        None where no reward model was learned from.
+    """
+    if "validation_score" not in frame or not np.isfinite(_numbers(frame["validation_score"])).any():
+        return None
+    phases = _phases(frame)
+    positions = _positions(frame, phases)
+    panels = {
+        "Mean score of the reward model on the validation window": _numbers(frame["validation_score"]),
+        "Sharpe ratio of the same decisions": _numbers(frame["validation_sharpe"]),
+    }
+
+    def draw(figure: Figure) -> None:
+        for number, (title, values) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(len(panels), 1, number)
+            _draw_curve(axes, positions, values, phases, marker="o")
+            axes.set_title(title)
+        axes.set_xlabel("gradient updates")
+
+    known = _numbers(frame["score_correlation"]) if "score_correlation" in frame else np.empty(0)
+    known = known[np.isfinite(known)]
+    told = f" Their correlation over the online phase is {known[-1]:.2f}." if len(known) else ""
+    return Rendered(
+        "learned-score",
+        "Score of the reward model and what is true",
+        "What the reward model would pay for the decisions of the agent, above what they were worth. A score "
+        f"that rises while the Sharpe ratio falls is a model that is being hacked.{told}",
+        f"Line charts of the score and the Sharpe ratio on the validation window.{told}",
+        render(draw, 4.2),
+    )
+
+
 def _expert_names(count: int) -> list[str]:
     return [FAMILIES[number] if number < len(FAMILIES) else f"expert {number + 1}" for number in range(count)]
 

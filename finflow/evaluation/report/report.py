@@ -87,6 +87,7 @@ def draw_figures(data: ReportData, results: Results) -> list[Rendered]:
         agent_figures.experts(agent),
         None if found is None else figures.overfitting_histogram(found, len(results.evidence.choice)),
         agent_figures.training(data.training),
+        agent_figures.learned_score(data.training),
     ]
     return [figure for figure in drawn if figure is not None]
 

@@ -14,22 +14,21 @@ import torch
 from torch import Tensor
 
 from finflow.agent.batch import States
-from finflow.agent.losses.risk import discounted_means, needs_quantiles, sample_risk
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, OutputConfig, config_hash, dump_run
 from finflow.errors import FinflowError, TrainingError
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.evaluation.statistics.metrics import summarise
+from finflow.evaluation.backtest import Backtest
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder, CheckpointWriter
-from finflow.guard.signals import WARNING, Event, advice_on, crossed, stop_report
+from finflow.guard.signals import ALARM, WARNING, Event, advice_on, crossed, stop_report
 from finflow.guard.state_capture import capture
 from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.manifest import runtime
 from finflow.training.data.training_data import TrainingData
-from finflow.training.judging.agent_strategy import AgentStrategy
-from finflow.training.judging.constraint_measure import measure_constraint, score_of
+from finflow.training.judging.constraint_measure import score_of
 from finflow.training.judging.generalisation_measure import PREFIX, GeneralisationMeasure, mean_kl
+from finflow.training.judging.hacking_measure import look_at_score
+from finflow.training.judging.validation_play import play_validation
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
 from finflow.training.phases.rollout_state import Pretrained
@@ -198,6 +197,8 @@ class TrainingRun:
         """Take the mean KL to the reference, in nats per free dimension, over decisions; may end the phase early."""
         reference, counters = self.state.reference, self.state.counters
         if reference is not None and (reason := reference.look(divergence, decisions)):
+            if self.state.watch.hacking is not None:
+                self._stop_hacked(reason)
             self._announce(Event(counters.update, counters.phase, WARNING, "reference", reason))
 
     @property
@@ -216,29 +217,19 @@ class TrainingRun:
             raise KeyboardInterrupt
 
     def validate(self, policy: ExpertPolicy, facts: Mapping[str, float | str] | None = None) -> dict[str, float]:
-        """Backtest the policy, acting as configured, on the validation window; keep it if it is the best so far.
+        """Play the policy, acting as configured, on the validation window; keep it if it is the best so far.
 
-        Returns
-        -------
-        dict
-            Metrics of the validation window, net of costs; ``value`` is the mean reward of a decision. Where the policy
-            climbs a risk measure, ``risk_value`` is that of the returns from each day on, in units of a day's reward,
-            and stands in for the value in the choice of the best. Where a reward has a limit, ``constraint`` is its
-            mean, and a policy within the limit is better than any that is not.
+        Returns the metrics of the play. ``risk_value`` stands in for the value in the choice of the best where there is
+        one, and a policy within the limit of a reward is better than any that is not. Where a reward model pays, the
+        guard compares its score with the metrics, and may end the training.
         """
         counters = self.state.counters
-        agent = AgentStrategy(policy, self.device, acting=self.config.acting)
-        (backtest,) = run_backtests(self.training_data.process, self.training_data.split.validation, [agent])
-        if backtest.rewards is None:
-            raise ValueError("a backtest of the agent has rewards")
-        value, bcell = {"value": float(backtest.rewards.mean())}, self.config.bcell
-        if needs_quantiles(bcell):
-            value["risk_value"] = sample_risk(discounted_means(backtest.rewards, bcell.gamma), bcell)
-        value |= measure_constraint(self.training_data, policy, self.device)
-        metrics = {**value, **summarise(backtest, self.config.objectives.cvar_alpha)}
+        backtest, metrics = play_validation(self.training_data, policy, self.device)
         sharpe = metrics["sharpe"]  # not a number for a policy that only ever held cash
         row = {**{f"validation_{name}": value for name, value in metrics.items()}, **(facts or {})}
         row |= self._generalisation_of(policy)
+        watch = self.state.watch.hacking
+        row |= look_at_score(self.training_data, watch, self.state.bcell, backtest, metrics)
         self.log.record(counters.phase, counters.update, {**row, "sharpe": sharpe, "cvar": metrics["cvar"]})
         score = score_of(metrics, self.config)
         best = math.isfinite(score) and (counters.best_score is None or score > counters.best_score)
@@ -250,6 +241,8 @@ class TrainingRun:
         if self.on_validation is not None:
             validation = Validation(counters.phase, counters.update, counters.phase_update, score, best, backtest)
             self.on_validation(validation)
+        if watch is not None and watch.reasons:
+            self._stop_hacked("; ".join(watch.reasons))
         return metrics
 
     def _generalisation_of(self, policy: ExpertPolicy) -> dict[str, float]:
@@ -264,8 +257,15 @@ class TrainingRun:
         self.log.event(event.row())
         self.progress.message(f"guard, {event.level}: {event.message} (update {event.update:,})")
 
+    def _stop_hacked(self, reason: str) -> NoReturn:
+        """End the training with an event of the guard: the reward model is being hacked."""
+        update, phase = self.state.counters.update, self.state.counters.phase
+        event = Event(update, phase, ALARM, "hacking", f"the reward model is hacked: {reason}")
+        self._announce(event)
+        self._abort(f"training stopped at update {update} of the {phase} phase: {event.message}", [event])
+
     def _abort(self, reason: str, alarms: Sequence[Event]) -> NoReturn:
-        """Write the restored state and a report on the alarms that ended the training, and raise TrainingError."""
+        """Write the state and a report on the alarms that ended the training, and raise TrainingError."""
         self.checkpoint()
         advice, report = advice_on(alarms), self.folder / GUARD_REPORT
         write_atomically(report, stop_report(reason, advice, self.state.watch.manager.get_statistics()))

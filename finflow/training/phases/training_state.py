@@ -244,7 +244,7 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         seeded(seed, 3, device),
         EntropySchedule.of(train.entropy_schedule),
         EntropySchedule.of(train.target_entropy_schedule),
-        GuardState(config.guard, config.bcell.gamma),
+        GuardState(config),
         RollingNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,
         returns,

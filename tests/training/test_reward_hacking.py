@@ -1,0 +1,135 @@
+"""A reward model that was made wrong on purpose stops its training; a right one does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finflow.cli import main
+from finflow.config import Config, dump_config
+from finflow.config.preferences_section import RewardModelConfig
+from finflow.errors import TrainingError
+from finflow.preferences.model_files import save_model
+from finflow.preferences.model_report import LearnedModel, ModelFigures
+from finflow.preferences.reward_model import OutcomeUnits, RewardModel
+from finflow.tensor_file import read_tensors
+from finflow.training.data.training_data import TrainingData, prepare
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.test_guarding import events_of
+from tests.training.test_on_policy_phase import SMALL, rows_of
+from tests.training.whole_trainings import Make, Stop, latest, train_through
+
+RETURN, TURNOVER = 0, 3  # places among the outcomes that a model reads
+OFFLINE = 14  # updates of the offline phase
+#: A look after every rollout of a fast learner.
+LOOKS: dict[str, Any] = {
+    **SMALL,
+    "online__algorithm": "ppo-kl",
+    "online__rollout": 256,
+    "online__portfolios": 8,
+    "online__minibatch": 64,
+    "online__entropy_coefficient": 0.0,
+    "online__critic_only_rollouts": 0,
+    "bcell__actor_lr": 1e-2,
+    "train__online_episodes": 80,
+    "train__validation_updates": 8,
+    "train__reward_reference": "none",
+    "objectives__reward": "preference",
+}
+
+
+def planted(path: Path, data: TrainingData, outcome: int, sign: float = 1.0) -> Path:
+    """A reward model that likes one outcome of a decision, and nothing else."""
+    model = RewardModel(data.shape, 1, OutcomeUnits(0.01, 0.1, 0.001), torch.Generator())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.direct.weight[..., outcome] = sign
+    figures = ModelFigures(0, None, None, None, [], None)
+    save_model(path, LearnedModel(model, figures, figures, [], {}), RewardModelConfig(members=1), ())
+    return path
+
+
+@pytest.fixture
+def likes(tiny: Make, tmp_path: Path) -> Callable[[int], Path]:
+    data = prepare(tiny())
+    return lambda outcome: planted(tmp_path / f"likes-{outcome}.safetensors", data, outcome)
+
+
+def hacking_of(trainer: FinFlowTrainer) -> list[dict[str, Any]]:
+    return [row for row in events_of(trainer) if row["signal"] == "hacking"]
+
+
+def stopped(config: Config) -> tuple[FinFlowTrainer, str]:
+    trainer = FinFlowTrainer(config)
+    trainer.train_iql()
+    with pytest.raises(TrainingError, match="the reward model is hacked") as caught:
+        trainer.finetune()
+    return trainer, str(caught.value)
+
+
+def test_a_model_that_likes_turnover_is_stopped(tiny: Make, likes: Callable[[int], Path]) -> None:
+    trainer, said = stopped(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER)))
+    assert "\n" not in said
+    assert "score rose" in said
+    (event,) = hacking_of(trainer)
+    assert event["level"] == "alarm"
+    assert "not by the reward model's score" in (trainer.run_folder / "guard-report.md").read_text()
+    rows = [row for row in rows_of(trainer) if "validation_score" in row]
+    assert len(rows) == 4
+    assert rows[-1]["score_correlation"] < -0.9
+    assert {"validation_value", "validation_sharpe", "validation_concentration"} <= set(rows[-1])
+    saved = read_tensors(latest(trainer))[1]["training"]["watch"]["hacking"]
+    assert [look["score"] for look in saved["looks"]] == [row["validation_score"] for row in rows]
+
+
+def test_it_is_stopped_by_its_turnover_alone(tiny: Make, likes: Callable[[int], Path]) -> None:
+    keys = {"guard__hacking__multiple": 1.3, "guard__hacking__looks": 50}
+    _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(TURNOVER)))
+    assert "the turnover is 14.7, over 1.3 times the reference's 10.9" in said
+
+
+def test_a_model_that_likes_return_is_not_stopped(tiny: Make, likes: Callable[[int], Path]) -> None:
+    trainer = train_through(tiny(**LOOKS, objectives__preference__model=likes(RETURN)))
+    assert hacking_of(trainer) == []
+    assert sum("validation_score" in row for row in rows_of(trainer)) == 8
+
+
+def test_it_can_be_switched_off(tiny: Make, likes: Callable[[int], Path]) -> None:
+    keys = {"objectives__preference__model": likes(TURNOVER), "guard__hacking__enabled": False}
+    trainer = train_through(tiny(**LOOKS | {"train__online_episodes": 60}, **keys))
+    assert hacking_of(trainer) == []
+    assert "hacking" not in read_tensors(latest(trainer))[1]["training"]["watch"]
+
+
+def test_leaving_the_reference_is_a_stop(tiny: Make, likes: Callable[[int], Path]) -> None:
+    keys = {"online__reference": "pretrained", "online__reference_target": 1e-6, "online__reference_looks": 2}
+    keys |= {"online__reference_control": "fixed", "online__reference_beta": 1e-9, "guard__hacking__multiple": None}
+    _, said = stopped(tiny(**LOOKS, **keys, objectives__preference__model=likes(RETURN)))
+    assert "over twice its target" in said
+
+
+def test_looks_resume_to_the_same_bits(tiny: Make, likes: Callable[[int], Path], stop_training: Stop) -> None:
+    config = tiny(**LOOKS | {"train__online_episodes": 60}, objectives__preference__model=likes(RETURN))
+    whole = train_through(config)
+    half = stop_training(config, OFFLINE + 3)
+    assert read_tensors(latest(half))[1]["training"]["watch"]["hacking"]["looks"]
+    again = FinFlowTrainer(config, resume=half.run_folder)
+    again.train_iql()
+    again.finetune()
+    one, other = (read_tensors(latest(trainer)) for trainer in (whole, again))
+    assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
+    assert one[1]["training"]["watch"]["hacking"] == other[1]["training"]["watch"]["hacking"]
+
+
+def test_the_command_ends_with_status_2(
+    tiny: Make, likes: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(dump_config(tiny(**LOOKS, objectives__preference__model=likes(TURNOVER))))
+    assert main(["--mode", "train", "--config", str(file)]) == 2
+    assert "the reward model is hacked" in capsys.readouterr().err
