@@ -108,10 +108,10 @@ class Config(Section):
         name = self.objectives.constraint.reward
         if name is None:
             return
-        if not self.online.on_policy:
+        if self.online.algorithm == "sac":
             raise ValueError(
-                f"objectives.constraint.reward = {name} is held by the multiplier of ppo, ppo-kl, trpo, a2c and "
-                f"reinforce: online.algorithm = {self.online.algorithm} has none"
+                f"objectives.constraint.reward = {name} is held by the multiplier of rollouts, ppo, ppo-kl, trpo, a2c "
+                "and reinforce, which play the present policy: online.algorithm = sac has none"
             )
         if self.train.reward_normalization.enabled:
             raise ValueError(

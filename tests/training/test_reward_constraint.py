@@ -45,7 +45,22 @@ SMALL: dict[str, Any] = {
     "online__epochs": 2,
     "online__critic_only_rollouts": 1,
 }
-LIMITED = {**SMALL, "objectives__constraint__reward": "turnover", "objectives__constraint__at_least": -0.001}
+LIMIT = {"objectives__constraint__reward": "turnover", "objectives__constraint__at_least": -0.001}
+LIMITED = {**SMALL, **LIMIT}
+#: Exact rollouts of 32 decisions, 80 of them in a training.
+EXACT: dict[str, Any] = {
+    "online__algorithm": "rollouts",
+    "bcell__rollouts__portfolios": 8,
+    "bcell__rollouts__learning_rate": 0.01,
+    "bcell__rollouts__horizon": 4,
+    "bcell__rollouts__blocks": 2,
+    "bcell__rollouts__looks": 1,
+    "bcell__rollouts__critic_updates": 4,
+    "bcell__rollouts__actions": 3,
+    "train__offline_training_epochs": 1,
+    "train__online_episodes": 128,
+    "train__generalisation": False,
+}
 
 
 class Optimum(NamedTuple):
@@ -194,7 +209,6 @@ def test_training_logs_the_multiplier_and_resumes_bit_for_bit(
         ({"objectives__constraint__at_least": 0.0}, "needs both reward, the one with a limit, and at_least"),
         (LIMITED | {"objectives__constraint__reward": "turnovr"}, "objectives.constraint.reward names 'turnovr'"),
         (LIMITED | {"online__algorithm": "sac"}, "online.algorithm = sac has none"),
-        (LIMITED | {"online__algorithm": "rollouts"}, "online.algorithm = rollouts has none"),
         (LIMITED | {"train__reward_normalization__enabled": True}, "train.reward_normalization.enabled must be false"),
     ],
 )
@@ -218,4 +232,37 @@ def test_a_limit_is_held_with_workers(workers: str, counts: tuple[int, int], tin
 def test_a_limit_on_what_no_decision_changes_is_refused(tiny: MakeTiny) -> None:
     config = tiny(**LIMITED | {"objectives__constraint__reward": f"{OWN}:Constant"})
     with pytest.raises(ConfigError, match="Constant is the same for every decision"):
+        train_through(config)
+
+
+def test_exact_rollouts_hold_a_limit(tiny: MakeTiny, stop_training: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the variance: a mean of 20 updates depends on the bars that they lived through."""
+    monkeypatch.setattr("finflow.training.phases.training_run.LOG_EVERY", 1)
+    keys = {
+        **EXACT,
+        **PLAIN,
+        **LIMIT,
+        "objectives__constraint__reward": "variance",
+        "objectives__constraint__at_least": -4e-5,
+        "objectives__constraint__rate": 0.3,
+    }
+    whole = train_through(tiny(**keys))
+    rows = [json.loads(line) for line in (whole.run_folder / "metrics.jsonl").read_text().splitlines()]
+    looked = [row for row in rows if "constraint_multiplier" in row]
+    assert looked[-1]["constraint_multiplier"] > 0.0
+    limited = np.mean([row["constraint_mean"] for row in looked[60:80]])
+    free = train_through(tiny(**keys | {"objectives__constraint__at_least": -1.0}))
+    rows = [json.loads(line) for line in (free.run_folder / "metrics.jsonl").read_text().splitlines()]
+    unlimited = np.mean([row["constraint_mean"] for row in rows if "constraint_mean" in row][60:80])
+    assert unlimited < -7e-5
+    assert limited == pytest.approx(-4e-5, abs=1.5e-5)
+    stopped = stop_training(tiny(**keys), 7 + 40)  # offline updates come first
+    resumed = FinFlowTrainer(tiny(**keys), resume=stopped.run_folder)
+    resumed.finetune()
+    assert latest(resumed).read_bytes() == latest(whole).read_bytes()
+
+
+def test_a_limited_reward_without_a_gradient_is_refused_where_it_is_followed(tiny: MakeTiny) -> None:
+    config = tiny(**EXACT | LIMIT | {"objectives__constraint__reward": f"{OWN}:ReturnOverThree"})
+    with pytest.raises(ConfigError, match="ReturnOverThree declares no gradient"):
         train_through(config)

@@ -54,12 +54,7 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
         )
     if rewards is None:
         return constrained(config, process)
-    name = rewards.not_differentiable
-    if name is not None and config.online.algorithm == "rollouts":
-        raise ConfigError(
-            f"the reward {name} declares no gradient (differentiable = True), which online.algorithm = rollouts "
-            "follows: sac, ppo, ppo-kl, trpo, a2c and reinforce take it"
-        )
+    _check_gradient(config, rewards)
     rewards = rewards.with_tables(process.of_panels)
     if len(rewards.terms) > 1:
         rewards = rewards.with_units(reward_units_of(process, rewards, windows))
@@ -69,7 +64,20 @@ def choose_reward(config: Config, process: DecisionProcess, windows: Sequence[ra
 def constrained(config: Config, process: DecisionProcess) -> DecisionProcess:
     """The market that tells the reward with a limit as well; the process itself where there is none."""
     constraint = named_constraint(config.objectives, process.n_weights - 1, _learned(config))
-    return process if constraint is None else with_constraint(process, constraint.with_tables(process.of_panels))
+    if constraint is None:
+        return process
+    _check_gradient(config, constraint)
+    return with_constraint(process, constraint.with_tables(process.of_panels))
+
+
+def _check_gradient(config: Config, rewards: RewardSum) -> None:
+    """Refuse a reward without a gradient where the online phase follows it."""
+    name = rewards.not_differentiable
+    if name is not None and config.online.algorithm == "rollouts":
+        raise ConfigError(
+            f"the reward {name} declares no gradient (differentiable = True), which online.algorithm = rollouts "
+            "follows: sac, ppo, ppo-kl, trpo, a2c and reinforce take it"
+        )
 
 
 def _learned(config: Config) -> Made:

@@ -45,6 +45,8 @@ class Rollout(NamedTuple):
         Of wealth, net of costs.
     turnover : Tensor, (batch,)
         Mean of a decision.
+    constrained : Tensor or None, (horizon, batch)
+        Reward that has a limit, without gradients; None where none has.
     state : PortfolioState
         After the last decision, in tensors.
     """
@@ -52,6 +54,7 @@ class Rollout(NamedTuple):
     rewards: Tensor
     log_growth: Tensor
     turnover: Tensor
+    constrained: Tensor | None
     state: PortfolioState
 
 
@@ -126,7 +129,7 @@ class RolloutMarket(NamedTuple):
         first : Tensor, (batch, n), optional
             Action of the first decision, in place of the policy's.
         """
-        batch, rewards, growth, turnover = len(state.bar), [], [], []
+        batch, rewards, growth, turnover, constrained = len(state.bar), [], [], [], []
         for h in range(horizon):
             bars = torch.as_tensor(state.bar, device=state.weights.device)
             universe = _universe_of(state)
@@ -139,11 +142,14 @@ class RolloutMarket(NamedTuple):
                 action = policy.trade_toward(states, reading.rows(h * batch, (h + 1) * batch)).distribution.centre()
             step = self.process.step(state, self.tensors.scatter_assets(action, drawn).double())
             known = bars % len(self.units.reference)  # in further tables of growth bars are counted on
-            rewards.append(self.units.scaled(step.reward.float(), known, drawn))
+            limited = None if step.constrained is None else step.constrained.float()
+            rewards.append(self.units.scaled(step.reward.float(), known, drawn, limited))
+            constrained += [] if limited is None else [limited.detach()]
             growth.append(torch.log1p(step.simple_return))
             turnover.append(step.turnover.detach())
             state = step.state
-        return Rollout(torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(dim=0), state)
+        of_limit = torch.stack(constrained) if constrained else None
+        return Rollout(torch.stack(rewards), torch.stack(growth), torch.stack(turnover).mean(dim=0), of_limit, state)
 
 
 def as_tensors(state: PortfolioState, device: torch.device) -> PortfolioState:

@@ -123,12 +123,17 @@ def learn_side_by_side(
     for one, state in zip(members, after, strict=True):
         one.portfolios.move_on(state)
     turnover = rollout.turnover.float().view(len(members), tables, -1)[:, 0].mean(dim=1)
+    of_limit: list[dict[str, Tensor]] = [{}] * len(members)
+    if rollout.constrained is not None:
+        means = rollout.constrained.view(horizon, len(members), tables, -1)[:, :, 0].mean(dim=(0, 2))
+        of_limit = [{"constraint_mean": mean} for mean in means]
     return [
         {
             "actor_loss": loss.detach(),
             "policy_gradient": norms[place],
             "reward": rewards[:, place, 0].detach().mean(),
             "turnover": turnover[place],
+            **of_limit[place],
         }
         for place, loss in enumerate(losses)
     ]
@@ -212,6 +217,8 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         if done < total:
             rate = cosine(1.0, done / total) * min((done + 1) / WARMUP, 1.0)
             latest = learn_together(learned, bcell, state, config, rate)
+            if run.state.constraint is not None:
+                run.state.constraint.look(float(latest["constraint_mean"]))
             bcell.update_average((done + 1) / total)
         else:
             if bcell.blend is not None and state.evidence is None:
@@ -227,7 +234,10 @@ def finetune_rollouts(run: TrainingRun, dataset: OfflineDataset) -> dict[str, fl
         lived = min(done + 1, total) * config.bcell.rollouts.portfolios * config.bcell.rollouts.horizon
         latest["advantage_scale"] = state.advantage_scales[0]
         latest["mirrored_weight"] = torch.tensor(state.portfolios.mirrored)
-        rolled_back = run.count_update(latest, {"episode": lived / config.env.episode_length})
+        facts = {"episode": lived / config.env.episode_length}
+        if run.state.constraint is not None:
+            facts |= run.state.constraint.figures()
+        rolled_back = run.count_update(latest, facts)
         if rolled_back:
             exact = None
         elif counters.phase_update in looks:
@@ -273,7 +283,9 @@ def _decide_blend(run: TrainingRun, market: RolloutMarket, bcell: BCell, state: 
     if bcell.blend is None or not state.folds or not state.looks:
         return
     folds = [one for look in state.looks for one in _folds_at(state, look)]
-    played = play_blends(folds, market.process, market.tensors, run.training_data.log_volatility)
+    played = play_blends(
+        folds, market.process, market.tensors, run.training_data.log_volatility, market.units.constraint
+    )
     looks = [torch.cat(played[at : at + len(state.folds)], dim=1) for at in range(0, len(played), len(state.folds))]
     evidence = weigh_evidence(looks, state.blocks, run.training_data.log_volatility, run.config.train.seed)
     chosen, *of_folds = state.looks[evidence.look]

@@ -18,6 +18,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import rows_of
 from finflow.evaluation.statistics.out_of_fold import Choice, choose, least_gain
 from finflow.training.data.replay import MarketTensors
+from finflow.training.data.reward_constraint import RewardConstraint
 from finflow.training.phases.rollout_state import Block
 
 CONFIDENCES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the blends that are played; at 0 the reference itself
@@ -81,7 +82,11 @@ class FoldPolicy(NamedTuple):
 
 @torch.no_grad()
 def play_blends(
-    folds: Sequence[FoldPolicy], process: DecisionProcess, tensors: MarketTensors, volatility: tuple[int, float]
+    folds: Sequence[FoldPolicy],
+    process: DecisionProcess,
+    tensors: MarketTensors,
+    volatility: tuple[int, float],
+    constraint: RewardConstraint | None = None,
 ) -> list[Tensor]:
     """Rewards of every policy's blends with each reference, (references * confidences, decisions) of each policy.
 
@@ -96,6 +101,8 @@ def play_blends(
         Features of the process.
     volatility : tuple of int and float
         As a `Blend` has it.
+    constraint : RewardConstraint, optional
+        Prices the reward that has a limit, as learning does.
     """
     accounts = [_Accounts.of(fold, tensors, volatility) for fold in folds]
     count = len(accounts[0].aims[0])
@@ -114,7 +121,8 @@ def play_blends(
         states = States(tensors.assets[:1], tensors.market[:1], portfolio, tensors.complete)
         targets = batched.decide(states, [accounts[number] for number in active], place)
         step = process.step(state, targets.double().cpu().numpy())
-        for number, own in zip(active, step.reward.reshape(len(active), count, 1), strict=True):
+        reward = step.reward if constraint is None else constraint.combined(step.reward, step.constrained)
+        for number, own in zip(active, reward.reshape(len(active), count, 1), strict=True):
             rewards[number].append(own)
         state = step.state
     return [torch.from_numpy(np.concatenate(one, axis=1)) for one in rewards]
