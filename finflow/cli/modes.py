@@ -65,7 +65,8 @@ modes:
   audit      prove that nothing looks ahead: data, features, environment, strategies (and your
              own, --strategy), behaviour data, and an agent (--resume); exit status 2 if something does
   prefer     compare pairs of segments of strategies on a local web page (--ask), have a judge compare them
-             (--judge), or learn a reward model from files of them (--learn)
+             (--judge), or learn from files of them (--learn): a reward model, or an agent (--resume) itself
+             (--method dpo or simpo)
   inspect    what the checkpoints of a run hold, and whether each is whole; exit status 2 if one is not
   demo       all of train, reduced to about a minute, without a network
 
@@ -176,7 +177,7 @@ _MODES_OF = {
     "date": ("explain", "decide"),
     "what-if": ("explain",),
     "output": ("explain", "compare", "prefer"),
-    **dict.fromkeys(("ask", "port", "judge", "pairs", "learn"), ("prefer",)),
+    **dict.fromkeys(("ask", "port", "judge", "pairs", "learn", "method"), ("prefer",)),
     "strategy": ("backtest", "audit"),
     "recollect": ("train", "demo"),
     "protocol": ("evaluate",),

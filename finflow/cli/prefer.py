@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finflow.cli.configuration import resolve
+from finflow.cli.configuration import checkpoint_configuration, evaluation_overrides, resolve
 from finflow.cli.options import Parser, one_of, positive_count
 from finflow.cli.output import open_page
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ANSWERS = Path("pairs.jsonl")
 """File that answers are added to when none is named."""
+REWARD_MODEL, DIRECT = "reward-model", ("dpo", "simpo")
 ASKED = 100
 """Pairs that a person is asked about when `--pairs` is left out."""
 
@@ -50,7 +51,14 @@ def add_preferences(parser: Parser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="learn a reward model from these files of pairs, .csv or lines of JSON, and write it to --output",
+        help="learn from these files of pairs, .csv or lines of JSON, and write what was learned to --output",
+    )
+    group.add_argument(
+        "--method",
+        type=one_of(REWARD_MODEL, *DIRECT),
+        metavar="NAME",
+        help="of --learn: reward-model (the default); or dpo or simpo, which train the policy of the agent (--resume) "
+        "itself: the file holds an agent to evaluate, backtest and decide with",
     )
 
 
@@ -63,6 +71,9 @@ def run_preferences(given: argparse.Namespace) -> None:
         With the options of `add_configuration_options` and `add_preferences`, ``output`` and ``open``.
     """
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
+    if given.method in DIRECT:
+        _learn_policy(given)
+        return
     config = resolve(given)
     if given.learn:
         _learn(config, given.learn, given.output)
@@ -76,8 +87,13 @@ def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
     """Refuse options of `--mode prefer` that do not go together, and ask for those that are missing."""
     makes_file = bool(given.judge or given.learn)
     asks = not makes_file
-    if given.resume:
-        parser.error("--resume belongs to modes with an agent, and --mode prefer has none")
+    direct = given.method in DIRECT
+    if given.method and not given.learn:
+        parser.error("--method belongs to --learn")
+    if direct and not given.resume:
+        parser.error(f"--method {given.method} needs --resume with the run folder or checkpoint of the agent")
+    if given.resume and not direct:
+        parser.error(f"--mode prefer has an agent (--resume) with --learn and --method {' or '.join(DIRECT)} alone")
     if bool(given.judge) + bool(given.learn) + bool(given.ask) > 1:
         parser.error("--mode prefer does one of --ask, --judge and --learn at a time")
     if makes_file and not given.output:
@@ -147,6 +163,22 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     learned = learn_model(pairs, data.shape, config.preferences.model, config.train.seed, file.contradictions)
     save_model(output, learned, config.preferences.model, (*data.features.asset_names, *data.features.market_names))
     print("\n".join([file.line(), *learned.lines(), f"reward model: {output}"]))
+
+
+def _learn_policy(given: argparse.Namespace) -> None:
+    from finflow.preferences.pair_files import read_pairs
+
+    file = read_pairs(given.learn)
+    from finflow.training.checkpoints.checkpoint_reader import load_agent
+    from finflow.training.checkpoints.preferred_agent import learn_preferences
+
+    wanted = resolve(given, checkpoint_configuration(given.resume))
+    overrides = evaluation_overrides(given, given.resume)
+    kept = {key: value for key, value in overrides.items() if not key.startswith(("preferences.", "train.seed"))}
+    agent = load_agent(given.resume, kept)
+    found = learn_preferences(agent, given.learn, file, given.method, wanted.preferences, wanted.train.seed)
+    found.save(given.output)
+    print("\n".join([file.line(), *found.learned.lines(), f"agent: {given.output}"]))
 
 
 def _port(word: str) -> int:

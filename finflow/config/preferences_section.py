@@ -1,4 +1,4 @@
-"""Section `preferences`: judges of pairs of segments, and the reward model that learns from their answers."""
+"""Section `preferences`: judges of pairs of segments, and the reward models and policies that learn from answers."""
 
 from __future__ import annotations
 
@@ -78,8 +78,23 @@ class RewardModelConfig(Section):
     )
 
 
+class PolicyLearningConfig(Section):
+    """Learning of a policy from pairs without a reward model, by DPO or SimPO; `model` divides the pairs."""
+
+    dpo_beta: PositiveNumber = key(
+        0.1, "weight of the divergence from the reference in DPO, per free dimension; larger stays nearer"
+    )
+    simpo_beta: PositiveNumber = key(2.0, "scale of SimPO's mean log density, per free dimension of a decision")
+    simpo_margin: NonNegativeNumber = key(0.5, "lead of the better segment that SimPO asks for, in log odds")
+    epochs: PositiveInt = key(40, "passes over the pairs at most; the best by the calibration pairs is kept")
+    batch_size: PositiveInt = key(32, "pairs of a gradient step")
+    learning_rate: PositiveNumber = key(1e-3, "of Adam")
+    gradient_norm: PositiveNumber = key(1.0, "longer gradients are shortened to it")
+
+
 class PreferencesConfig(Section):
     """Preferences: pairs of segments and the reward model (`--mode prefer`)."""
 
     judge: JudgeConfig = key(JudgeConfig(), "the judge of pairs")
     model: RewardModelConfig = key(RewardModelConfig(), "the reward model")
+    policy: PolicyLearningConfig = key(PolicyLearningConfig(), "a policy learned from pairs")

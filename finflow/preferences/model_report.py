@@ -200,7 +200,5 @@ def learn_model(
     model = fit_model(pairs, split.fitted, split.calibration, shape, config, seed)
     held_out = judge_model(pairs, model, split.held_out)
     curve.append({"pairs": len(split.fitted), "accuracy": held_out.accuracy, "ece": held_out.ece})
-    names = {"fitted": split.fitted, "calibration": split.calibration, "held out": split.held_out, "later": split.later}
-    counts = {name: len(rows) for name, rows in names.items()}
-    counts |= {"ties": int((pairs.targets == 0.5).sum()), "contradictory": contradictions}
+    counts = split.counts(pairs, contradictions)
     return LearnedModel(model, held_out, judge_model(pairs, model, split.later), curve, counts)

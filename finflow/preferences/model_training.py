@@ -43,6 +43,11 @@ class PairSplit(NamedTuple):
     held_out: Rows
     later: Rows
 
+    def counts(self, pairs: PairTensors, contradictions: int) -> dict[str, int]:
+        """Pairs by their use, ties and contradictions, for reports."""
+        uses = {name.replace("_", " "): len(rows) for name, rows in self._asdict().items()}
+        return {**uses, "ties": int((pairs.targets == 0.5).sum()), "contradictory": contradictions}
+
 
 def split_pairs(pairs: PairTensors, config: RewardModelConfig, seed: int) -> PairSplit:
     """Divide pairs: the latest first, those that overlap with them left out, the rest at random.

@@ -56,29 +56,30 @@ class PairTensors(NamedTuple):
 
     def units(self, chosen: NDArray[np.int64]) -> OutcomeUnits:
         """Root mean squares of the outcomes of the segments of some pairs."""
-        rows = self._decisions_of(chosen)
+        rows = self.decisions_of(chosen)
         outcomes = (self.decisions.log_return, self.decisions.turnover, self.decisions.cost)
         return OutcomeUnits(*(max(float(one[rows].square().mean().sqrt()), SMALLEST_UNIT) for one in outcomes))
 
-    def _decisions_of(self, chosen: NDArray[np.int64]) -> Tensor:
+    def decisions_of(self, chosen: NDArray[np.int64]) -> Tensor:
         """Numbers of the decisions of some pairs: of the first segments, one after another, then of the second."""
         lengths, starts = np.tile(self.lengths[chosen], 2), self.offsets[:, chosen].reshape(-1)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return torch.from_numpy(np.repeat(starts, lengths) + within)
 
+    def owners_of(self, chosen: NDArray[np.int64]) -> Tensor:
+        """Numbers of the segments that these decisions belong to: first segments, then second ones."""
+        return torch.from_numpy(np.repeat(np.arange(2 * len(chosen)), np.tile(self.lengths[chosen], 2)))
+
     def scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
         """Scores of the two segments of some pairs before calibration, (2, members, pairs)."""
-        lengths = np.tile(self.lengths[chosen], 2)
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        rows = self._decisions_of(chosen)
+        rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
         bars, place = torch.unique(self.bars[rows], return_inverse=True)
         assets, market = self.assets[bars], self.market[bars]
         encoding = model.encode(assets, market)
         spread = type(encoding)(encoding.assets[:, place], encoding.state[:, place])
         decisions = Decisions(*(column[rows] for column in self.decisions))
         found = model.score(spread, assets[place], market[place], decisions)
-        total = found.new_zeros(model.members, len(lengths))
-        total = total.index_add(1, torch.from_numpy(owner), found)
+        total = found.new_zeros(model.members, 2 * len(chosen)).index_add(1, owner, found)
         return total.view(model.members, 2, -1).transpose(0, 1)
 
     def all_scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:

@@ -88,11 +88,11 @@ class RewardModel(nn.Module):
 
     def encode(self, assets: Tensor, market: Tensor) -> Encoding:
         """Encode markets, ``assets`` (groups, assets, F + 1) and ``market`` (groups, M)."""
-        return self.encoder(_states(assets, market, assets.new_zeros(len(market), assets.shape[1] + 1)))  # type: ignore[no-any-return]
+        return self.encoder(states_holding(assets, market, assets.new_zeros(len(market), assets.shape[1] + 1)))  # type: ignore[no-any-return]
 
     def score(self, encoding: Encoding, assets: Tensor, market: Tensor, decisions: Decisions) -> Tensor:
         """Scores of decisions in encoded markets, one a decision, (members, batch), in log odds before calibration."""
-        states = _states(assets, market, decisions.held)
+        states = states_holding(assets, market, decisions.held)
         hidden = self.head(encoding, states, decisions.filled.unsqueeze(1))
         facts = self._outcomes(decisions)
         rows = self.outcome(facts).relu().unsqueeze(2)
@@ -131,7 +131,7 @@ def aggregate(scores: Tensor, how: str, deviations: float) -> Tensor:
     return mean - deviations * (variance + 1e-12).sqrt()
 
 
-def _states(assets: Tensor, market: Tensor, held: Tensor) -> States:
-    """States that hold some weights; the state of the built-in reward is left out."""
+def states_holding(assets: Tensor, market: Tensor, held: Tensor) -> States:
+    """States that hold some weights, (batch, K); the state of the built-in reward is left out."""
     portfolio = torch.cat([held, held.new_zeros(len(held), REWARD_STATE)], dim=-1)
     return States(assets, market, portfolio)

@@ -45,6 +45,9 @@ BEFORE: dict[str, object] = {
 """Values that had the effect of older code, for keys that came with another default."""
 FREE_SECTIONS = ("market.", "env.", "acting.", "evaluation.", "trading.", "output.", "train.device", "train.threads")
 """Keys that an evaluation may change."""
+PREFERENCES = "preferences"
+"""Fact of the file of an agent that learned from preferences: what it learned from."""
+POLICY_PARTS = (("bcell", "average"), ("bcell", "policy"), ("learner", "policy"))
 LEARNED = ("learner" + SEPARATOR, "bcell" + SEPARATOR)
 
 
@@ -234,18 +237,29 @@ def policy_of(checkpoint: Checkpoint, device: torch.device) -> ExpertPolicy:
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.path} does not say how its agent is configured; use another one") from error
     policy = make_policy(shape, config, Generator()).to(device)
-    for owner, part in (("bcell", "average"), ("bcell", "policy"), ("learner", "policy")):
-        if own := _tensors_of(checkpoint, owner, part):
-            if problem := _load(policy, own):
-                advice = f"does not fit this finflow ({problem}); use the one that wrote it"
-                raise CheckpointError(f"the policy in {checkpoint.path} {advice}")
-            try:
-                members = load_members(policy, _tensors_of(checkpoint, "bcell", "members"))
-                blend = Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend"))
-                pretrained = load_like(policy, _tensors_of(checkpoint, "bcell", "prior"))
-                return deployed_policy(policy, members, blend, pretrained)
-            except (ValueError, RuntimeError) as error:
-                raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
+    if problem := _load(policy, without_prefix(checkpoint.tensors, policy_part(checkpoint))):
+        advice = f"does not fit this finflow ({problem}); use the one that wrote it"
+        raise CheckpointError(f"the policy in {checkpoint.path} {advice}")
+    try:
+        members = load_members(policy, _tensors_of(checkpoint, "bcell", "members"))
+        blend = Blend.from_tensor(checkpoint.tensors.get(f"bcell{SEPARATOR}blend"))
+        pretrained = load_like(policy, _tensors_of(checkpoint, "bcell", "prior"))
+        return deployed_policy(policy, members, blend, pretrained)
+    except (ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the agent in {checkpoint.path} cannot be used: {error}") from error
+
+
+def policy_part(checkpoint: Checkpoint) -> str:
+    """Beginning of the names of the policy's tensors: of the average, where the online phase keeps one.
+
+    Raises
+    ------
+    CheckpointError
+        If it holds no policy.
+    """
+    for owner, part in POLICY_PARTS:
+        if _tensors_of(checkpoint, owner, part):
+            return SEPARATOR.join((owner, part, ""))
     raise CheckpointError(f"{checkpoint.path} holds no policy")
 
 

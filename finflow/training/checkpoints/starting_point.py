@@ -15,6 +15,7 @@ from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, SUFFIX, CheckpointFolder, numbered
 from finflow.guard.state_capture import restore
 from finflow.training.checkpoints.checkpoint_reader import (
+    PREFERENCES,
     Checkpoint,
     carry_over,
     check_same_configuration,
@@ -182,6 +183,11 @@ def read_start(config: Config, resume: Path | None, pretrained: Path | None) -> 
     if path is None:
         return None
     checkpoint = read_checkpoint(path)
+    if PREFERENCES in checkpoint.facts:
+        raise CheckpointError(
+            f"{path} holds an agent that learned from preferences, without the state of a training to go on from; "
+            "name it as online.reference of another training, or train on with the run that it came from"
+        )
     if pretrained is None:
         check_same_configuration(checkpoint, config)
     return checkpoint

@@ -17,6 +17,7 @@ from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.evaluation.backtest import Make
 from finflow.training.checkpoints.checkpoint_reader import (
+    PREFERENCES,
     Checkpoint,
     check_free,
     check_same_features,
@@ -62,6 +63,7 @@ def evaluate_agent(
             "checkpoint": f"update {counters['update']}, {counters['phase']} phase",
             **_acting_fact(acting),
             **_behaviour(checkpoint),
+            **_preferences(checkpoint),
         },
         policy=policy,
         acting=acting,
@@ -290,6 +292,18 @@ def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
         return {"behaviour data": f"{card['transitions']:,} decisions in the training window, medians a year: {told}"}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
+    """Preferences that the agent learned from after its training, where it did."""
+    found = checkpoint.facts.get(PREFERENCES)
+    if not isinstance(found, dict):
+        return {}
+    try:
+        told = f"{found['method']} on {found['counts']['fitted']:,} pairs, seed {found['seed']}"
+        return {"preferences": f"{told}; KL to the agent before {found['divergence']:.3g} nats per free dimension"}
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{checkpoint.path} does not say how it learned from preferences") from None
 
 
 def _is_row(line: str) -> bool:
