@@ -157,4 +157,4 @@ def test_the_command_learns_and_saves_a_model(tmp_path: Path, capsys: pytest.Cap
     assert load_model(model).report["counts"]["contradictory"] == 0
     pairs.write_text("", "utf-8")
     assert "is empty" in refusal(capsys, *command)
-    assert "one of --judge" in refusal(capsys, *command, "--judge", "calmar")
+    assert "one of --ask, --judge and --learn" in refusal(capsys, *command, "--judge", "calmar")
