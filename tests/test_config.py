@@ -356,7 +356,13 @@ OTHER: dict[str, object] = {
     **{"objectives.reward": "ranking", "objectives.rewards": [{"name": "ranking", "weight": 2.0}]},
     **{"preferences.judge.rules": ["loss <= 0.1"], "preferences.judge.strategies": ["equal-weight", "olmar"]},
     **{"bcell.anchor.final": 0.5, "worlds.cost_high": 2.0, "guard.hacking.multiple": 3.0},
-    **{"online.epochs": 4, "online.minibatch": 32, "online.value_clip": 0.2, "online.target_kl": 0.02},
+    **{
+        "online.discount": 0.5,
+        "online.epochs": 4,
+        "online.minibatch": 32,
+        "online.value_clip": 0.2,
+        "online.target_kl": 0.02,
+    },
     **{"tune.objective": ["calmar", "dsr"], "tune.name": "mine", "tune.storage": "journal:trials.log"},
     **{"tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}}, "output.readings": "elsewhere.jsonl"},
     **{f"market.synthetic.{name}": 0.01 for name in ("drift", "edge")},
@@ -402,6 +408,11 @@ def test_the_hash_changes_with_every_key_that_decides_results(key: str, allowed:
     if key in ("bcell.risk_measure", "online.reference"):  # which the other online method has
         base = load_config(None, {"online.algorithm": "sac"}, {})
         overrides["online.algorithm"] = "sac"
+    if key in ("objectives.preference.paid", "objectives.preference.scaling"):  # which a learned reward alone has
+        learned = {"objectives.reward": "preference", "objectives.preference.model": "model.safetensors"}
+        learned |= {"online.algorithm": "ppo"}
+        base = load_config(None, {**learned, "objectives.preference.paid": "decision"}, {})
+        overrides |= {**learned, "objectives.preference.paid": "segment"}
     if key in ("objectives.constraint.reward", "objectives.constraint.at_least"):  # which belong together
         limit = {"objectives.constraint.reward": "turnover", "objectives.constraint.at_least": -0.1}
         base = load_config(None, {"online.algorithm": "ppo", **limit}, {})

@@ -6,6 +6,7 @@ from finflow.config.environment_section import (
     CostsConfig,
     EnvConfig,
     ObjectivesConfig,
+    PreferenceConfig,
     RankingConfig,
     WorldsConfig,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "OfflineConfig",
     "OnlineConfig",
     "OutputConfig",
+    "PreferenceConfig",
     "ProtocolConfig",
     "RankingConfig",
     "RetrainConfig",

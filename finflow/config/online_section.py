@@ -14,6 +14,7 @@ from finflow.config.section_types import (
     Number,
     PositiveInt,
     PositiveNumber,
+    PositiveShare,
     Section,
     Share,
     key,
@@ -58,6 +59,11 @@ class OnlineConfig(Section):
         0,
         "decisions over which the effect of every later decision's own noise is followed, at the same prices, and "
         "taken off group-relative returns: less variance without bias, for one reading of the policy each; 0 is off",
+    )
+    discount: PositiveShare | None = key(
+        None,
+        "on-policy: discount of rollouts, up to 1, at which nothing counts beyond the end of an episode; left out: "
+        "bcell.gamma",
     )
     gae_lambda: Share = key(0.95, "lambda of generalised advantage estimation: 0 is one-step, 1 Monte Carlo")
     clip: PositiveNumber = key(0.2, "epsilon of PPO's clipped objective")

@@ -85,6 +85,7 @@ class Config(Section):
                 f"{self.online.algorithm} maximises the mean"
             )
         self._check_constraint()
+        self._check_segments()
         if self.online.on_policy and self.online.advantages == "group" and self.worlds.assets is not None:
             raise ValueError(
                 f"online.advantages = group compares portfolios that hold the same assets: worlds.assets = "
@@ -102,6 +103,19 @@ class Config(Section):
                 "workers that play portfolios compute their rewards, so one of the two must be 0"
             )
         return self
+
+    def _check_segments(self) -> None:
+        """Refuse to pay by the segment where nothing could."""
+        if self.objectives.preference.paid == "decision":
+            return
+        needed = {
+            "objectives.reward = preference": self.objectives.reward == "preference",
+            f"online.algorithm = {', '.join(ON_POLICY)}": self.online.on_policy,
+            "online.group_noise = 0": self.online.group_noise == 0,
+        }
+        for name, is_so in needed.items():
+            if not is_so:
+                raise ValueError(f"objectives.preference.paid = segment needs {name}")
 
     def _check_constraint(self) -> None:
         """Refuse a limit on a reward where the online phase cannot hold it."""

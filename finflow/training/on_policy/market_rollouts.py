@@ -19,8 +19,10 @@ from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.training.data.rewards import RewardUnits
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
 from finflow.training.on_policy.noise_effects import NoiseEffects, remaining_decisions
+from finflow.training.on_policy.on_policy_state import discount_of
 from finflow.training.playing.rollout_steps import Decisions, Reference, decide, observed, start_groups
 from finflow.training.playing.rollout_workers import RolloutWorkers
+from finflow.training.playing.segment_pay import SegmentPay
 
 Accept = Callable[[NDArray[np.float64]], NDArray[np.bool_] | None]
 """Which of the environments' rewards may be learned from; None for all."""
@@ -76,6 +78,8 @@ class MarketPlayer:
         Has the rewards, where workers compute them: they are taken at the end of a rollout.
     workers : RolloutWorkers, optional
         Play the portfolios, with generators of their own.
+    pay : SegmentPay, optional
+        Pays the rewards by the segment.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class MarketPlayer:
         accept: Accept,
         queue: RewardQueue | None = None,
         workers: RolloutWorkers | None = None,
+        pay: SegmentPay | None = None,
     ) -> None:
         self.env = env
         self.agent = agent
@@ -97,6 +102,8 @@ class MarketPlayer:
         self.accept = accept
         self.queue = queue
         self.workers = workers
+        self.pay = pay
+        self.gamma = discount_of(config)
 
     def collect(self, reference: Reference | None = None) -> tuple[Rollout, Played]:
         """Play one rollout with the configured advantages.
@@ -111,6 +118,8 @@ class MarketPlayer:
         if online.advantages == "group":
             if self.workers is None:  # which start groups themselves
                 start_groups(self.env, online)
+            if self.pay is not None:
+                self.pay.begin()
             played = self.play(min(steps, self.env.episode_length), reference)
             return self._group_relative(played), played
         played = self.play(steps, reference)
@@ -122,9 +131,9 @@ class MarketPlayer:
             played.rewards,
             values,
             following,
-            decisions.terminated,
+            decisions.terminated if self.gamma < 1.0 else decisions.ended,
             decisions.ended,
-            self.config.bcell.gamma,
+            self.gamma,
             1.0 if online.algorithm in ("a2c", "reinforce") else online.gae_lambda,
         )
         return played.learnable(advantages, values), played
@@ -145,9 +154,13 @@ class MarketPlayer:
             decisions = self.workers.decide(self.env, policy, steps, reference, market.assets.device)
         raw = decisions.rewards if self.queue is None else self.queue.collect()
         judged = [_judged(self, decisions, step, reward) for step, reward in enumerate(raw)]
+        rewards = torch.stack([one for one, _ in judged])
+        if self.pay is not None:
+            turnover = torch.from_numpy(np.stack(decisions.turnover)).to(rewards)
+            rewards = self.pay.pay(rewards, turnover, decisions.ended)
         return Played(
             decisions,
-            torch.stack([rewards for rewards, _ in judged]),
+            rewards if decisions.charge is None else rewards - decisions.charge,
             torch.from_numpy(np.stack(decisions.constrained)).to(decisions.log_prob),
             torch.stack([kept for _, kept in judged]),
         )
@@ -169,7 +182,7 @@ class MarketPlayer:
         linear in the returns, so that differences of weighted returns are weighted differences. The effects of the
         noise of later decisions are taken off, where they are followed (``online.group_noise``).
         """
-        decay = self.config.bcell.gamma * self.config.online.group_lambda
+        decay = self.gamma * self.config.online.group_lambda
         ended = played.decisions.ended
         alive = torch.ones_like(ended)
         alive[1:] = (1.0 - ended[:-1]).cumprod(dim=0)
@@ -199,7 +212,7 @@ class MarketPlayer:
 def _judged(
     player: MarketPlayer, decisions: Decisions, step: int, reward: NDArray[np.float64]
 ) -> tuple[Tensor, Tensor]:
-    """Scaled rewards of a step, less the charge for leaving the reference, and which may be learned from."""
+    """Scaled rewards of a step, and which may be learned from."""
     bars, _, *universe = (part[step] for part in decisions.observations)
     state, units, kept = decisions.states[step], player.units, player.accept(reward)
     accepted = np.ones(len(reward), dtype=np.bool_) if kept is None else kept
@@ -209,5 +222,4 @@ def _judged(
     raw = torch.as_tensor(np.where(accepted, reward, 0.0), dtype=torch.float32, device=bars.device)
     limited = torch.as_tensor(decisions.constrained[step], dtype=torch.float32, device=bars.device)
     scaled = units.scaled(raw, bars, universe[0] if universe else None, limited)
-    scaled = torch.where(known, scaled, torch.zeros_like(raw))
-    return (scaled if decisions.charge is None else scaled - decisions.charge[step]), known
+    return torch.where(known, scaled, torch.zeros_like(raw)), known

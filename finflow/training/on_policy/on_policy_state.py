@@ -22,6 +22,7 @@ from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
+from finflow.training.playing.segment_pay import SegmentPay
 
 ONLINE = "online"
 WORLD_SEED = 5  # added to the training's seed for the environments, as for soft actor-critic
@@ -44,7 +45,7 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
         online.algorithm,
         clip=online.clip,
         value_clip=online.value_clip,
-        gamma=config.bcell.gamma,
+        gamma=discount_of(config),
         gae_lambda=online.gae_lambda,
         value_coefficient=0.0 if without_critic else online.value_coefficient,
         entropy_coefficient=online.entropy_coefficient,
@@ -57,6 +58,11 @@ def on_policy_settings(config: Config) -> OnPolicySettings:
         trust_region=TrustRegion(delta=online.trust_region),
         **changes,
     )
+
+
+def discount_of(config: Config) -> float:
+    """Discount of rollouts."""
+    return config.bcell.gamma if config.online.discount is None else config.online.discount
 
 
 def steps_per_rollout(config: Config) -> int:
@@ -133,6 +139,8 @@ class OnPolicyState:
         The learner's.
     penalty : DoublingKL
         The learner's.
+    pay : SegmentPay or None
+        Where scores are paid by the segment.
     episodes : int
         Episodes that ended so far.
     """
@@ -152,6 +160,9 @@ class OnPolicyState:
         self.agent = MarketActorCritic(bcell.policy, self.value, market)
         self.learner = OnPolicyLearner(self.agent, on_policy_settings(config), noise)
         self.optimiser, self.penalty = self.learner.optimiser, self.learner.penalty
+        preference = config.objectives.preference
+        by_segment = preference.paid == "segment"
+        self.pay = SegmentPay(preference, config.online.portfolios, bcell.device) if by_segment else None
         self.episodes = 0
 
     def begin(self, bcell: BCell) -> None:

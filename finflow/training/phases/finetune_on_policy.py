@@ -87,7 +87,7 @@ def finetune_on_policy(run: TrainingRun, dataset: OfflineDataset) -> dict[str, f
     env = on_policy.played.env
     with rollout_workers(env, bcell.policy, config) as workers, _rewarded(env, config) as queue:
         player = MarketPlayer(
-            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, workers
+            env, on_policy.agent, units, config, state.exploration, run.guard.learnable, queue, workers, on_policy.pay
         )
         result = _learn(run, on_policy, bcell, player)
     run.progress.end_phase()

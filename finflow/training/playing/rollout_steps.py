@@ -72,7 +72,7 @@ class Decisions(NamedTuple):
     charge : Tensor or None
         Scaled reward that the reference takes; None without one.
     terminated, ended : Tensor
-    rewards, constrained : list of array
+    rewards, constrained, turnover : list of array
         Raw, (portfolios,) of each step; of the reward with a limit zeros where none has one.
     divergence : float
         Mean KL to the reference in nats per free dimension; 0 without one.
@@ -90,6 +90,7 @@ class Decisions(NamedTuple):
     ended: Tensor
     rewards: list[NDArray[np.float64]]
     constrained: list[NDArray[np.float64]]
+    turnover: list[NDArray[np.float64]]
     divergence: float
     episodes: list[EndedEpisode]
     states: list[PortfolioState]
@@ -107,6 +108,7 @@ class _Step(NamedTuple):
     ended: Tensor
     reward: NDArray[np.float64]
     constrained: NDArray[np.float64]
+    turnover: NDArray[np.float64]
     divergence: float
     episodes: list[EndedEpisode]
     state: PortfolioState
@@ -158,6 +160,7 @@ def decide(
         torch.stack([step.ended for step in played]),
         [step.reward for step in played],
         [step.constrained for step in played],
+        [step.turnover for step in played],
         sum(step.divergence / steps for step in played),
         [episode for step in played for episode in step.episodes],
         [step.state for step in played],
@@ -198,6 +201,7 @@ def _step(
         torch.as_tensor(ended, device=actions.device).float(),
         reward,
         info.get("constraint", np.zeros_like(reward)),
+        info["turnover"],
         apart,
         ended_episodes(info, ended, env.process.env.initial_capital),
         state,

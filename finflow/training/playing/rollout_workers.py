@@ -239,6 +239,7 @@ def join_parts(parts: Sequence[Any], device: torch.device) -> Decisions:
         joined([part.ended for part in tensors]),
         [np.concatenate(step) for step in zip(*(part.rewards for part in tensors), strict=True)],
         [np.concatenate(step) for step in zip(*(part.constrained for part in tensors), strict=True)],
+        [np.concatenate(step) for step in zip(*(part.turnover for part in tensors), strict=True)],
         fmean(part.divergence for part in tensors),
         [episode for part in tensors for episode in part.episodes],
         [join_states(states) for states in zip(*(part.states for part in tensors), strict=True)],

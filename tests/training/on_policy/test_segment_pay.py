@@ -1,0 +1,82 @@
+"""Scores are paid at the ends of segments and of episodes, in the same sum, whatever rollouts they are spread over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from finflow.config import PreferenceConfig
+from finflow.errors import ConfigError
+from finflow.tensor_file import read_tensors
+from finflow.training.playing.segment_pay import SegmentPay
+from finflow.training.trainer import FinFlowTrainer
+from tests.training.test_reward_hacking import LOOKS, OFFLINE, RETURN, likes
+from tests.training.whole_trainings import Make, Stop, latest, train_through
+
+__all__ = ["likes"]
+#: Two portfolios, of which the second's episode ends with its third decision.
+SCORES = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [5.0, 50.0], [6.0, 60.0]])
+ENDED = torch.zeros_like(SCORES)
+ENDED[2, 1] = 1.0
+TURNOVER = torch.full_like(SCORES, 0.25)
+
+
+def paying(**keys: object) -> SegmentPay:
+    values = {"paid": "segment", "segment": 2, **keys}
+    return SegmentPay(PreferenceConfig.model_validate(values), 2, torch.device("cpu"))
+
+
+def test_the_sum_is_paid_at_the_end_of_a_segment_and_of_an_episode() -> None:
+    expected = [[0.0, 0.0], [3.0, 30.0], [0.0, 30.0], [7.0, 0.0], [0.0, 90.0], [11.0, 0.0]]
+    assert paying().pay(SCORES, TURNOVER, ENDED).tolist() == expected
+
+
+def test_units_are_turnover_or_decisions() -> None:
+    assert paying(scaling="horizon").pay(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[1.5, 15.0], [0.0, 30.0]]
+    assert paying(scaling="turnover").pay(SCORES, TURNOVER, ENDED)[1:3].tolist() == [[6.0, 60.0], [0.0, 120.0]]
+    idle = paying(scaling="turnover").pay(SCORES, torch.zeros_like(SCORES), ENDED)
+    assert idle[1].tolist() == pytest.approx([30.0, 300.0])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5])
+def test_rollouts_may_cut_a_segment_and_a_resume_goes_on_within_it(cut: int) -> None:
+    first, second = paying(segment=3), paying(segment=3)
+    parts = [first.pay(SCORES[:cut], TURNOVER[:cut], ENDED[:cut])]
+    second.restore(*first.capture())
+    parts.append(second.pay(SCORES[cut:], TURNOVER[cut:], ENDED[cut:]))
+    assert torch.equal(torch.cat(parts), paying(segment=3).pay(SCORES, TURNOVER, ENDED))
+
+
+def test_a_state_that_cannot_be_is_refused() -> None:
+    tensors, state = paying().capture()
+    with pytest.raises(ValueError, match="longer"):
+        paying().restore({**tensors, "age": torch.tensor([0, 2])}, state)
+
+
+def test_a_training_paid_by_the_segment_resumes_to_the_same_bits(
+    tiny: Make, likes: Callable[[int], Path], stop_training: Stop
+) -> None:
+    keys = {"objectives__preference__paid": "segment", "objectives__preference__segment": 8, "online__discount": 1.0}
+    keys |= {"train__online_episodes": 25, "online__rollout": 96, "train__validation_updates": 100}
+    config = tiny(**LOOKS | keys, objectives__preference__model=likes(RETURN))
+    whole = train_through(config)
+    half = stop_training(config, OFFLINE + 2)
+    assert int(read_tensors(latest(half))[0]["on_policy/pay/age"].max()) > 0
+    again = FinFlowTrainer(config, resume=half.run_folder)
+    again.train_iql()
+    again.finetune()
+    one, other = (read_tensors(latest(trainer))[0] for trainer in (whole, again))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_cannot_be_paid_by_the_segment_is_one_line(tiny: Make) -> None:
+    with pytest.raises(ConfigError, match=r"paid = segment needs objectives\.reward = preference"):
+        tiny(objectives__preference__paid="segment")
+    learned = {"objectives__reward": "preference", "objectives__preference__model": "model.safetensors"}
+    with pytest.raises(ConfigError, match=r"needs online\.algorithm = ppo"):
+        tiny(objectives__preference__paid="segment", online__algorithm="sac", **learned)
+    with pytest.raises(ConfigError, match=r"preference\.paid must be segment"):
+        tiny(objectives__preference__scaling="horizon", **learned)
