@@ -1,4 +1,4 @@
-"""Training of a reward model on pairs: AdamW, early stopping and a temperature on pairs kept for them."""
+"""Training of a reward model on pairs: a linear part, the rest by AdamW, early stopping and a temperature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
 from finflow.errors import FinflowError
-from finflow.preferences.pair_tensors import PairTensors
+from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors
 from finflow.preferences.preference_losses import preference_loss
 from finflow.preferences.reward_model import RewardModel
 
@@ -22,7 +22,8 @@ FEWEST = 20
 """Pairs that a training needs: with fewer no part of them could be kept for calibration and for the report."""
 PATIENCE = 8
 """Passes over the pairs without a better calibration loss after which learning stops."""
-LINEAR_RATE = 10.0  # of what is linear in the outcomes, in learning rates
+LINEAR_STEPS = 200  # of L-BFGS at most
+LEAST_PENALTY = 1e-6  # on squared weights, in deviations of the outcomes: clear cases alone would have no best ones
 MISTAKES = np.linspace(0.0, 0.45, 46)  # shares that are tried
 Rows = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -81,9 +82,12 @@ def fit_model(
 ) -> RewardModel:
     """Fit an ensemble, and calibrate it.
 
-    What is linear in the outcomes learns first, alone. Then the whole does, as far as it predicts the calibration pairs
-    better, with the share of mistakes found so far: clear cases that were turned round pull little at it. Members
-    differ in their initial parameters and see the same batches (Lakshminarayanan et al. 2017).
+    What is linear in the outcomes is fitted first, alone, to the most likely weights, and again with the share of
+    mistakes that was found: clear cases that were turned round pull little at it. Early stopping or decay would leave
+    weights of outcomes that go together, such as losses and squared returns, in a wrong proportion, which predicts
+    answers no worse and is a wrong attitude to risk. Then the whole learns, as far as it predicts the calibration pairs
+    better. Members share the linear part, differ in the initial parameters of the rest, and see the same batches
+    (Lakshminarayanan et al. 2017).
 
     Parameters
     ----------
@@ -100,13 +104,35 @@ def fit_model(
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, config.members, pairs.units(fitted), generator)
-    for part, rate in ((model.direct, LINEAR_RATE), (model, 1.0)):
-        optimiser = torch.optim.AdamW(
-            part.parameters(), lr=rate * config.learning_rate, weight_decay=config.weight_decay
-        )
-        _learn(pairs, model, (fitted, calibration), optimiser, config, generator)
+    for _ in range(2):
+        _fit_linear(pairs, model, fitted, config.margin)
         _calibrate(pairs, model, calibration)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    _learn(pairs, model, (fitted, calibration), optimiser, config, generator)
+    _calibrate(pairs, model, calibration)
     return model.eval()
+
+
+def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows, margin: float) -> None:
+    """Fit what is linear in the outcomes, with the model's share of mistakes, by L-BFGS on all pairs together."""
+    first, second = pairs.outcomes(model, rows)
+    lead = first - second
+    unit = lead.square().mean(dim=0).sqrt().clamp(min=SMALLEST_UNIT)
+    lead, targets = lead / unit, pairs.targets[torch.from_numpy(rows)].double()
+    weights = torch.zeros(lead.shape[1], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=LINEAR_STEPS, line_search_fn="strong_wolfe")
+    zero = torch.zeros(len(lead), dtype=torch.float64)
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        losses = preference_loss(lead @ weights, zero, targets, margin, float(model.mistakes))
+        total = losses.mean() + LEAST_PENALTY * weights.square().sum()
+        torch.autograd.backward(total)
+        return total
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        model.direct.weight.copy_((weights / unit).to(model.direct.weight).expand_as(model.direct.weight))
 
 
 def _calibrate(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:

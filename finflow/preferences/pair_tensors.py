@@ -82,6 +82,12 @@ class PairTensors(NamedTuple):
         total = found.new_zeros(model.members, 2 * len(chosen)).index_add(1, owner, found)
         return total.view(model.members, 2, -1).transpose(0, 1)
 
+    def outcomes(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
+        """Sums of the outcomes of the two segments of some pairs, (2, pairs, outcomes), in double precision."""
+        rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
+        found = model.outcomes(Decisions(*(column[rows] for column in self.decisions))).double()
+        return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
+
     def all_scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
         """The same without gradients, some pairs at a time."""
         with torch.no_grad():

@@ -94,7 +94,7 @@ class RewardModel(nn.Module):
         """Scores of decisions in encoded markets, one a decision, (members, batch), in log odds before calibration."""
         states = states_holding(assets, market, decisions.held)
         hidden = self.head(encoding, states, decisions.filled.unsqueeze(1))
-        facts = self._outcomes(decisions)
+        facts = self.outcomes(decisions)
         rows = self.outcome(facts).relu().unsqueeze(2)
         direct = facts.expand(self.members, -1, -1).unsqueeze(2)
         score: Tensor = self.from_portfolio(hidden) + self.from_outcome(rows) + self.direct(direct)
@@ -105,7 +105,7 @@ class RewardModel(nn.Module):
         scores = self.score(self.encode(assets, market), assets, market, decisions)
         return scores / self.temperature
 
-    def _outcomes(self, decisions: Decisions) -> Tensor:
+    def outcomes(self, decisions: Decisions) -> Tensor:
         """Outcomes in units of the training pairs, (batch, 5)."""
         gain = decisions.log_return / self.units.log_return
         traded = (decisions.turnover / self.units.turnover, decisions.cost / self.units.cost)
