@@ -125,3 +125,15 @@ def test_an_agent_of_several_networks_is_written_as_it_decides(trained: Trained,
     read = policy_of(read_checkpoint(tmp_path / "after.safetensors"), CPU)
     for one, other in zip(read.parameters(), policy.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_an_agent_that_holds_its_reference_portfolio_is_refused(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors, facts = read_tensors(trained.run)
+    blend = Blend(0.0, "inverse-volatility", (3, 0.5)).to_tensor(CPU)
+    write_tensors(tmp_path / "held.safetensors", {**tensors, "bcell/blend": blend}, facts)
+    held = trained._replace(run=tmp_path / "held.safetensors")
+    said = refusal(capsys, *command(held, tmp_path / "agent.safetensors", "--method", "dpo"))
+    assert "holds the portfolio inverse-volatility" in said
+    assert "models/checkpoint_pretrained.safetensors" in said

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from finflow.agent.gradient_steps import freeze
-from finflow.agent.networks.decision import PRETRAINED
+from finflow.agent.networks.decision import PATIENT, PRETRAINED
 from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.config.preferences_section import PreferencesConfig
 from finflow.errors import CheckpointError
 from finflow.files import read_input
+from finflow.guard.checkpoint_folder import MODELS, CheckpointFolder
+from finflow.guard.checkpoint_folder import PRETRAINED as HANDED_OVER
 from finflow.guard.state_capture import SEPARATOR
 from finflow.preferences.direct.policy_fitting import Method
 from finflow.preferences.direct.policy_report import LearnedPolicy, learn_policy
@@ -86,6 +88,7 @@ def learn_preferences(
     tensors = pair_tensors(SegmentMarket(data.process, data.split.train, data.config.evaluation), pairs)
     device = torch.device("cpu")  # where the pairs are
     policy = policy_of(agent.checkpoint, device)
+    _check_learns(agent.checkpoint, policy)
     reference = FrozenPolicy.of(policy, data.log_volatility)
     learned = learn_policy(policy, reference, tensors, method, config, seed, pairs.contradictions)
     freeze([policy])
@@ -99,6 +102,18 @@ def learn_preferences(
     facts = {name: agent.checkpoint.facts[name] for name in KEPT_FACTS if name in agent.checkpoint.facts}
     facts |= {"training": {"counters": agent.checkpoint.counters}, "runtime": runtime(device)}
     return PreferredAgent(policy_tensors(agent.checkpoint, policy), {**facts, PREFERENCES: provenance}, learned)
+
+
+def _check_learns(checkpoint: Checkpoint, policy: ExpertPolicy) -> None:
+    """Refuse an agent whose decisions do not depend on its networks: a CheckpointError."""
+    blend = policy.blend
+    if blend is not None and blend.reference in PATIENT and float(blend.confidence) == 0.0:
+        before = CheckpointFolder(checkpoint.run_folder / MODELS).path(HANDED_OVER)
+        raise CheckpointError(
+            f"the agent in {checkpoint.path} holds the portfolio {blend.reference} (the confidence of its blend is 0): "
+            "nothing of it can be trained; take its policy before the blend was decided on, as in --resume "
+            f"{before}"
+        )
 
 
 def policy_tensors(checkpoint: Checkpoint, policy: ExpertPolicy) -> dict[str, Tensor]:
