@@ -19,6 +19,7 @@
 ``optimality``      whole trainings against a known optimum; ``--sb3-python PATH`` adds SAC and TQC of other libraries
 ``pendulum``        the online update on Pendulum-v1
 ``planted``         offline learning on synthetic markets
+``preferences``     reward models of synthetic judges, and agents that learn from them
 ``rollouts``        learning from exact rollouts on planted and null markets
 ``runs``            whole trainings on the embedded market
 ``thresholds``      false alarms of the modes and presets of a rollback
@@ -108,6 +109,7 @@ from scripts.evidence.other_markets import (
     reading_variants,
 )
 from scripts.evidence.planted_signals import planted_table, planted_variants
+from scripts.evidence.preferences import GOALS, SHORTER, preference_table, preference_variants, seeds_line
 from scripts.evidence.rollout_controls import (
     control_table,
     control_variants,
@@ -166,6 +168,7 @@ def main(arguments: Sequence[str]) -> None:
         "optimality": _optimality,
         "pendulum": _pendulum,
         "planted": _planted,
+        "preferences": _preferences,
         "rollouts": _rollouts,
         "runs": _runs,
         "thresholds": _thresholds,
@@ -316,6 +319,14 @@ def _planted(given: argparse.Namespace) -> None:
     """Scores of offline learning on markets whose optimum is known."""
     results = run_missing(planted_variants(PLANTED_SEEDS), KEPT, RUNS)
     _write("planted", planted_table(results), results)
+
+
+def _preferences(given: argparse.Namespace) -> None:
+    """Reward models of synthetic judges, and agents that learn from them beside those that learn from the truth."""
+    results = run_missing(preference_variants(given.seeds), KEPT, RUNS)
+    facts = {name: f"{value:g}" for name, value in GOALS.items()}
+    facts |= {"size": _listed(SHORTER), "seeds": seeds_line(results)}
+    _write("preferences", preference_table(results), results, **facts)
 
 
 def _rollouts(given: argparse.Namespace) -> None:
