@@ -139,7 +139,6 @@ OFFLINE = tuple(
 )
 HINT = "Made with: python -m venv peers && peers/bin/pip install -c constraints.txt -e . sb3-contrib"
 PLANTED_SEEDS = 3
-NULL_SAMPLES = 67  # of each kind: 200 in all
 EXERCISE_SEEDS = 2
 HEADINGS = {
     "lambda": "Lambda of the advantages",
@@ -331,7 +330,7 @@ def _preferences(given: argparse.Namespace) -> None:
 
 def _rollouts(given: argparse.Namespace) -> None:
     """Scores and evidence out of fold of learning from exact rollouts, beside controls and on later years."""
-    results = run_missing(rollout_variants(PLANTED_SEEDS, NULL_SAMPLES), KEPT, RUNS)
+    results = run_missing(rollout_variants(PLANTED_SEEDS), KEPT, RUNS)
     results += [json.loads(path.read_text()) for path in sorted(KEPT.glob("rollouts-nyse-*.json"))]  # no prices here
     controls = run_missing(control_variants(PLANTED_SEEDS), KEPT, RUNS)
     later = run_missing(later_years_variants(given.seeds), KEPT, RUNS)

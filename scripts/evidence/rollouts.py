@@ -37,9 +37,11 @@ ROOT = Path(__file__).parents[2]
 FIRST_SAMPLE = 66  # earlier ones were looked at
 PLANTED = ("constant-drift", "lognormal", "mean-reverting", "regime")
 FIRST_NULL = 60
-NULLS = ("exchangeable", "permuted", "permuted-monthly")
+#: Null market -> samples, 200 in all: those of months take less than half as long.
+NULLS = {"exchangeable": 35, "permuted": 35, "permuted-monthly": 130}
 REAL = ("embedded", "monthly", "monthly-growth", "nyse", "nyse-lag-1")
 PREFIX = "rollouts-"
+EMBEDDED_SEEDS = 10  # of whether learning online loses anything there
 USED = 0.25  # confidence beyond which a null market counts as a false find
 #: The offline phase is shortened: what is measured begins at the hand-over.
 SHORT_OFFLINE: dict[str, object] = {
@@ -70,15 +72,15 @@ OWN: dict[str, dict[str, object]] = {
 REDUCED: dict[str, object] = {"train.online_episodes": 250, "bcell.rollouts.critic_updates": 1}
 
 
-def rollout_variants(samples: int, nulls: int) -> list[Variant]:
-    """Each planted market with ``samples`` samples, and each kind of null market with ``nulls``."""
+def rollout_variants(samples: int, nulls: Mapping[str, int] = NULLS) -> list[Variant]:
+    """Each planted market with ``samples`` samples, and null markets with as many as they say."""
     variants = planted_variants(samples)
     variants += [
         Variant(
             f"{PREFIX}{kind}", (seed,), {**SHORT_OFFLINE, **REDUCED, **keys_of_null(kind, seed)}, measure=learn_null
         )
-        for kind in NULLS
-        for seed in range(FIRST_NULL, FIRST_NULL + nulls)
+        for kind, count in nulls.items()
+        for seed in range(FIRST_NULL, FIRST_NULL + count)
     ]
     return variants + real_variants(samples)
 
@@ -127,7 +129,7 @@ def real_variants(seeds: int, nyse: Path | None = None) -> list[Variant]:
     Parameters
     ----------
     seeds : int
-        Of trainings; the prices are the same.
+        Of trainings; the prices are the same. The embedded stocks have ten.
     nyse : Path, optional
         Prices that ``scripts/convert_relatives.py`` made of the relatives of Cover (1991).
     """
@@ -143,7 +145,7 @@ def real_variants(seeds: int, nyse: Path | None = None) -> list[Variant]:
     return [
         Variant(f"{PREFIX}{kind}", (seed,), {**SHORTER_OFFLINE, **keys}, measure=learn_real)
         for kind, keys in markets.items()
-        for seed in range(seeds)
+        for seed in range(EMBEDDED_SEEDS if kind == "embedded" else seeds)
     ]
 
 

@@ -19,7 +19,7 @@ def result(kind: str, end: float, confidence: float) -> dict[str, Any]:
 
 def test_every_market_learns_with_the_same_values() -> None:
     """Keys of the agent and of its training are alike on all planted markets; only the market's own differ."""
-    variants = [one for one in rollout_variants(2, 1) if one.name.removeprefix("rollouts-") in PLANTED]
+    variants = [one for one in rollout_variants(2) if one.name.removeprefix("rollouts-") in PLANTED]
     assert len(variants) == 2 * len(PLANTED)
     learning = [
         {key: value for key, value in one.overrides.items() if key.startswith(("bcell.", "train.", "features."))}
