@@ -161,8 +161,8 @@ def quantile_loss(quantiles: Tensor, samples: Tensor, width: float = 0.05) -> Te
 def double(batch: Batch) -> Batch:
     """The same transitions in float64."""
     both = States(*(part.double() for part in batch.both[:3]))
-    kept = ("both", "families", "references", "named")
-    rest = {name: part.double() for name, part in batch._asdict().items() if name not in kept}
+    kept = ("both", "families")
+    rest = {name: part.double() for name, part in batch._asdict().items() if name not in kept and part is not None}
     return batch._replace(both=both, **rest)
 
 

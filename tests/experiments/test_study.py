@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -143,7 +144,9 @@ def test_a_worker_elsewhere_that_shows_no_sign_of_life_is_lost(
     with store.heartbeat(trial):
         trial.set_user_attr("worker", {"host": "elsewhere", "pid": 1, "born": "1"})
         assert store.revive() == []
-        monkeypatch.setattr(type(store.storage), "record_heartbeat", lambda storage, trial_id: None)  # it falls silent
+        silent = threading.Event()
+        monkeypatch.setattr(type(store.storage), "record_heartbeat", lambda storage, trial_id: silent.set())
+        assert silent.wait(60)  # no earlier heartbeat is on its way any more
         _age(store, trial, storage)
         assert store.revive() == [trial.number]
     assert (store.counts.waiting, store.counts.all) == (6, 6)

@@ -104,5 +104,5 @@ def test_experts_learn_to_rank_by_what_is_planted(tiny: MakeTiny, tmp_path: Path
         states = market.states(bars, torch.zeros(len(bars), training_data.process.portfolio_size))
         experts = learner.policy.read_market(states).experts[..., :-1]
         shares[kind] = (experts / experts.sum(dim=-1, keepdim=True)).mean(dim=0)
-    leads = {kind: float((share[:, 0] - share[:, 3]).mean()) for kind, share in shares.items()}
+    leads = {kind: float((share[:, 0] - share[:, 3]).detach().mean()) for kind, share in shares.items()}
     assert leads[loss] > leads["none"] + 0.03
