@@ -106,10 +106,10 @@ def fit_model(
     model = RewardModel(shape, config.members, pairs.units(fitted), generator)
     for _ in range(2):
         _fit_linear(pairs, model, fitted, config.margin)
-        _calibrate(pairs, model, calibration)
+        calibrate(pairs, model, calibration)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
     _learn(pairs, model, (fitted, calibration), optimiser, config, generator)
-    _calibrate(pairs, model, calibration)
+    calibrate(pairs, model, calibration)
     return model.eval()
 
 
@@ -133,14 +133,6 @@ def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows, margin: floa
     optimiser.step(loss)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         model.direct.weight.copy_((weights / unit).to(model.direct.weight).expand_as(model.direct.weight))
-
-
-def _calibrate(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
-    """Set a model's temperature and share of mistakes."""
-    uncalibrated = leads(pairs, model, rows) * model.temperature
-    temperature, mistakes = fitted_link(uncalibrated, pairs.targets[rows])
-    model.temperature.fill_(temperature)
-    model.mistakes.fill_(mistakes)
 
 
 def _learn(
@@ -172,6 +164,14 @@ def _learn(
         if waited >= PATIENCE:
             break
     model.load_state_dict(kept)
+
+
+def calibrate(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
+    """Set a model's temperature and share of mistakes to those that make the answers of some pairs most likely."""
+    uncalibrated = leads(pairs, model, rows) * model.temperature
+    temperature, mistakes = fitted_link(uncalibrated, pairs.targets[rows])
+    model.temperature.fill_(temperature)
+    model.mistakes.fill_(mistakes)
 
 
 def leads(pairs: PairTensors, model: RewardModel, rows: Rows) -> Tensor:

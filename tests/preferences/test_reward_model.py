@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,13 @@ from finflow.errors import CheckpointError, FinflowError
 from finflow.preferences.judges import make_judge
 from finflow.preferences.model_files import load_model, save_model
 from finflow.preferences.model_report import LearnedModel, figures_of, judge_model, learn_model
-from finflow.preferences.model_training import fitted_link, probability, split_pairs
+from finflow.preferences.model_training import (
+    fit_model,
+    fitted_link,
+    negative_log_likelihood,
+    probability,
+    split_pairs,
+)
 from finflow.preferences.pair_files import PairFile
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_records import Pair
@@ -119,6 +126,23 @@ def test_temperature_and_mistakes_are_told_apart() -> None:
     assert fitted_link(lead, targets) == pytest.approx((2.0, 0.1), abs=1e-3)
     assert fitted_link(lead, torch.sigmoid(lead / 2.0)) == pytest.approx((2.0, 0.0), abs=1e-3)
     np.testing.assert_allclose(probability(np.array([-900.0, 0.0, 900.0]), 0.1), [0.1, 0.5, 0.9], atol=1e-12)
+
+
+def test_the_final_calibration_is_by_every_pair_that_was_not_learned_from(
+    learned: LearnedModel, pairs: PairTensors, small_data: TrainingData
+) -> None:
+    """No temperature near it makes those answers more likely; the reported figures are of the calibration before."""
+    config = small_data.config.preferences.model
+    split = split_pairs(pairs, config, 0)
+    rows = np.concatenate([split.calibration, split.held_out, split.later])
+    reached = negative_log_likelihood(pairs, learned.model, rows)
+    for factor in (0.9, 1.1):
+        other = copy.deepcopy(learned.model)
+        other.temperature.mul_(factor)
+        assert negative_log_likelihood(pairs, other, rows) > reached
+    reported = fit_model(pairs, split.fitted, split.calibration, small_data.shape, config, 0)
+    assert float(reported.temperature) != float(learned.model.temperature)
+    assert judge_model(pairs, reported, split.held_out) == learned.held_out
 
 
 def test_ensembles_by_hand() -> None:
