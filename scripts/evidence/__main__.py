@@ -20,6 +20,7 @@
 ``pendulum``        the online update on Pendulum-v1
 ``planted``         offline learning on synthetic markets
 ``preferences``     reward models of synthetic judges, and agents that learn from them
+``ranking``         agents that learn from a ranking, and experts that learn to rank
 ``rollouts``        learning from exact rollouts on planted and null markets
 ``runs``            whole trainings on the embedded market
 ``thresholds``      false alarms of the modes and presets of a rollback
@@ -110,6 +111,8 @@ from scripts.evidence.other_markets import (
 )
 from scripts.evidence.planted_signals import planted_table, planted_variants
 from scripts.evidence.preferences import GOALS, SHORTER, preference_table, preference_variants, seeds_line
+from scripts.evidence.rankings import GOAL as RANKING_GOAL
+from scripts.evidence.rankings import TRAINED, ranking_variants, rankings_table
 from scripts.evidence.rollout_controls import (
     control_table,
     control_variants,
@@ -168,6 +171,7 @@ def main(arguments: Sequence[str]) -> None:
         "pendulum": _pendulum,
         "planted": _planted,
         "preferences": _preferences,
+        "ranking": _ranking,
         "rollouts": _rollouts,
         "runs": _runs,
         "thresholds": _thresholds,
@@ -326,6 +330,12 @@ def _preferences(given: argparse.Namespace) -> None:
     facts = {name: f"{value:g}" for name, value in GOALS.items()}
     facts |= {"size": _listed(SHORTER), "seeds": seeds_line(results)}
     _write("preferences", preference_table(results), results, **facts)
+
+
+def _ranking(given: argparse.Namespace) -> None:
+    """Agents that learn from a ranking where one is planted, and experts that learn to rank."""
+    results = run_missing(ranking_variants(given.seeds), KEPT, RUNS)
+    _write("ranking", rankings_table(results), results, goal=f"{RANKING_GOAL:g}", size=_listed(TRAINED))
 
 
 def _rollouts(given: argparse.Namespace) -> None:
