@@ -156,12 +156,17 @@ class MarketConfig(Section):
 
 
 class FeaturesConfig(Section):
-    """Features beside those that every market has: a bank of filters, and those of a user."""
+    """Features beside those that every market has: a bank of filters, the regime, and those of a user."""
 
     filters: Literal["none", "momentum", "all"] = key(
         "all",
         "experts that read exponential averages of market-relative returns, with half-lives of .7 to 25 bars; none "
         "leaves them out, all is for markets whose drifts are hidden, momentum keeps the other experts to their lenses",
+    )
+    regimes: Flag = key(
+        True,
+        "the probability of the second of two regimes of the assets' returns as a feature of the market: by a "
+        "Markov-switching model that is fitted on the training window",
     )
     extra: Names = key(
         (),

@@ -46,6 +46,7 @@ REDUCED: dict[str, object] = {
     "bcell.hidden_dim": 64,
     "online.algorithm": "sac",
     "features.filters": "none",
+    "features.regimes": False,
     "train.offline_episodes": 160,
     "train.offline_training_epochs": 15,
     "train.online_episodes": 80,

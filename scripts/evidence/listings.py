@@ -39,6 +39,7 @@ EARLIEST = (0.5, 0.9)  # and between which assets end
 #: A twentieth of the default's decisions, networks of an eighth of its width, a short offline phase.
 REDUCED: dict[str, object] = {
     "features.filters": "none",
+    "features.regimes": False,
     "offline.evaluation_updates": 0,
     "train.generalisation": False,
     "train.offline_episodes": 6,

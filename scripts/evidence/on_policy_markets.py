@@ -69,6 +69,7 @@ SMALL: dict[str, object] = {
     "train.generalisation": False,
     "offline.evaluation_updates": 0,
     "features.filters": "none",
+    "features.regimes": False,
     "online.rollout": 1024,
     "online.epochs": 5,
 }

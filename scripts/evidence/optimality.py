@@ -70,6 +70,7 @@ ONLINE_LEARNING: dict[str, object] = {
     "train.offline_training_epochs": 4,
     "online.algorithm": "sac",
     "features.filters": "none",
+    "features.regimes": False,
     "train.online_episodes": 200,
     "train.validation_updates": 30,
     "bcell.iql_extraction": "gradient",

@@ -30,6 +30,7 @@ EXTRACTIONS = {"awr": "as published", "gradient": "critics' gradient"}
 #: One history, every asset, nothing held back: what is planted is to be found, not to be guarded against.
 PLAIN: dict[str, object] = {
     "features.filters": "none",
+    "features.regimes": False,
     "worlds.assets": None,
     "worlds.bootstraps": 0,
     "worlds.cost_low": 1.0,

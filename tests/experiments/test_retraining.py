@@ -43,6 +43,7 @@ DRIFTS = np.array([0.0015, 0.0015, -0.0015, -0.0015])
 PLANTED: dict[str, object] = {
     "market.source": "csv",
     "features.filters": "none",
+    "features.regimes": False,
     "env.commission_bps": 0.0,
     "env.slippage_bps": 0.0,
     "env.episode_length": 40,

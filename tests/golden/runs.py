@@ -52,7 +52,7 @@ ADDED = (
     *("rollouts", "on_policy", "reference", "episodes", "trading", "extend_cache", "dividends"),
     *("workers", "rollout_workers", "constraint"),
     *("preferences", "preference"),
-    *("expert_ranking", "expert_ranking_weight"),
+    *("expert_ranking", "expert_ranking_weight", "regimes"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )
 
@@ -86,6 +86,7 @@ BASE: dict[str, Any] = {
     "train.offline_episodes": 6,
     "online.algorithm": "sac",
     "features.filters": "none",
+    "features.regimes": False,
     "train.offline_training_epochs": 1,
     "train.offline_batch_size": 16,
     "train.online_episodes": 8,
@@ -108,6 +109,7 @@ GUARDED: dict[str, Any] = {
     "train.offline_episodes": 12,
     "online.algorithm": "sac",
     "features.filters": "none",
+    "features.regimes": False,
     "train.offline_training_epochs": 2,
     "train.offline_batch_size": 32,
     "train.online_episodes": 12,

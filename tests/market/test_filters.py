@@ -15,7 +15,7 @@ from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 
 BARS, FIT = 700, 450
-ALL = FeaturesConfig(filters="all")
+ALL = FeaturesConfig(regimes=False, filters="all")
 NAMES = tuple(f"relative_average_{half_life:g}" for half_life in HALF_LIVES)
 HALF_LIFE = pytest.mark.parametrize("half_life", HALF_LIVES)
 

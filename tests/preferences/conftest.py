@@ -25,6 +25,7 @@ SMALL: dict[str, object] = {
     "market.train_end": "2021-12-31",
     "market.validation_end": "2022-06-30",
     "features.filters": "none",
+    "features.regimes": False,
     "bcell.hidden_dim": 16,
     "env.episode_length": 20,
     "preferences.judge.strategies": ["equal-weight", "momentum"],

@@ -43,6 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> TrainingData:
         "market.train_end": "2011-12-30",
         "market.validation_end": "2012-03-30",
         "features.filters": "none",
+        "features.regimes": False,
         "bcell.hidden_dim": 16,
         "evaluation.lookback": 60,
         "preferences.judge.strategies": ["equal-weight"],

@@ -20,6 +20,7 @@ DEMO_SIZED = {
     "train.offline_episodes": 60,
     "online.algorithm": "sac",
     "features.filters": "none",
+    "features.regimes": False,
     "train.offline_training_epochs": 3,
     "train.offline_batch_size": 64,
     "train.online_episodes": 16,

@@ -26,11 +26,13 @@ from finflow.market.features.market_features import (
     turbulence,
 )
 from finflow.market.features.own_features import own_feature
+from finflow.market.features.regimes import RegimeFit, fit_regimes, regime
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
+Models = tuple[TurbulenceFit, TwoStates, RegimeFit | None]
 
 __all__ = [
     "LENSES",
@@ -56,6 +58,8 @@ class Fitted(NamedTuple):
     ----------
     turbulence : TurbulenceFit
     crisis : TwoStates
+    regimes : RegimeFit or None
+        None where the feature is left out, or nothing was fitted.
     assets : float64 (F, 2)
         Mean and deviation of each asset feature.
     market : float64 (M, 2)
@@ -64,6 +68,7 @@ class Fitted(NamedTuple):
 
     turbulence: TurbulenceFit
     crisis: TwoStates
+    regimes: RegimeFit | None
     assets: FloatArray
     market: FloatArray
 
@@ -98,15 +103,15 @@ class Features:
     fitted: Fitted | None = None
 
 
-_PLAIN = FeaturesConfig(filters="none")
+_PLAIN = FeaturesConfig(filters="none", regimes=False)
 
 
 def compute_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig = _PLAIN) -> Features:
     """Compute every feature of every bar.
 
     Row t is made from bars <= t. What is fitted (mean and deviation of each feature, pooled over the listed assets, the
-    turbulence's covariance and the two states of the crisis probability) is fitted on the rows before `fit_until`: the
-    training window.
+    turbulence's covariance, the two states of the crisis probability, the regimes) is fitted on the rows before
+    `fit_until`: the training window.
 
     Parameters
     ----------
@@ -139,7 +144,7 @@ def fit_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig) -> 
             f"the training window has {fit_until} of the {panel.n_bars} bars, but features and their scaling need "
             f"{needed} at least; move market.train_end or use more data"
         )
-    raw = _raw(panel, chosen, lambda view: (fit_turbulence(view, fit_until), _states(view, fit_until)))
+    raw = _raw(panel, chosen, lambda view: _fit_models(view, fit_until, chosen))
     if raw.first_bar + _FEWEST_ROWS > fit_until:
         raise MarketError(
             f"the training window ends at bar {fit_until}, but features are defined for two assets at the same time "
@@ -163,7 +168,7 @@ def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = 
     chosen : FeaturesConfig
         As it was there.
     """
-    return scale_features(_raw(panel, chosen, lambda view: (fitted.turbulence, fitted.crisis)), fitted)
+    return scale_features(_raw(panel, chosen, lambda view: fitted[:3]), fitted)
 
 
 class RawFeatures(NamedTuple):
@@ -176,12 +181,10 @@ class RawFeatures(NamedTuple):
     listing: list[tuple[str, tuple[str, ...]]]
     market_names: tuple[str, ...]
     first_bar: int
-    models: tuple[TurbulenceFit, TwoStates]
+    models: Models
 
 
-def _raw(
-    panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelView], tuple[TurbulenceFit, TwoStates]]
-) -> RawFeatures:
+def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelView], Models]) -> RawFeatures:
     """Compute every feature of every bar, unscaled."""
     view = PanelView(panel)
     added = [own_feature(path) for path in chosen.extra]
@@ -195,6 +198,7 @@ def _raw(
         *(named(name) for name in MARKET_FEATURES),
         "turbulence",
         "crisis",
+        *(("regime",) if chosen.regimes else ()),
         *(one.name for one, _ in of_market),
     )
     _check_names(one.name for one in added)
@@ -204,6 +208,7 @@ def _raw(
         column[:] = values
     models = models_of(view)
     fitted = [turbulence(view, models[0]), crisis(view, models[1])]
+    fitted += [regime(view, models[2])] if chosen.regimes else []
     known = [compute(view) for compute in MARKET_FEATURES.values()]
     market_raw = np.stack([*known, *fitted, *(values for _, values in of_market)])
     defined = _all_finite(raw) & view.listed
@@ -213,8 +218,10 @@ def _raw(
     return RawFeatures(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
 
 
-def _states(view: PanelView, fit_until: int) -> TwoStates:
-    return fit_states(view.market[:fit_until, 0])
+def _fit_models(view: PanelView, fit_until: int, chosen: FeaturesConfig) -> Models:
+    """Fit the models that features are made with."""
+    states = fit_states(view.market[:fit_until, 0])
+    return fit_turbulence(view, fit_until), states, fit_regimes(view, fit_until) if chosen.regimes else None
 
 
 def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:
@@ -246,6 +253,7 @@ def _check_names(added: Iterable[str]) -> None:
         *MARKET_FEATURES,
         "turbulence",
         "crisis",
+        "regime",
     }
     taken = ours.intersection(added)
     if taken:

@@ -37,6 +37,7 @@ BEFORE: dict[str, object] = {
     "bcell.anchor.to": "pretrained",
     "online.algorithm": "sac",
     "features.filters": "none",
+    "features.regimes": False,
     "bcell.rollouts.mirrored": 0.0,
     "bcell.rollouts.mirrored_scaled": False,
     "bcell.rollouts.regimes": False,
