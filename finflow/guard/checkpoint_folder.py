@@ -96,6 +96,8 @@ class CheckpointWriter:
     folder : CheckpointFolder
     say : callable
         Takes each announcement, one line.
+    make_durable : callable
+        Has on the disk what checkpoints refer to; called before each of them is written.
 
     Attributes
     ----------
@@ -103,8 +105,9 @@ class CheckpointWriter:
         Why the newest checkpoint is not on the disk.
     """
 
-    def __init__(self, folder: CheckpointFolder, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: CheckpointFolder, say: Callable[[str], None], make_durable: Callable[[], None]) -> None:
         self.folder = folder
+        self._make_durable = make_durable
         self.failure: str | None = None
         self._say = say
         self._waiting: dict[str, Snapshot] = {}
@@ -113,6 +116,7 @@ class CheckpointWriter:
     def save(self, update: int, snapshot: Callable[[], Snapshot]) -> None:
         """Write what waits, then the latest and a numbered checkpoint."""
         try:
+            self._make_durable()
             for name in list(self._waiting):
                 self.folder.save_as(name, *self._waiting[name])
                 del self._waiting[name]
@@ -128,6 +132,7 @@ class CheckpointWriter:
         """Write a checkpoint under a name of its own, or keep it for the next attempt."""
         self._waiting.pop(name, None)
         try:
+            self._make_durable()
             self.folder.save_as(name, *snapshot)
         except OutputError as error:
             self._waiting[name] = snapshot

@@ -248,7 +248,7 @@ def test_what_cannot_be_written_is_announced_and_tried_again(
 ) -> None:
     """A best that waits is written before the latest, which speaks of it."""
     said: list[str] = []
-    writer = CheckpointWriter(folder, said.append)
+    writer = CheckpointWriter(folder, said.append, lambda: None)
     writer.save(1, lambda: ({}, {"update": 1}))
     writer.require_written()
     with monkeypatch.context() as patch:
@@ -271,10 +271,32 @@ def test_what_cannot_be_written_is_announced_and_tried_again(
     writer.require_written()
 
 
+def test_no_checkpoint_is_written_before_what_it_refers_to(folder: CheckpointFolder) -> None:
+    """A best one whose log rows have no room waits with them; learning goes on."""
+    full = [True]
+
+    def make_durable() -> None:
+        if full[0]:
+            raise OutputError("cannot write metrics.jsonl: No space left on device")
+
+    said: list[str] = []
+    writer = CheckpointWriter(folder, said.append, make_durable)
+    writer.save_as(BEST, ({}, {"update": 2}))
+    writer.save(3, lambda: ({}, {"update": 3}))
+    assert not folder.path(BEST).exists()
+    assert updates_in(folder) == []
+    assert len(said) == 2
+    full[0] = False
+    writer.save(4, lambda: ({}, {"update": 4}))
+    assert read_tensors(folder.path(BEST))[1] == {"update": 2}
+    assert updates_in(folder) == [4]
+    writer.require_written()
+
+
 def test_a_newer_best_takes_the_place_of_one_that_waits(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = CheckpointWriter(folder, lambda line: None)
+    writer = CheckpointWriter(folder, lambda line: None, lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", no_space)
         writer.save_as(BEST, ({}, {"update": 2}))

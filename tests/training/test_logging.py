@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_stops_no_training_and_loses_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows wait in memory; position(), which every checkpoint asks for, says in one line why they do."""
+    """Rows wait in memory; make_durable(), which every checkpoint asks for, says in one line why they do."""
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -192,13 +192,16 @@ def test_a_full_disk_stops_no_training_and_loses_no_row(
     write_rows(log, range(2, 4))
     log.console("hello")
     with pytest.raises(OutputError, match=r"cannot write .*metrics\.jsonl: No space left") as caught:
-        log.position()
+        log.make_durable()
     assert "\n" not in str(caught.value)
     for number, other in zip(held, spare, strict=True):
         os.dup2(other, number)
         os.close(other)
     os.close(full)
     monkeypatch.undo()
+    waiting = log.position()
+    log.make_durable()
+    assert waiting["metrics.jsonl"] == (tmp_path / "metrics.jsonl").stat().st_size
     write_rows(log, range(4, 5))
     assert log.position()["metrics.jsonl"] == (tmp_path / "metrics.jsonl").stat().st_size
     log.close()

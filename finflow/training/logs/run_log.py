@@ -141,24 +141,33 @@ class RunLog:
             self._console.flush()
 
     def position(self) -> dict[str, int]:
-        """Make what was written durable, and say where the logs stand.
+        """Say where the logs stand, with the rows that wait for room on the disk.
 
         Returns
         -------
         position
-            Bytes of metrics.jsonl, events.jsonl and console.log, and the update of the last row (-1 before the first).
+            Bytes of metrics.jsonl and events.jsonl, and the update of the last row (-1 before the first).
         """
-        places = {}
+        files = ((METRICS, self._metrics), (EVENTS, self._told))
+        places = {name: file.tell() + len(self._waiting[name]) for name, file in files}
+        return {**places, "step": self._step}
+
+    def make_durable(self) -> None:
+        """Have every row on the disk, as a checkpoint needs that says where the logs stand.
+
+        Raises
+        ------
+        OutputError
+            If a row cannot be written; it goes on waiting.
+        """
         for name, file in ((METRICS, self._metrics), (EVENTS, self._told)):
             with naming_failed_writes(self.folder / name):
                 self._write_waiting(name)
                 os.fsync(file.fileno())
-            places[name] = file.tell()
-        return {**places, CONSOLE: self._console.tell(), "step": self._step}
 
     def _append(self, name: str, text: str) -> None:
         self._waiting[name] += text.encode()
-        with suppress(OSError):  # a full disk stops no training: the row waits, and position() tells
+        with suppress(OSError):  # a full disk stops no training: the row waits, and make_durable() tells
             self._write_waiting(name)
 
     def _write_waiting(self, name: str) -> None:

@@ -30,7 +30,7 @@ from finflow.training.judging.generalisation_measure import PREFIX, Generalisati
 from finflow.training.judging.hacking_measure import look_at_score
 from finflow.training.judging.validation_play import play_validation
 from finflow.training.logs.progress_display import ProgressDisplay
-from finflow.training.logs.run_log import EVENTS, METRICS, RunLog, UpdateProfiler
+from finflow.training.logs.run_log import RunLog, UpdateProfiler
 from finflow.training.phases.rollout_state import Pretrained
 from finflow.training.phases.run_guard import RunGuard
 from finflow.training.phases.stopping import stop_requested
@@ -125,7 +125,7 @@ class TrainingRun:
     @cached_property
     def writer(self) -> CheckpointWriter:
         """Writes checkpoints; learning goes on where that fails."""
-        return CheckpointWriter(self.checkpoints, self.progress.message)
+        return CheckpointWriter(self.checkpoints, self.progress.message, self.log.make_durable)
 
     @cached_property
     def _unchanging(self) -> dict[str, object]:
@@ -143,8 +143,7 @@ class TrainingRun:
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, object]]:
         """The state as tensors and JSON, with what is needed to use or resume it."""
         tensors, state = capture(self.state)
-        position = {name: place for name, place in self.log.position().items() if name in (METRICS, EVENTS, "step")}
-        return tensors, {"training": state, "log": position, **self._unchanging}
+        return tensors, {"training": state, "log": self.log.position(), **self._unchanging}
 
     def checkpoint(self) -> None:
         """Write the latest and a numbered checkpoint."""
