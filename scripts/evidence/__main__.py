@@ -45,6 +45,7 @@ from finflow.evaluation.analysis.expert_traits import STATES
 from finflow.files import write_atomically
 from finflow.provenance import code_hash
 from scripts.evidence import broker_kills_page
+from scripts.evidence.ablation import SIZE as ABLATION_SIZE
 from scripts.evidence.ablation import ablation_table, ablation_variants
 from scripts.evidence.box_tasks import (
     PENDULUM_EPISODES,
@@ -210,8 +211,7 @@ def _interpreter(text: str) -> Path:
 def _ablation(given: argparse.Namespace) -> None:
     """Contribution of each part of the agent."""
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
-    reduced = {key: value for key, value in REDUCED.items() if key != "evaluation.protocol.folds"}
-    _write("ablation", ablation_table(results, classical_results(Config())), results, reduced=_listed(reduced))
+    _write("ablation", ablation_table(results), results, size=_listed(ABLATION_SIZE))
 
 
 def _crises(given: argparse.Namespace) -> None:

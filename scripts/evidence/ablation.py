@@ -1,8 +1,7 @@
-"""Evidence about what each part of the agent is worth on the embedded market, on the validation window, net of costs.
+"""Evidence about what single parts of the default agent are worth: where something is planted, and on real prices.
 
-Each configuration is trained with the same seeds in the size of docs/evidence/generalisation.md, and judged by its last
-policy: nothing was chosen by the window that it is shown on. IQL alone is where the agent's training stood at the
-hand-over.
+Each part is left out alone, with the same seeds: samples of a market of hidden regimes that the default was not chosen
+by, and seeds of trainings on the embedded prices. Validation is read once a training, the test window never.
 """
 
 from __future__ import annotations
@@ -11,81 +10,121 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scripts.evidence.generalisation import REDUCED
+from finflow.config import Config
+from finflow.training.data.training_data import prepare
+from scripts.evidence.optimality import judge_of
+from scripts.evidence.rollouts import (
+    FIRST_SAMPLE,
+    LOG_RETURN,
+    OWN,
+    REDUCED,
+    SHORT_OFFLINE,
+    learn_and_judge,
+)
 from scripts.evidence.tables import markdown_table, mean_interval
 from scripts.evidence.variants import Variant
 
-__all__ = ["PARTS", "ablation_table", "ablation_variants"]
+__all__ = ["MARKETS", "PARTS", "SIZE", "WHOLE", "ablation_table", "ablation_variants"]
 
-PARTS: dict[str, dict[str, object]] = {
-    "whole": {},
-    "one-head": {"bcell.one_head": True},
-    "without-cql": {"bcell.cql_alpha": 0.0},
-    "free-experts": {"bcell.expert_cloning": 0.0},
-    "bfloat16": {"bcell.mixed_precision": True},
-    "from-scratch": {"train.offline_training_epochs": 0, "bcell.calibration": "none"},  # there is no fitted value
+WHOLE = "whole"
+#: Part -> heading of its row, and the keys that leave it out.
+PARTS: dict[str, tuple[str, dict[str, object]]] = {
+    WHOLE: ("the default", {}),
+    "rollouts": ("soft actor-critic in place of exact rollouts", {"online.algorithm": "sac"}),
+    "later-bars": ("exact gradient of one bar in place of 16", {"bcell.rollouts.horizon": 1}),
+    "mirrored": ("without mirrored bars", {"bcell.rollouts.mirrored": 0.0}),
+    "scaled": ("mirrored bars at their full weight", {"bcell.rollouts.mirrored_scaled": False}),
+    "predictions": ("mirrored bars without the model of two regimes", {"bcell.rollouts.regimes": False}),
+    "switch": ("without the evidence of held-out years", {"bcell.rollouts.blocks": 1}),
+    "filters": ("without filters of returns", {"features.filters": "none"}),
+    "regime": ("without the probability of regimes", {"features.regimes": False}),
+    "experts": ("without experts (one head)", {"bcell.one_head": True}),
+    "families": ("without holding experts to their families", {"bcell.expert_cloning": 0.0}),
+    "seeding": ("from random weights, without IQL's", {"bcell.rollouts.pretraining_epochs": 0}),
+    "actions": ("critics taught by 2 actions a state in place of 8", {"bcell.rollouts.actions": 2}),
 }
-#: Row of the table -> part and stage.
-ROWS = {
-    "IQL alone": ("whole", "hand-over"),
-    "B-Cell": ("whole", "end"),
-    "without experts (one head)": ("one-head", "end"),
-    "without CQL": ("without-cql", "end"),
-    "without holding experts to their families": ("free-experts", "end"),
-    "in bfloat16": ("bfloat16", "end"),
-    "from scratch, without IQL": ("from-scratch", "end"),
+#: Market -> keys, and most seeds: where no evidence is found, all parts end at the reference.
+MARKETS: dict[str, tuple[dict[str, object], int]] = {
+    "regime": (
+        {"market.source": "synthetic", "market.synthetic.kind": "regime", **LOG_RETURN, **OWN["regime"]},
+        5,
+    ),
+    "embedded": ({}, 3),
 }
-#: Metric -> heading and scale.
-SHOWN = {
-    "sharpe": ("Sharpe", 1.0),
-    "max_drawdown": ("drawdown, %", 100.0),
-    "cvar": ("CVaR of a day, %", 100.0),
-    "annual_turnover": ("turnover a year", 1.0),
-}
+SIZE: dict[str, object] = {**SHORT_OFFLINE, **REDUCED, "bcell.rollouts.critic_updates": 100}
 PREFIX = "ablation-"
 
 
-def ablation_variants(seeds: int, size: Mapping[str, object] = REDUCED) -> list[Variant]:
-    """Each configuration with each seed.
+def ablation_variants(seeds: int, size: Mapping[str, object] = SIZE) -> list[Variant]:
+    """Each part left out in each market.
 
     Parameters
     ----------
     seeds : int
+        At most; a market has no more than `MARKETS` says.
     size : mapping
         Keys that all have in common.
     """
-    return [Variant(f"{PREFIX}{name}", tuple(range(seeds)), {**size, **overrides}) for name, overrides in PARTS.items()]
+    return [
+        Variant(
+            f"{PREFIX}{market}-{part}", (seed,), {**size, **keys, **_sample(market, seed), **without}, measure=measure
+        )
+        for market, (keys, most) in MARKETS.items()
+        for part, (_, without) in PARTS.items()
+        for seed in range(min(seeds, most))
+    ]
 
 
-def ablation_table(results: Sequence[Mapping[str, Any]], classical: Mapping[str, Mapping[str, float]]) -> str:
-    """A Markdown table: classical strategies, then each part; mean over seeds with half the width of its 95 % interval.
-
-    Parameters
-    ----------
-    results : sequence of mapping
-    classical : mapping
-        Name -> metrics on the same window.
-    """
-    heads = ("", "seeds", "updates", *(heading for heading, _ in SHOWN.values()), "Sharpe less B-Cell's")
-    rows: list[list[object]] = []
-    for name, metrics in classical.items():
-        rows.append([name, "", "", *(f"{scale * metrics[key]:.2f}" for key, (_, scale) in SHOWN.items()), ""])
-    whole = _of(results, "whole", "end", "sharpe")
-    for row, (part, stage) in ROWS.items():
-        cells = [mean_interval(scale * _of(results, part, stage, key)) for key, (_, scale) in SHOWN.items()]
-        less = "" if (part, stage) == ("whole", "end") else mean_interval(_of(results, part, stage, "sharpe") - whole)
-        rows.append([f"finflow, {row}", len(whole), _updates(results, part, stage), *cells, less])
-    return markdown_table(heads, rows)
+def _sample(market: str, seed: int) -> dict[str, object]:
+    """Key of a sample of a synthetic market."""
+    return {"market.synthetic.seed": FIRST_SAMPLE + seed} if market == "regime" else {}
 
 
-def _of(results: Sequence[Mapping[str, Any]], part: str, stage: str, key: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A metric of each seed, in their order."""
-    own = sorted((one for one in results if one["variant"] == PREFIX + part), key=lambda one: int(one["seed"]))
-    return np.array([one["validation"][stage][key] for one in own])
+def measure(config: Config) -> dict[str, Any]:
+    """Train; the score of the known optimum, or the Sharpe ratio where there is none."""
+    data = prepare(config)
+    if config.market.source == "synthetic":
+        return learn_and_judge(data, "regime", judge_of(data))
+    return learn_and_judge(data, "embedded")
 
 
-def _updates(results: Sequence[Mapping[str, Any]], part: str, stage: str) -> str:
-    """Of a training until a stage."""
-    counts = next(one["updates"] for one in results if one["variant"] == PREFIX + part)
-    return f"{counts.get('offline', 0) if stage == 'hand-over' else max(counts.values()):,}"
+def ablation_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown table: mean over seeds with half the width of its 95 % interval, and differences seed by seed."""
+    heads = ["finflow"]
+    for market in MARKETS:
+        worth = "score" if market == "regime" else "Sharpe"
+        heads += [f"{market}: {worth}", "less the default's", "confidence", "turnover a year"]
+    rows = []
+    for part, (heading, _) in PARTS.items():
+        row: list[object] = [heading]
+        for market in MARKETS:
+            row += _cells(results, market, part)
+        rows.append([*row, _slopes(results, part)])
+    return markdown_table([*heads, "critics' slope on exact advantages, regime"], rows)
+
+
+def _cells(results: Sequence[Mapping[str, Any]], market: str, part: str) -> list[str]:
+    """Worth of a training without a part in a market; empty where it was not trained."""
+    own, whole = (_of(results, market, name, "end") for name in (part, WHOLE))
+    if not len(own):
+        return ["", "", "", ""]
+    less = "" if part == WHOLE or len(own) != len(whole) else mean_interval(own - whole, 3)
+    confidence = _of(results, market, part, "confidence")
+    shown = f"{np.nanmean(confidence):.2f}" if np.isfinite(confidence).any() else "-"
+    return [mean_interval(own, 3), less, shown, f"{_of(results, market, part, 'turnover').mean():.1f}"]
+
+
+def _slopes(results: Sequence[Mapping[str, Any]], part: str) -> str:
+    """Of the critics' advantages on exact ones, in training and in validation."""
+    windows = [_of(results, "regime", part, f"{window}_advantage_slope") for window in ("training", "validation")]
+    return (
+        " / ".join(f"{np.mean(one):.2f}" for one in windows) if np.isfinite(windows).all() and len(windows[0]) else "-"
+    )
+
+
+def _of(results: Sequence[Mapping[str, Any]], market: str, part: str, name: str) -> NDArray[np.float64]:
+    """A figure of each seed, in their order; NaN where a training has none."""
+    found = {int(one["seed"]): one for one in results if one["variant"] == f"{PREFIX}{market}-{part}"}
+    return np.array([found[seed].get(name, np.nan) for seed in sorted(found)])

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
-from scripts.evidence.ablation import PARTS, PREFIX, ROWS, ablation_table, ablation_variants
-from scripts.evidence.variants import run_missing
-from tests.short_trainings import SHORT, write_prices
-
-SMALL = SHORT | {"market.source": "csv", "market.train_end": "2011-06-30", "market.validation_end": "2011-10-31"}
+from finflow.config import Config, flatten
+from scripts.evidence.ablation import MARKETS, PARTS, PREFIX, WHOLE, ablation_table, ablation_variants
 
 
-def metrics(sharpe: float) -> dict[str, float]:
-    return {"sharpe": sharpe, "max_drawdown": -0.1, "cvar": -0.02, "annual_turnover": 2.0}
+def _result(market: str, part: str, seed: int) -> dict[str, Any]:
+    worth = (0.9 if part == WHOLE else 0.7) + 0.01 * seed
+    slopes = {f"{window}_advantage_slope": slope for window, slope in (("training", 0.9), ("validation", 0.6))}
+    found = {"variant": f"{PREFIX}{market}-{part}", "seed": seed, "end": worth, "turnover": 2.0}
+    return {**found, **({} if part == "rollouts" else {"confidence": 0.5, **slopes})}
 
 
 def test_a_part_is_compared_seed_by_seed() -> None:
-    results = [
-        {
-            "variant": f"{PREFIX}{part}",
-            "seed": seed,
-            "updates": {"offline": 10, "online": 30},
-            "validation": {"hand-over": metrics(0.5 + seed), "end": metrics((2.0 if part == "whole" else 1.0) + seed)},
-        }
-        for seed in (1, 0)
-        for part in PARTS
-    ]
-    lines = ablation_table(results, {"equal-weight": metrics(0.7)}).splitlines()
-    assert lines[2] == "| equal-weight | | | 0.70 | -10.00 | -2.00 | 2.00 | |"
-    rows = {line.split("|")[1].strip(): line for line in lines[3:]}
-    assert rows["finflow, B-Cell"].startswith("| finflow, B-Cell | 2 | 30 | 2.50 ± ")
-    assert rows["finflow, B-Cell"].endswith("| |")
-    assert rows["finflow, without CQL"].endswith("| -1.00 ± 0.00 |")
-    assert rows["finflow, IQL alone"].endswith("| -1.50 ± 0.00 |")
+    results = [_result(market, part, seed) for seed in (1, 0) for market in MARKETS for part in PARTS]
+    rows = {line.split("|")[1].strip(): line for line in ablation_table(results).splitlines()[2:]}
+    assert list(rows) == [heading for heading, _ in PARTS.values()]
+    assert rows["the default"].startswith("| the default | 0.905 ± 0.064 | | 0.50 | 2.0 |")
+    assert rows["without mirrored bars"].endswith("| -0.200 ± 0.000 | 0.50 | 2.0 | 0.90 / 0.60 |")
+    assert rows["soft actor-critic in place of exact rollouts"].endswith("| -0.200 ± 0.000 | - | 2.0 | - |")
 
 
-def test_every_part_trains_and_is_shown(tmp_path: Path) -> None:
-    variants = ablation_variants(1, {**SMALL, "market.path": str(write_prices(tmp_path / "prices.csv"))})
-    results = run_missing(variants, tmp_path / "evidence", tmp_path / "runs")
-    assert [one["variant"].removeprefix(PREFIX) for one in results] == list(PARTS)
-    assert "offline" not in results[-1]["updates"]  # from scratch
-    ends = [one["validation"]["end"]["sharpe"] for one in results]
-    assert len(set(ends)) == len(PARTS)  # each part changes what is learned
-    assert results[0]["validation"]["hand-over"]["cvar"] < 0.0
-    table = ablation_table(results, {})
-    assert all(f"finflow, {row}" in table for row in ROWS)
+def test_a_part_that_was_not_trained_is_left_blank() -> None:
+    table = ablation_table([_result("regime", WHOLE, 0)])
+    assert "| the default | 0.900 | | 0.50 | 2.0 | | | | | 0.90 / 0.60 |" in table
+
+
+def test_each_part_is_left_out_by_keys_that_differ_from_the_default() -> None:
+    default = flatten(Config().model_dump())
+    for name, (_, keys) in PARTS.items():
+        assert all(default[key] != value for key, value in keys.items()), name
+    variants = ablation_variants(5)
+    assert len(variants) == len(PARTS) * sum(most for _, most in MARKETS.values())
+    assert len({(one.name, *one.seeds) for one in variants}) == len(variants)
