@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from finflow.agent.gradient_steps import SkippingAdam, make_optimiser
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import Config, RolloutsConfig
+from finflow.cores import forked
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import EpisodeWorlds
@@ -22,7 +24,7 @@ from finflow.env.joined_markets import with_growths
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
 from finflow.errors import MarketError
 from finflow.guard.state_capture import capture, check_like, restore, without_prefix
-from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns
+from finflow.training.data.mirrored_growth import Predictions, mirrored_growth, predicted_returns
 from finflow.training.data.return_rankings import ranking_horizon
 from finflow.training.data.rollouts import RolloutMarket, as_tensors, detached
 from finflow.training.data.training_data import TrainingData
@@ -313,13 +315,21 @@ def with_mirrors(market: RolloutMarket, state: RolloutState, keys: RolloutsConfi
 
     The members' portfolios are told where in the tables of growth theirs is, and how much it weighs.
     """
+    everyone = [state.portfolios, *(fold.portfolios for fold in state.folds)]
+    half = (len(everyone) + 1) // 2
+    with forked(partial(_predictions, market.process, everyone[half:], keys.regimes)) as second:
+        first = _predictions(market.process, everyone[:half], keys.regimes)
     growths = []
-    for number, portfolios in enumerate([state.portfolios, *(fold.portfolios for fold in state.folds)]):
-        expected = predicted_returns(market.process, portfolios.segments, keys.regimes)
+    for number, (portfolios, expected) in enumerate(zip(everyone, [*first, *second()], strict=True)):
         growths.append(mirrored_growth(market.process, expected.returns))
         portfolios.mirror = (1 + number) * len(market.process.growth)
         portfolios.mirrored = keys.mirrored * (mirror_scale(expected.slope) if keys.mirrored_scaled else 1.0)
     return market._replace(process=with_growths(market.process, growths))
+
+
+def _predictions(process: DecisionProcess, members: Sequence[Portfolios], regimes: bool) -> list[Predictions]:
+    """Predicted returns of some members' bars."""
+    return [predicted_returns(process, one.segments, regimes) for one in members]
 
 
 def mirror_scale(slope: float) -> float:
