@@ -338,22 +338,31 @@ def test_pretraining_during_the_offline_phase_changes_no_bit(
     alone.train_iql()
     alone.finetune()
     monkeypatch.setattr(cores, "available_cores", lambda: 2)
-    learn, here, called = fold_pretraining._learn, os.getpid(), []
+    pretrain, here, learned_here = fold_pretraining._pretrain, os.getpid(), []
 
-    def learn_or_fail(*arguments: Any) -> Any:
-        called.append(os.getpid())  # in the other process a copy is written to
+    def pretrain_or_fail(*arguments: Any) -> Any:
+        learned_here.append(arguments[-1])  # in the other process a copy is written to
         if fails and os.getpid() != here:
             raise RuntimeError
-        return learn(*arguments)
+        return pretrain(*arguments)
 
-    monkeypatch.setattr(fold_pretraining, "_learn", learn_or_fail)
+    monkeypatch.setattr(fold_pretraining, "_pretrain", pretrain_or_fail)
     beside = FinFlowTrainer(tiny(**keys))
     with fold_pretraining.pretraining_beside(beside._begin(), beside.collect_offline_data()):
         beside.train_iql()
     beside.finetune()
-    assert called == [here] * fails
+    if fails:
+        blocks = beside.config.bcell.rollouts.blocks
+        assert sorted(map(str, learned_here)) == sorted(map(str, [None, *range(blocks)]))
     latest = "models/checkpoint_latest.safetensors"
     assert (beside.run_folder / latest).read_bytes() == (alone.run_folder / latest).read_bytes()
+
+
+def test_two_processes_share_the_blocks_that_neither_has_begun() -> None:
+    begun, numbers = [0, 0, 0, 0], list(enumerate([None, 0, 1, 2]))
+    first, second = fold_pretraining._not_begun(begun, numbers), fold_pretraining._not_begun(begun, numbers[::-1])
+    assert [next(first), next(second), next(first), next(second)] == [None, 2, 0, 1]
+    assert not [*first, *second]
 
 
 def test_nothing_is_pretrained_beside_where_the_online_phase_does_not_need_it(tiny: Make) -> None:

@@ -6,7 +6,8 @@ that were pretrained without a block, in that block; and the blocks' policies be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
@@ -29,6 +30,8 @@ from finflow.training.phases.training_run import TrainingRun
 from finflow.training.phases.training_state import METHODS, seeded
 
 FloatArray = NDArray[np.float32]
+Weights = dict[int | None, dict[str, FloatArray]]
+"""Weights of policies by the block that was left out; None for all data."""
 
 PURPOSE = 300  # generators of the blocks' networks and noise are numbered from here
 
@@ -37,17 +40,21 @@ PURPOSE = 300  # generators of the blocks' networks and noise are numbered from 
 def pretraining_beside(run: TrainingRun, dataset: OfflineDataset) -> Iterator[None]:
     """Pretrain what the online phase will need in another process, while the block runs the offline phase.
 
-    The offline phase's update of small networks is mostly calls, which a second thread makes hardly faster. The
-    results have the same bits as without this.
+    The offline phase's update of small networks is mostly calls, which a second thread makes hardly faster. Where that
+    phase ends first, both processes share what is left. The results have the same bits as without this.
     """
     blocks = training_blocks(run.config, run.training_data)
-    if run.config.online.algorithm != "rollouts" or run.state.learner is None or not _numbers(run.config, blocks):
+    numbers = _numbers(run.config, blocks)
+    if run.config.online.algorithm != "rollouts" or run.state.learner is None or not numbers:
         yield
         return
     _announce(run, blocks)
-    with forked(partial(_learn_all, run, dataset, blocks), fills_core=True) as learned:
+    begun = multiprocessing.get_context().RawArray("b", len(numbers))  # in memory that both processes see
+    in_order = _not_begun(begun, list(enumerate(numbers)))
+    with forked(partial(_learn, run, dataset, blocks, in_order), fills_core=True) as learned:
         yield
-    run.folds = lambda: _pretrained(run.config, blocks, learned())
+        own = _learn(run, dataset, blocks, _not_begun(begun, list(enumerate(numbers))[::-1]))
+    run.folds = lambda: _completed(run, dataset, blocks, own | learned())
 
 
 def pretrain_folds(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> Pretrained:
@@ -70,7 +77,7 @@ def pretrain_folds(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Bloc
     half = len(numbers) // 2
     with forked(partial(_learn, run, dataset, blocks, numbers[half:])) as second:
         first = _learn(run, dataset, blocks, numbers[:half])
-    return _pretrained(run.config, blocks, [*first, *second()])
+    return _completed(run, dataset, blocks, first | second())
 
 
 def _numbers(config: Config, blocks: tuple[Block, ...]) -> list[int | None]:
@@ -86,25 +93,37 @@ def _announce(run: TrainingRun, blocks: tuple[Block, ...]) -> None:
     run.progress.note(f"pretraining a policy without each of {len(blocks)} blocks of years, {epochs} epochs each")
 
 
-def _learn_all(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...]) -> list[dict[str, FloatArray]]:
-    return _learn(run, dataset, blocks, _numbers(run.config, blocks))
+def _not_begun(begun: MutableSequence[int], numbers: Sequence[tuple[int, int | None]]) -> Iterator[int | None]:
+    """Blocks, each with its place, that no process has begun with, marked as begun when their turn comes.
+
+    Two processes that look at the same instant may both take one: that costs time, and changes nothing.
+    """
+    for place, number in numbers:
+        if not begun[place]:
+            begun[place] = 1
+            yield number
 
 
 def _learn(
-    run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Sequence[int | None]
-) -> list[dict[str, FloatArray]]:
+    run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], numbers: Iterable[int | None]
+) -> Weights:
     """Weights of the policies that some blocks, or none, were left out of."""
-    process = run.training_data.learning.process
-    market = offline_market(run)
-    units = reward_units(run, dataset)._replace(normalizer=None)
-    rollout_market = RolloutMarket(process, market, units)
-    return [_pretrain(run, dataset, rollout_market, blocks, number) for number in numbers]
+    found: Weights = {}
+    rollout_market: RolloutMarket | None = None
+    for number in numbers:
+        if rollout_market is None:
+            units = reward_units(run, dataset)._replace(normalizer=None)
+            rollout_market = RolloutMarket(run.training_data.learning.process, offline_market(run), units)
+        found[number] = _pretrain(run, dataset, rollout_market, blocks, number)
+    return found
 
 
-def _pretrained(config: Config, blocks: tuple[Block, ...], learned: list[dict[str, FloatArray]]) -> Pretrained:
-    """The weights as tensors, the reference apart."""
-    found = [{name: torch.from_numpy(array) for name, array in one.items()} for one in learned]
-    return Pretrained(found[1:], found[0]) if None in _numbers(config, blocks) else Pretrained(found, None)
+def _completed(run: TrainingRun, dataset: OfflineDataset, blocks: tuple[Block, ...], found: Weights) -> Pretrained:
+    """The weights as tensors, the reference apart; what a process that failed has left out is learned here."""
+    numbers = _numbers(run.config, blocks)
+    found = found | _learn(run, dataset, blocks, [number for number in numbers if number not in found])
+    tensors = {number: {name: torch.from_numpy(array) for name, array in one.items()} for number, one in found.items()}
+    return Pretrained([tensors[number] for number in range(len(blocks))], tensors.get(None))
 
 
 def fold_epochs(config: Config) -> int:
