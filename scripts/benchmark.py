@@ -1,5 +1,5 @@
 """Speed, as ratios against peers run in turn: `python scripts/benchmark.py env`, `features`, `offline`,
-`online`, `on-policy`, `rewards`, `guard`, `precision`, `tune` or `training`.
+`online`, `on-policy`, `rewards`, `guard`, `precision`, `tune`, `training` or `growth`.
 
 Every figure is the median over rounds in which all contenders run one after the other, so that a machine whose speed
 drifts drifts for all. One thread. Where other programs take the processor, the seconds of processor time tell what
@@ -230,6 +230,7 @@ def main(arguments: Sequence[str]) -> None:
             "precision",
             "tune",
             "training",
+            "growth",
         ],
     )
     parser.add_argument("--rounds", type=int, default=5)
@@ -264,6 +265,10 @@ def main(arguments: Sequence[str]) -> None:
         from benchmark_training import benchmark_training
 
         benchmark_training()
+    elif given.what == "growth":
+        from benchmark_growth import benchmark_growth
+
+        benchmark_growth()
     elif given.what == "precision":
         from benchmark_precision import benchmark_precision
 

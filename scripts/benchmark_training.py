@@ -205,9 +205,10 @@ class _Captured(Exception):
     """The arguments of an update of rollouts were found."""
 
 
-def rollout_update(config: Config, folder: Path) -> Callable[[], object]:
-    """An update of the online phase, as a training makes it after a short offline phase."""
-    short = {"train.offline_episodes": 20, "train.offline_training_epochs": 1, "output.logs_dir": str(folder)}
+def rollout_update(config: Config, folder: Path, keys: Mapping[str, object] | None = None) -> Callable[[], object]:
+    """An update of the online phase, as a training with some keys makes it after a short offline phase."""
+    short: dict[str, object] = {"train.offline_episodes": 20, **(keys or {}), "output.logs_dir": str(folder)}
+    short |= {"train.offline_training_epochs": 1}
     short |= {"offline.evaluation_updates": 0, "output.offline_dir": str(folder), "train.generalisation": False}
     trainer = FinFlowTrainer(load_config(None, {**short, "train.seed": config.train.seed}, environ={}))
     found: list[tuple[Any, ...]] = []
