@@ -129,7 +129,7 @@ class OfflineConfig(Section):
     )
     evaluation_updates: NonNegativeInt = key(400, "updates of fitted Q evaluation after the offline phase; 0 skips it")
     patience: NonNegativeInt = key(
-        2000, "updates without a better validation after which the phase ends early; 0 runs every epoch"
+        1000, "updates without a better validation after which the phase ends early; 0 runs every epoch"
     )
     td_lambda: Share = key(0.95, "lambda of the returns that the behaviour's value is fitted to")
     decisions: FilePaths = key((), "CSV files of your own decisions, dates and weights, to learn from as well")

@@ -14,6 +14,7 @@
 ``listings``        learning with and without listings on the same prices
 ``nulls``           error rate and power of the verdict; ``--retrain 0`` leaves out the demo's trainings
 ``offline``         the offline methods
+``offline-updates`` the number of offline updates, judged by walk-forward
 ``on-policy-tasks`` on-policy learning on CartPole-v1 and Pendulum-v1; ``--sb3-python PATH`` adds a peer
 ``on-policy-markets`` PPO, TRPO and SAC on planted markets and the embedded one; the variance of gradients
 ``optimality``      whole trainings against a known optimum; ``--sb3-python PATH`` adds SAC and TQC of other libraries
@@ -85,6 +86,8 @@ from scripts.evidence.null_markets import (
     summarise_study,
 )
 from scripts.evidence.offline_methods import METHODS, FamilyRule, family_results, offline_table
+from scripts.evidence.offline_updates import SIZE as OFFLINE_SIZE
+from scripts.evidence.offline_updates import offline_updates_table, offline_updates_variants
 from scripts.evidence.on_policy_exercises import (
     DECISIONS,
     EXERCISES,
@@ -165,6 +168,7 @@ def main(arguments: Sequence[str]) -> None:
         "listings": _listings,
         "nulls": _nulls,
         "offline": _offline,
+        "offline-updates": _offline_updates,
         "exercises": _exercises,
         "on-policy-tasks": _on_policy_tasks,
         "on-policy-markets": _on_policy_markets,
@@ -273,6 +277,12 @@ def _offline(given: argparse.Namespace) -> None:
     results = run_missing(OFFLINE, KEPT, RUNS)
     found = offline_table(results, family_results(Config()))
     _write("offline", found, results, rate=f"{100 * FamilyRule.rate:.0f}", epochs=EPOCHS)
+
+
+def _offline_updates(given: argparse.Namespace) -> None:
+    """Numbers of offline updates, judged on later years."""
+    results = run_missing(offline_updates_variants(given.seeds), KEPT, RUNS)
+    _write("offline-updates", offline_updates_table(results), results, size=_listed(OFFLINE_SIZE))
 
 
 def _exercises(given: argparse.Namespace) -> None:

@@ -158,6 +158,7 @@ def train_and_judge(config: Config, name: str, fold: int) -> dict[str, Any]:
         "fold": fold,
         "window": [str(agent.dates[0]), str(agent.dates[-1])],
         "seconds": {"processor": seconds},
+        "updates": int(rows["update"].max()),
         "training": _last_measured(measured),
         "judged": _figures(agent, config),
         "equal_weight": _figures(equal, config),
