@@ -36,8 +36,8 @@ the value, where it was given and what is allowed, and with exit status 2. YAML 
 a number, and `ON` and `NO` are words.
 
 `configs/` holds the defaults (`default.yaml`), the reduction that `--mode demo` uses (`demo.yaml`), and presets for a
-volatile and a calm market (`volatile.yaml`, `calm.yaml`), for monthly bars (`monthly.yaml`), and for
-learning from a reward model (`preference.yaml`).
+volatile and a calm market (`volatile.yaml`, `calm.yaml`), for weekly and monthly bars
+(`weekly.yaml`, `monthly.yaml`), and for learning from a reward model (`preference.yaml`).
 """
 
 

@@ -16,7 +16,7 @@ from finflow.market.price_gaps import describe_halts, find_halts
 from finflow.market.split_suspects import in_words, split_of
 from finflow.trading.decision_results import Check, Drift
 from finflow.trading.live_market import LiveMarket
-from finflow.trading.trading_calendar import TradingCalendar
+from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
 
 FloatArray = NDArray[np.float64]
 
@@ -133,16 +133,24 @@ def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Che
     """Sessions of the latest bars that have none, and bars at which an asset was held at its last price."""
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
     days = {day.astype(dt.date) for day in panel.dates[first:]}
-    expected = calendar.sessions(min(days), max(days))
-    missing = [str(day) for day in expected if day not in days]
+    missing = [str(day) for day in _without_bar(calendar, days)]
     told = []
-    if missing and panel.bars_per_year == 252:
+    if missing:
         told.append(f"no bar on {_listed(missing)}, which the calendar has as sessions")
     if halts := find_halts(panel, first):
         told.append(describe_halts(halts))
     if not told:
         return Check("gaps", True, f"no session is missing since {min(days)}")
     return Check("gaps", False, "; ".join(told))
+
+
+def _without_bar(calendar: TradingCalendar, days: set[dt.date]) -> list[dt.date]:
+    """Sessions between dates of bars that have none; ends of the weeks or months without a bar on any of their days."""
+    expected = calendar.sessions(min(days), max(days))
+    if not isinstance(calendar, PeriodCalendar):
+        return [day for day in expected if day not in days]
+    periods = {calendar.period(day) for day in days}
+    return [end for end in expected if calendar.period(end) not in periods]
 
 
 def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) -> Check:

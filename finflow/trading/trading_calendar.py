@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import ConfigError
-from finflow.market.bar_frequency import BARS_PER_YEAR, bars_per_year
+from finflow.market.bar_frequency import BARS_PER_YEAR, WEEKLY, bars_per_year
 
 _FEWEST, _ASKED = 3, 5
 """Past occurrences that a holiday needs, and how many of the latest must all be without a bar."""
@@ -50,14 +50,9 @@ class DerivedCalendar:
         self._known = frozenset(days)
         counts = np.bincount([day.weekday() for day in days], minlength=7)
         self._weekdays = frozenset(int(day) for day in np.flatnonzero(counts > _COMMON * np.sort(counts)[-3]))
-        self._step = bars_per_year(dates)
 
     def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
-        """Sessions after one day, up to and including another; of weekly and monthly bars, their ends."""
-        if self._step != BARS_PER_YEAR:
-            frequency = "W" if self._step > 12 else "ME"
-            ends = pd.date_range(after + _DAY, until, freq=frequency)
-            return [end.date() for end in ends][1:]  # the first ends the period that has just begun
+        """Sessions after one day, up to and including another."""
         days = (after + number * _DAY for number in range(1, (until - after).days + 1))
         return [day for day in days if self.is_session(day)]
 
@@ -146,9 +141,51 @@ class ExchangeCalendar:
         return [session.date() for session in found]
 
 
+class PeriodCalendar:
+    """Ends of the weeks, which end on Sunday, or of the months that weekly and monthly bars stand for.
+
+    The bar of a period may be dated on any day of it: on its last session, its last day or its first.
+
+    Parameters
+    ----------
+    per_year : int
+        52 for weeks, 12 for months.
+    exchange : ExchangeCalendar, optional
+        A period then ends with its last session, and one without any has no bar.
+    """
+
+    def __init__(self, per_year: int, exchange: ExchangeCalendar | None = None) -> None:
+        self._frequency = "W-SUN" if per_year == WEEKLY else "M"
+        self._exchange = exchange
+
+    def sessions(self, after: dt.date, until: dt.date) -> list[dt.date]:
+        """Ends of the periods after that of one day, up to and including another day."""
+        periods = pd.period_range(self.period(after) + 1, self.period(until), freq=self._frequency)
+        ends = [self._end(period) for period in periods]
+        return [end for end in ends if end is not None and end <= until]
+
+    def period(self, day: dt.date) -> pd.Period:
+        """The week or month of a day."""
+        return pd.Period(day, freq=self._frequency)
+
+    def _end(self, period: pd.Period) -> dt.date | None:
+        last: dt.date = period.end_time.date()
+        if self._exchange is None:
+            return last
+        found = self._exchange.sessions(period.start_time.date() - _DAY, last)
+        return found[-1] if found else None
+
+
 def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:
-    """The calendar of a configuration (`trading.calendar`); without a name, that of the dates of the prices."""
-    return DerivedCalendar(dates) if name is None else ExchangeCalendar(name)
+    """The calendar of a configuration (`trading.calendar`); without a name, that of the dates of the prices.
+
+    Weekly and monthly bars have that of their periods: a bar is not old because the exchange has opened again.
+    """
+    exchange = None if name is None else ExchangeCalendar(name)
+    per_year = bars_per_year(dates)
+    if per_year != BARS_PER_YEAR:
+        return PeriodCalendar(per_year, exchange)
+    return DerivedCalendar(dates) if exchange is None else exchange
 
 
 @cache

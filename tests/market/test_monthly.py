@@ -19,7 +19,7 @@ from finflow.market.bar_frequency import bar_name, bar_rhythm, bars_per_month, b
 from finflow.market.cash import cash_returns
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import compute_features
-from finflow.market.features.feature_windows import DAILY_WINDOWS, MONTHLY_WINDOWS
+from finflow.market.features.feature_windows import DAILY_WINDOWS, MONTHLY_WINDOWS, WEEKLY_WINDOWS, FeatureWindows
 from finflow.market.features.market_features import MARKET_FEATURES
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES
@@ -105,12 +105,13 @@ def test_features_of_months_look_back_over_years_and_not_over_decades() -> None:
     np.testing.assert_array_equal(short.assets, features.assets[:250])
 
 
-def test_features_with_other_windows_have_other_names() -> None:
-    """So that an agent of days is refused on months; nothing else in a checkpoint would tell them apart."""
+@pytest.mark.parametrize("windows", [WEEKLY_WINDOWS, MONTHLY_WINDOWS], ids=["weeks", "months"])
+def test_features_with_other_windows_have_other_names(windows: FeatureWindows) -> None:
+    """So that an agent of days is refused on weeks and months; nothing else in a checkpoint would tell them apart."""
     names = [one.name for one in (*ASSET_FEATURES, *TRADING_FEATURES)] + list(MARKET_FEATURES)
-    renamed = [MONTHLY_WINDOWS.named(name) for name in names]
+    renamed = [windows.named(name) for name in names]
     assert len(set(renamed)) == len(names)
-    assert set(MONTHLY_WINDOWS.names) <= set(names)
+    assert set(windows.names) <= set(names)
     assert [DAILY_WINDOWS.named(name) for name in names] == names
     known = ("momentum_12_1", "return_1", "market_return_1")
     of_days = [name for name in renamed if name.rpartition("_")[2].isdigit() and name not in known]

@@ -7,6 +7,7 @@ import datetime as dt
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from finflow.config import MarketConfig
 from finflow.errors import ConfigError
@@ -18,6 +19,10 @@ from finflow.trading.trading_calendar import DerivedCalendar, calendar_of
 def calendar() -> DerivedCalendar:
     """By the embedded prices, which end on 2022-12-28."""
     return DerivedCalendar(load_panel(MarketConfig()).dates)
+
+
+def bars(first: str, last: str, freq: str) -> NDArray[np.datetime64]:
+    return pd.date_range(first, last, freq=freq).to_numpy(dtype="datetime64[D]")
 
 
 @pytest.mark.parametrize(
@@ -50,9 +55,47 @@ def test_a_market_that_never_closes_has_a_session_every_day() -> None:
 
 
 def test_weekly_bars_are_old_after_a_week() -> None:
-    calendar = DerivedCalendar(pd.date_range("2020-01-03", "2022-12-30", freq="W-FRI").to_numpy(dtype="datetime64[D]"))
+    calendar = calendar_of(None, bars("2020-01-03", "2022-12-30", "W-FRI"))
     assert calendar.sessions(dt.date(2022, 12, 30), dt.date(2023, 1, 6)) == []
     assert len(calendar.sessions(dt.date(2022, 12, 30), dt.date(2023, 1, 20))) == 2
+
+
+@pytest.mark.parametrize(
+    ("freq", "newest", "due"),
+    [
+        ("W-FRI", "2022-12-30", "2023-01-08"),
+        ("W-MON", "2023-01-02", "2023-01-15"),
+        ("W-SUN", "2023-01-01", "2023-01-08"),
+        ("ME", "2022-12-31", "2023-01-31"),
+        ("BME", "2022-12-30", "2023-01-31"),
+        ("MS", "2022-12-01", "2023-01-31"),
+    ],
+)
+def test_the_next_bar_is_due_at_the_end_of_its_week_or_month(freq: str, newest: str, due: str) -> None:
+    """On whichever day of their period the bars are dated: a bar that is due a period late would not be missed."""
+    calendar = calendar_of(None, bars("2020-01-01", newest, freq))
+    last, end = dt.date.fromisoformat(newest), dt.date.fromisoformat(due)
+    assert calendar.sessions(last, end - dt.timedelta(days=1)) == []
+    assert calendar.sessions(last, end) == [end]
+
+
+class WeekdaysOnly:
+    """Stands in for exchange_calendars: an exchange that is closed on weekends and on Good Friday of 2023."""
+
+    def get_calendar(self, name: str) -> WeekdaysOnly:
+        return self
+
+    def sessions_in_range(self, first: str, last: str) -> list[pd.Timestamp]:
+        return [day for day in pd.bdate_range(first, last) if str(day.date()) != "2023-04-07"]
+
+
+def test_weekly_bars_end_with_the_last_session_of_a_named_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its daily sessions between two bars do not make the newest one old."""
+    monkeypatch.setattr("importlib.import_module", lambda name: WeekdaysOnly())
+    calendar = calendar_of("XNYS", bars("2022-01-07", "2023-03-31", "W-FRI"))
+    friday = dt.date(2023, 3, 31)
+    assert calendar.sessions(friday, dt.date(2023, 4, 5)) == []
+    assert calendar.sessions(friday, dt.date(2023, 4, 14)) == [dt.date(2023, 4, 6), dt.date(2023, 4, 14)]
 
 
 def test_a_named_exchange_needs_its_package() -> None:

@@ -29,6 +29,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Number, about
 from finflow.evaluation.report.section import ROW, Cell, Section, make_table
+from finflow.market.bar_frequency import bar_name
 
 __all__ = ["HORIZONS", "Ranking", "rank", "rank_run", "section"]
 
@@ -224,7 +225,8 @@ def section(run: Backtest, growth: FloatArray, listed: NDArray[np.bool_], bars: 
         ("Rank IC", Cell(("horizons", ROW, "rank_ic"), "", 3, error=("horizons", ROW, "rank_ic_error"), plus=True)),
         ("Fills", cell("fills", "", 0)),
     )
-    rows = [((key,), f"{key} day{'s' if key != '1' else ''}") for key in found]
+    bar = bar_name(run.bars_per_year)
+    rows = [((key,), f"{key} {bar}{'s' if key != '1' else ''}") for key in found]
     words = (
         f"Whether the assets that {run.name} held most were those that rose most afterwards. Hit is how often the best "
         "asset was among the largest weights, and MRR one over its place; a rank IC of zero is no relation at all.",

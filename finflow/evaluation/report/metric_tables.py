@@ -9,6 +9,7 @@ from finflow.evaluation.report.drawing import TIMES
 from finflow.evaluation.report.report_numbers import THIN
 from finflow.evaluation.report.results import ReportData, Results
 from finflow.evaluation.report.section import ROW, Cell, Range, Section, make_table
+from finflow.market.bar_frequency import bar_name
 
 _INTERVAL = ("strategies", ROW, "intervals", "sharpe")
 
@@ -88,7 +89,7 @@ def intervals_section(data: ReportData, results: Results, content: Mapping[str, 
     ]
     caption = (
         f"{percent(data.confidence)} percentile intervals of {data.bootstrap_samples:,} stationary-bootstrap "
-        f"resamples in blocks of {data.block_length} days on average."
+        f"resamples in blocks of {data.block_length} {bar_name(data.agent.bars_per_year)}s on average."
     )
     table = make_table("Intervals", "Strategy", names_of(data), shown, caption, marked=judged, heading=False)
     return Section("intervals", "Intervals of the other metrics", content, (table,), within=(), short="Intervals")

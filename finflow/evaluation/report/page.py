@@ -283,9 +283,11 @@ def _guard_events(events: Sequence[Mapping[str, object]] | None) -> Section | No
 
 def _method(data: ReportData) -> Section:
     meanings = tuple(f"{column.heading}: {column.meaning}." for column in columns(data.cvar_alpha))
+    bar = bar_name(data.agent.bars_per_year)
     bootstrap = (
-        f"Intervals: stationary bootstrap, {data.bootstrap_samples:,} resamples, mean block {data.block_length} days, "
-        f"seed {data.seed}. The difference against equal weight is paired: both are resampled on the same days."
+        f"Intervals: stationary bootstrap, {data.bootstrap_samples:,} resamples, mean block {data.block_length} "
+        f"{bar}s, seed {data.seed}. The difference against equal weight is paired: both are resampled on the "
+        f"same {bar}s."
     )
     return Section("method", "How the numbers are computed", {}, notes=(*meanings, bootstrap), short="Method")
 

@@ -19,6 +19,7 @@ from finflow.evaluation.report.results import CASH, ReportData, Results, as_json
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.files import write_together
+from finflow.market.bar_frequency import bar_name
 from finflow.market.splits import Split
 from finflow.strategies.classical import ONLINE
 
@@ -96,7 +97,8 @@ def _limits(data: ReportData) -> tuple[str, ...]:
     days, needed = len(data.agent.returns), MINIMUM_BLOCKS * data.block_length
     if days >= needed:
         return data.notes
-    short = f"The window has {days} days; intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
+    bar = bar_name(data.agent.bars_per_year)
+    short = f"The window has {days} {bar}s; intervals need {needed} ({MINIMUM_BLOCKS} blocks of {data.block_length})."
     return (*data.notes, short)
 
 

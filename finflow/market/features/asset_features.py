@@ -1,9 +1,9 @@
 """Features of an asset made from its close: the inputs of the five experts.
 
 A feature is a function of a `PanelView` that returns (bars, assets); row t is made from bars <= t. NaN means not enough
-history. Horizons are in bars and stand in the name: here and in the formulas those of daily prices; monthly prices have
-others, and other names (`feature_windows`). No feature depends on the unit of a price. `ASSET_FEATURES` lists them with
-the lenses of the experts that read them.
+history. Horizons are in bars and stand in the name: here and in the formulas those of daily prices; weekly and monthly
+prices have others, and other names (`feature_windows`). No feature depends on the unit of a price. `ASSET_FEATURES`
+lists them with the lenses of the experts that read them.
 
 In the formulas r is the log return of one bar, p the log price, s(n) the standard deviation of r over n bars and m the
 mean r of all listed assets ("the market").

@@ -1,10 +1,11 @@
-"""Windows of the features in bars: of daily and weekly prices, and of monthly ones.
+"""Windows of the features in bars: of daily, weekly and monthly prices.
 
 Features of daily prices look back over days and weeks, and estimate second moments over as little as a month. A month
 of monthly bars is one bar, so monthly features have windows of their own: momentum is the year less its last month on
 either (Jegadeesh and Titman 1993), trends are those of ten months (Faber 2007), volatilities and betas are estimated
-over three years of months as over a year of days (Fama and MacBeth 1973 take five to eight years). A feature whose
-window differs has another name, so that an agent of daily features is refused on monthly prices.
+over three years of months as over a year of days (Fama and MacBeth 1973 take five to eight years). Weeks lie between:
+the trend is that of 40 weeks, which are 200 days, and second moments are estimated over two years. A feature whose
+window differs has another name, so that an agent of daily features is refused on weekly or monthly prices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from finflow.market.bar_frequency import MONTHLY
+from finflow.market.bar_frequency import MONTHLY, WEEKLY
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,44 @@ class FeatureWindows:
 
 
 DAILY_WINDOWS = FeatureWindows()
+_WEEKLY_NAMES = {
+    "return_5": "return_2",
+    "return_21": "return_4",
+    "return_63": "return_13",
+    "volatility_21": "volatility_13",
+    "volatility_252": "volatility_104",
+    "beta_252": "beta_104",
+    "correlation_252": "correlation_104",
+    "residual_21": "residual_4",
+    "drawdown_252": "drawdown_52",
+    "worst_day_63": "worst_week_26",
+    "sharpe_252": "sharpe_52",
+    "relative_strength_126": "relative_strength_26",
+    "parkinson_21": "parkinson_13",
+    "garman_klass_5": "garman_klass_2",
+    "close_location_10": "close_location_4",
+    "overnight_21": "overnight_4",
+    "overnight_risk_63": "overnight_risk_26",
+    "abnormal_volume_63": "abnormal_volume_26",
+    "money_flow_21": "money_flow_4",
+    "balance_volume_63": "balance_volume_26",
+    "market_return_21": "market_return_4",
+    "market_sharpe_252": "market_sharpe_52",
+}
+WEEKLY_WINDOWS = FeatureWindows(
+    week=2,
+    fortnight=4,
+    month=4,
+    quarter=13,
+    half=26,
+    year=52,
+    skipped=4,
+    brief=13,
+    medium=26,
+    long=104,
+    trend=40,
+    names=_WEEKLY_NAMES,
+)
 _MONTHLY_NAMES = {
     "return_5": "return_2",
     "return_21": "return_3",
@@ -111,5 +150,5 @@ MONTHLY_WINDOWS = FeatureWindows(
 
 
 def windows_of(bars_per_year: int) -> FeatureWindows:
-    """Windows for prices with so many bars a year; weekly prices have those of daily ones, in weeks."""
-    return MONTHLY_WINDOWS if bars_per_year == MONTHLY else DAILY_WINDOWS
+    """Windows for prices with so many bars a year: 252, 52 or 12."""
+    return {WEEKLY: WEEKLY_WINDOWS, MONTHLY: MONTHLY_WINDOWS}.get(bars_per_year, DAILY_WINDOWS)

@@ -9,7 +9,8 @@ bars,
 
 summed over the bars since the asset was listed. The sum is divided by the deviation that it has where r - m is white
 noise of deviation s(63), so that every member of the bank is about standard normal on a market without memory, whatever
-the unit, the volatility and the half-life. The deviation of monthly prices is that of twelve months.
+the unit, the volatility and the half-life. The deviation of weekly prices is that of 26 weeks, of monthly ones that of
+twelve months.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def relative_average(view: PanelView, half_life: float) -> FloatArray:
     Returns
     -------
     float64 (bars, assets)
-        NaN where the asset has fewer than 63 returns (monthly prices: 12). Row t is made from bars <= t.
+        NaN where the asset has fewer than 63 returns (weekly prices: 26, monthly: 12). Row t is made from bars <= t.
     """
     relative = view.returns - view.market
     spread = np.maximum(Series(relative).std(view.windows.medium), FLOOR)

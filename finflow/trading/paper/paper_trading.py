@@ -214,7 +214,7 @@ class _Trading:
             entry = {"kind": PAPER, "account": str(self.first), "settings": mark, **asdict(evening)}
             self.log.append(entry)
             self.lines.append(entry)
-        numbers = numbers_of(self.lines, self._expectation(), panel)
+        numbers = numbers_of(self.lines, self._expectation(panel.bars_per_year), panel)
         own = self.folder / PAPER / str(self.first)
         write_together({own / "paper.html": paper_page(numbers), own / "paper.json": json_text(asdict(numbers))})
         return PaperOutcome(numbers, own / "paper.html", () if message is None else (message,))
@@ -234,7 +234,7 @@ class _Trading:
         )
         return BrokerAccount(self.agents, self.routing, request, last).evenings(str(panel.dates[-1]))
 
-    def _expectation(self) -> Expectation | None:
+    def _expectation(self, bars_per_year: int) -> Expectation | None:
         """By the returns of the run's own backtest, as far as they lie before the account."""
         reports = self.agents.folder / "reports"
         try:
@@ -243,7 +243,7 @@ class _Trading:
         except (OSError, ValueError, KeyError):
             return None
         before = table[table.index < str(self.first)]
-        return Expectation.of(before.to_numpy(dtype=np.float64), 252)
+        return Expectation.of(before.to_numpy(dtype=np.float64), bars_per_year)
 
 
 def check_dates(request: PaperRequest) -> None:

@@ -24,7 +24,8 @@ from finflow.training.data.reward_choice import choose_reward
 from finflow.training.data.training_worlds import LearningMarket, make_learning_market, uses_worlds
 
 GAPS_SHOWN = 5  # assets with gaps that are named
-VOLATILITIES = ("volatility_252", "volatility_36")  # of days and of months: what inverse volatility reads
+# Of days, weeks and months: what inverse volatility reads.
+VOLATILITIES = ("volatility_252", "volatility_104", "volatility_36")
 
 
 @dataclass(frozen=True)
