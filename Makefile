@@ -35,7 +35,7 @@ lint: $(INSTALLED)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m mypy --package scripts.evidence
+	$(PY) -m mypy --package scripts.evidence --package scripts.replicate
 
 evidence: $(INSTALLED)
 	$(PY) -m scripts.evidence $(ARGS)

@@ -85,6 +85,8 @@ def program() -> str:
     path = Path(sys.argv[0])
     if path.suffix != ".py":
         return "finflow"
+    if path.name == "__main__.py" and path.parent.parent.name == "scripts":
+        return "python -m scripts." + path.parent.name
     return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
 
 

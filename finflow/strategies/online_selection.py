@@ -204,8 +204,13 @@ class MeanReversion(OnlineSelection):
         return prices[-max(self.window, 2) :]
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
-        predicted = np.nanmean(prices[-self.window :], axis=0) / prices[-1]
+        predicted = self.predict(prices)
         return _move(weights, predicted, max(0.0, self.threshold - float(weights @ predicted)))
+
+    def predict(self, prices: FloatArray) -> FloatArray:
+        """Price relatives (assets,) expected of the next bar, from prices (bars, assets)."""
+        predicted: FloatArray = np.nanmean(prices[-self.window :], axis=0) / prices[-1]
+        return predicted
 
 
 def _move(weights: FloatArray, relatives: FloatArray, by: float) -> FloatArray:

@@ -22,6 +22,7 @@
 ``planted``         offline learning on synthetic markets
 ``preferences``     reward models of synthetic judges, and agents that learn from them
 ``ranking``         agents that learn from a ranking, and experts that learn to rank
+``replication``     published tables beside finflow's figures; `python -m scripts.replicate NAME --save` makes them
 ``rollouts``        learning from exact rollouts on planted and null markets
 ``runs``            whole trainings on the embedded market
 ``thresholds``      false alarms of the modes and presets of a rollback
@@ -129,6 +130,7 @@ from scripts.evidence.thresholds import threshold_table, threshold_variants
 from scripts.evidence.transfer import transfer_table, transfer_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
+from scripts.replicate.page import replication_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, TEXTS = ROOT / "docs" / "evidence", Path(__file__).parent / "pages"
@@ -177,6 +179,7 @@ def main(arguments: Sequence[str]) -> None:
         "planted": _planted,
         "preferences": _preferences,
         "ranking": _ranking,
+        "replication": _replication,
         "rollouts": _rollouts,
         "runs": _runs,
         "thresholds": _thresholds,
@@ -346,6 +349,11 @@ def _ranking(given: argparse.Namespace) -> None:
     """Agents that learn from a ranking where one is planted, and experts that learn to rank."""
     results = run_missing(ranking_variants(given.seeds), KEPT, RUNS)
     _write("ranking", rankings_table(results), results, goal=f"{RANKING_GOAL:g}", size=_listed(TRAINED))
+
+
+def _replication(given: argparse.Namespace) -> None:
+    """Published tables computed anew, as far as their figures were kept."""
+    _write("replication", replication_page(KEPT))
 
 
 def _rollouts(given: argparse.Namespace) -> None:

@@ -1,0 +1,85 @@
+"""Compute a published table anew and print it beside the published figures.
+
+======== =============================================================================================================
+demiguel monthly Sharpe ratios of 1/N, minimum variance and others: table 3 of DeMiguel, Garlappi and Uppal (2009)
+olmar    wealth of OLMAR on the sets of Li and Hoi (2012), without costs
+pamr     wealth of PAMR on the sets of Li, Zhao, Hoi and Gopalkrishnan (2012), without costs
+tsmom    sign of time-series momentum: Moskowitz, Ooi and Pedersen (2012)
+======== =============================================================================================================
+
+Examples:
+  python -m scripts.replicate demiguel                       # factors that arch and linearmodels ship
+  python -m scripts.replicate demiguel --download            # four data sets of Kenneth R. French's data library
+  python -m scripts.replicate demiguel --data 10_Industry_Portfolios_CSV.zip
+  python -m scripts.replicate olmar --data universal_portfolios-0.4.17-py3-none-any.whl
+  python -m scripts.replicate tsmom --data monthly.csv
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from finflow.cli.exit_status import run_safely
+from finflow.cli.options import Parser
+from finflow.files import write_atomically
+from scripts.replicate.comparison import Comparison, as_result, comparison_table
+
+NAMES = ("demiguel", "olmar", "pamr", "tsmom")
+KEPT = Path(__file__).resolve().parents[2] / "docs" / "evidence" / "results"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the options, compute, and print; `--save` keeps the figures for the page of evidence."""
+    parser = Parser(__doc__ or "", usage="python -m scripts.replicate NAME [--data FILE ...] [--download] [--save]")
+    parser.add_argument("name", nargs="?", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--data", nargs="+", type=Path, default=[], metavar="FILE", help="data that you have")
+    parser.add_argument("--download", action="store_true", help="demiguel: ask French's data library, once")
+    parser.add_argument("--save", action="store_true", help="keep the figures in docs/evidence/results")
+    parser.add_argument("--verbose", action="store_true", help="show where an error came from")
+    given = parser.parse(arguments)
+    if given.name not in NAMES:
+        parser.error(f"name a replication: {', '.join(NAMES)}")
+    if given.download and given.name != "demiguel":
+        parser.error(f"--download belongs to demiguel, not to {given.name}")
+    if given.download and given.data:
+        parser.error("--data names files that you have, and --download fetches others: give one of the two")
+    if len(given.data) > 1 and given.name != "demiguel":
+        parser.error(f"{given.name} reads one file; --data names {len(given.data)}")
+    rows, origin = _computed(given.name, given.data, given.download)
+    print(comparison_table(rows), end="")
+    print(f"data: {origin}")
+    if given.save:
+        content = as_result(given.name, {"data": origin}, rows)
+        path = KEPT / f"replication-{given.name}.json"
+        write_atomically(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+        print(f"kept: {path.name}; python -m scripts.evidence replication makes the page")
+
+
+def _computed(name: str, data: Sequence[Path], download: bool) -> tuple[list[Comparison], str]:
+    """Figures of a replication, and the origin of its data."""
+    first = data[0] if data else None
+    if name == "demiguel":
+        from scripts.replicate.factor_sets import downloaded_sets, sets_of_files, shipped_sets
+        from scripts.replicate.naive_diversification import compare_policies
+
+        tables = downloaded_sets() if download else sets_of_files(data) if data else shipped_sets()
+        origins = sorted({origin for _, origin in tables})
+        return compare_policies(tables), f"Kenneth R. French's data library: {'; '.join(origins)}"
+    if name == "tsmom":
+        from scripts.replicate.trend_sign import compare_sign, monthly_panel
+
+        panel = monthly_panel(first)
+        origin = str(panel.provenance.get("data", first))
+        return compare_sign(panel, "30 portfolios" if first is None else first.name), origin
+    from scripts.replicate.online_wealth import compare_wealth
+    from scripts.replicate.relative_sets import read_sets
+
+    sets, origin = read_sets(first)
+    return compare_wealth(name, sets), origin
+
+
+if __name__ == "__main__":
+    sys.exit(run_safely(main))

@@ -1,0 +1,38 @@
+"""Tables of the page of evidence, from the figures that were kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from finflow.errors import FinflowError
+from scripts.replicate.comparison import Comparison, comparison_table
+
+_HEADINGS = {
+    "demiguel": "1/N and its rivals",
+    "olmar": "OLMAR",
+    "pamr": "PAMR",
+    "tsmom": "Sign of time-series momentum",
+}
+
+
+def replication_page(folder: Path) -> str:
+    """Every replication whose figures lie in a folder, each with its data and the code that made it.
+
+    Raises
+    ------
+    FinflowError
+        If there are none.
+    """
+    found = [path for name in _HEADINGS if (path := folder / f"replication-{name}.json").is_file()]
+    if not found:
+        raise FinflowError("no figures were kept: python -m scripts.replicate NAME --save makes them")
+    return "".join(_section(json.loads(path.read_text("utf-8"))) for path in found)
+
+
+def _section(kept: dict[str, object]) -> str:
+    name, facts, rows = str(kept["name"]), kept["facts"], kept["rows"]
+    assert isinstance(facts, dict)
+    assert isinstance(rows, list)
+    table = comparison_table([Comparison(**row) for row in rows])
+    return f"\n## {_HEADINGS[name]}\n\n{table}\nData: {facts['data']}. Code {kept['code']}.\n"
