@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finflow.evaluation.analysis.decision_explanation import Explanation
@@ -83,10 +83,24 @@ def verdict_lines(metrics: Path) -> list[str]:
         verdict = json.loads(metrics.read_text("utf-8"))["verdict"]
     except (OSError, ValueError, KeyError):
         return []
-    if verdict is None:
-        return ["no verdict: the report says why"]
+    return ["no verdict: the report says why"] if verdict is None else verdict_lines_of(verdict)
+
+
+def verdict_lines_of(verdict: Mapping[str, Any]) -> list[str]:
+    """A verdict as `metrics.json` has it, what speaks against a yes, and what the window could have shown."""
     against = [f"  {reason['said']}" for reason in verdict["reasons"] if not reason["enough"]]
-    return [f"beats equal weight: {verdict['beats_equal_weight']}", *against]
+    return [f"beats equal weight: {verdict['beats_equal_weight']}", *against, *_least_lines(verdict)]
+
+
+def _least_lines(verdict: Mapping[str, Any]) -> list[str]:
+    """What the window could have shown; nothing where that cannot be told, or an older report does not say it."""
+    least = verdict.get("least_sharpe_difference")
+    if least is None or least["of_yes"] is None:
+        return []
+    return [
+        f"  least Sharpe difference over equal weight that this window shows with a power of {least['power']:.0%}: "
+        f"{least['of_yes']:.2f} a year"
+    ]
 
 
 def seeds_lines(metrics: Path) -> list[str]:

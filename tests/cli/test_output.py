@@ -97,6 +97,19 @@ def test_the_verdict_is_shown_with_what_speaks_against_a_yes(
     assert "The first agrees" not in shown
 
 
+def test_the_verdict_says_what_the_window_could_have_shown() -> None:
+    least = {"power": 0.8, "of_yes": 0.314, "of_interval": 0.29, "standard_error": 0.1}
+    verdict = {"beats_equal_weight": "no", "reasons": [], "least_sharpe_difference": least}
+    first, second = output.verdict_lines_of(verdict)
+    assert (
+        second == "  least Sharpe difference over equal weight that this window shows with a power of 80%: 0.31 a year"
+    )
+    assert output.verdict_lines_of(verdict | {"least_sharpe_difference": None}) == [first]
+    assert output.verdict_lines_of({"beats_equal_weight": "no", "reasons": []}) == [first], (
+        "a report of an older finflow"
+    )
+
+
 def test_there_is_no_verdict_where_nothing_was_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for report in (verdict_file(tmp_path, None), tmp_path / "none" / "report.html"):
         outcome: Any = Outcome(tmp_path, report, SUMMARY)

@@ -228,6 +228,10 @@ def test_metrics_json_has_the_evidence_under_its_keys(folder: Path, report_data:
     assert verdict["active_sharpe"] == pytest.approx(metrics.sharpe(data.agent.returns, baseline.returns))
     assert verdict["tries"]["total"] == 1
     assert len(verdict["reasons"]) == 3
+    least = verdict["least_sharpe_difference"]
+    assert least["of_yes"] >= least["of_interval"] > 2.0 * least["standard_error"] > 0.0
+    text = (folder / "report.html").read_text("utf-8")
+    assert text.count('data-path="verdict/least_sharpe_difference/of_yes"') == 2, "beside the answer and in its table"
     assert verdict["beats_equal_weight"] in ("yes", "no", "not shown")
     assert content["strategies"]["risk-parity"]["psr"] == pytest.approx(
         track_of(data.strategies[2].returns - data.strategies[2].cash_returns).psr()

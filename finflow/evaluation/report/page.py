@@ -44,6 +44,7 @@ ANSWERS = {
     "no": "is worse than equal weight",
     "not shown": "not shown to beat equal weight",
 }
+_LEAST = ("verdict", "least_sharpe_difference")
 _LENGTH = Cell(("verdict", "minimum_track_record"), "years", 1)
 VERDICT_TABLE = (
     ("Sharpe ratio of the return over equal weight, a year", Cell(("verdict", "active_sharpe"), keep_sign=True)),
@@ -52,6 +53,9 @@ VERDICT_TABLE = (
     ("Tries", Cell(("verdict", "tries", "total"), decimals=0)),
     ("Best Sharpe ratio that luck would show, a year", Cell(("verdict", "expected_maximum"))),
     ("Minimum track record to show a positive return over it, years", _LENGTH),
+    (f"Least Sharpe difference for a yes with a power of 80{THIN}%, a year", Cell((*_LEAST, "of_yes"))),
+    ("Least Sharpe difference for its interval alone, a year", Cell((*_LEAST, "of_interval"))),
+    ("Standard error of the Sharpe difference, a year", Cell((*_LEAST, "standard_error"), decimals=3)),
     ("SPA, p (consistent)", Cell(("verdict", "spa", "p_consistent"), decimals=3)),
     ("SPA, p (lower)", Cell(("verdict", "spa", "p_lower"), decimals=3)),
     ("SPA, p (upper)", Cell(("verdict", "spa", "p_upper"), decimals=3)),
@@ -180,7 +184,17 @@ def _finding_words(
         measured.append(", without an interval, because the window is too short or a ratio is undefined.")
     if verdict is None:
         return "No verdict", (tuple(measured), data.unjudged)
-    return f"Beats equal weight: {verdict.answer}", (tuple(measured), MEANING[verdict.answer])
+    words = (tuple(measured), MEANING[verdict.answer])
+    if results.evidence.least is None:
+        return f"Beats equal weight: {verdict.answer}", words
+    power: Sentence = (
+        "The least true difference of Sharpe ratios over equal weight for which this window gives a yes with ",
+        Cell((*_LEAST, "power"), "%", 0),
+        " probability is ",
+        Cell((*_LEAST, "of_yes")),
+        " a year: smaller ones, of either sign, mostly end in not shown.",
+    )
+    return f"Beats equal weight: {verdict.answer}", (*words, power)
 
 
 def _readings_text(tries: Tries | None) -> str:
@@ -203,8 +217,8 @@ def _evidence(data: ReportData, results: Results, content: Mapping[str, object])
     evidence, tables = results.evidence, []
     years = years_unit(data.agent.bars_per_year)
     if evidence.verdict is not None:
-        without_spa = evidence.verdict.superiority is None
-        shown = [(name, cell) for name, cell in VERDICT_TABLE if not (without_spa and "spa" in cell.path)]
+        missing = {"spa": evidence.verdict.superiority is None, _LEAST[1]: evidence.least is None}
+        shown = [(name, cell) for name, cell in VERDICT_TABLE if not missing.get(cell.path[1], False)]
         rows = [Row(name, (replace(cell, unit=years) if cell is _LENGTH else cell,)) for name, cell in shown]
         tables.append(Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False))
 

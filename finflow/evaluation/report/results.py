@@ -207,6 +207,7 @@ def judge(data: ReportData) -> Results:
         data.tries or Tries(),
         Resampling(data.bootstrap_samples, data.block_length, data.seed),
         data.patient,
+        draws,
     )
     return Results(summaries, intervals, difference, evidence, experts)
 

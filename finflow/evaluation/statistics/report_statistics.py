@@ -15,6 +15,8 @@ from finflow.errors import EvidenceError
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.report.report_numbers import Answer, Bounds, Number, about
 from finflow.evaluation.statistics.backtest_overfitting import Overfitting, overfitting, overfitting_numbers
+from finflow.evaluation.statistics.bootstrap import Draws
+from finflow.evaluation.statistics.least_difference import LeastDifference, least_difference
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import (
     Resampling,
@@ -47,6 +49,8 @@ class Evidence:
         Their names.
     bars_per_year
         Bars that make a year, for ratios.
+    least
+        What the verdict could have shown on this window; None where it cannot be told.
     """
 
     verdict: Verdict | None
@@ -55,6 +59,7 @@ class Evidence:
     overfitting: Overfitting | None
     choice: tuple[str, ...]
     bars_per_year: int = BARS_PER_YEAR
+    least: LeastDifference | None = None
 
 
 class TriesCounted(TypedDict):
@@ -84,6 +89,9 @@ class VerdictNumbers(TypedDict):
     expected_maximum: Annotated[Number, about("That best ratio, a year.")]
     minimum_track_record: Annotated[Number, about("Days needed to be 95 % sure that active_sharpe is above zero.")]
     sharpe_difference_interval: Annotated[Bounds, about("Of the paired difference, at the verdict's level.")]
+    least_sharpe_difference: Annotated[
+        LeastDifference | None, about("What this window could have shown; null where it cannot be told.")
+    ]
     spa: Annotated[Superiority | None, about("SPA test; null where it cannot be made.")]
     tries: Annotated[TriesCounted, about("Tries that deflate.")]
 
@@ -103,6 +111,7 @@ def gather_evidence(
     tries: Tries,
     resampling: Resampling,
     patient: Backtest | None = None,
+    draws: Draws | None = None,
 ) -> Evidence:
     """Make every test.
 
@@ -120,29 +129,36 @@ def gather_evidence(
         Of SPA and StepM.
     patient
         Equal weight that is seldom restored; its resamples stand under its name.
+    draws
+        Of the resamples; without them nothing is said of what the window could have shown.
     """
     runs = (judged, *others)
-    verdict, superior = None, None
+    verdict, superior, least = None, None, None
     if baseline is not None:
         own = resampled[judged.name]
-        rival = None if patient is None else Rival(patient.returns, own - resampled[patient.name])
+        equal, *seldom = (
+            Rival(run.returns, own - resampled[run.name]) for run in (baseline, patient) if run is not None
+        )
         verdict = reach_verdict(
             judged.returns,
-            baseline.returns,
-            own - resampled[baseline.name],
+            equal.returns,
+            equal.differences,
             tries,
             resampling,
-            patient=rival,
+            patient=seldom[0] if seldom else None,
         )
+        if draws is not None and verdict.superiority is not None:
+            least = least_difference(
+                judged.returns, judged.cash_returns, (equal, *seldom), draws, tries, judged.bars_per_year
+            )
         rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
         try:
             superior = superior_strategies(baseline.returns, rivals, resampling, SIZE)
         except EvidenceError:
             superior = None
     names = tuple(run.name for run in runs)
-    return Evidence(
-        verdict, {run.name: _track(run) for run in runs}, superior, cscv_of(runs), names, judged.bars_per_year
-    )
+    tracks = {run.name: _track(run) for run in runs}
+    return Evidence(verdict, tracks, superior, cscv_of(runs), names, judged.bars_per_year, least)
 
 
 def evidence_table(evidence: Evidence) -> dict[str, object]:
@@ -150,7 +166,7 @@ def evidence_table(evidence: Evidence) -> dict[str, object]:
     verdict = evidence.verdict
     found = evidence.overfitting
     return {
-        "verdict": None if verdict is None else _verdict_table(verdict, math.sqrt(evidence.bars_per_year)),
+        "verdict": None if verdict is None else verdict_numbers(verdict, evidence.least, evidence.bars_per_year),
         "stepm": None if evidence.superior is None else {"size": SIZE, "superior": list(evidence.superior)},
         "overfitting": None if found is None else overfitting_numbers(found, evidence.choice),
     }
@@ -163,9 +179,9 @@ def track_table(track: Track | None) -> dict[str, float]:
     return {"psr": track.psr(), "minimum_track_record": track.minimum_length(0.0, CONFIDENCE)}
 
 
-def _verdict_table(verdict: Verdict, scale: float) -> VerdictNumbers:
-    """The verdict, its ratios times ``scale``."""
-    track, tries = verdict.track, verdict.tries
+def verdict_numbers(verdict: Verdict, least: LeastDifference | None, bars_per_year: int) -> VerdictNumbers:
+    """The verdict, and what it could have shown, for `metrics.json`: ratios annualised, lengths in bars."""
+    scale, track, tries = math.sqrt(bars_per_year), verdict.track, verdict.tries
     low, high = verdict.difference.low, verdict.difference.high
     return {
         "beats_equal_weight": verdict.answer,
@@ -181,6 +197,7 @@ def _verdict_table(verdict: Verdict, scale: float) -> VerdictNumbers:
         "expected_maximum": scale * verdict.expected_maximum,
         "minimum_track_record": verdict.minimum_length,
         "sharpe_difference_interval": [low, high] if verdict.difference.defined else None,
+        "least_sharpe_difference": least,
         "spa": verdict.superiority,
         "tries": {
             "total": tries.total,

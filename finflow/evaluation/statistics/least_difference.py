@@ -1,0 +1,118 @@
+"""Least difference of Sharpe ratios that a window could have shown: the power of the verdict on these very days.
+
+A verdict of "not shown" says little before one knows what could have been shown. Suppose that the judged strategy had
+earned a constant more or less every day, which moves its Sharpe ratio and its return over equal weight and leaves
+every deviation as it was. Another sample of the same length then gives a yes where
+
+1. its paired difference of Sharpe ratios is so great that the interval lies above zero: above ``d - q``, with ``d`` the
+   window's difference and ``q`` the low end of its interval;
+2. its mean active return passes SPA (the 95 % quantile of its resamples around their mean) and the deflated Sharpe
+   ratio (``SR0 + z s / sqrt(n - 1)`` times its deviation, ``s^2`` as in `Track.spread`).
+
+How far the two stray together is read off the paired resamples of the verdict's own bootstrap, so that days that hang
+together count as they do there. For each resample there is a least Sharpe ratio for which it would have been a yes,
+against equal weight and against patient equal weight; the quantile of these at the power asked for is what it takes.
+
+It is taken from one window: the estimate of its own precision, of critical values and of the level of equal weight's
+Sharpe ratio (where the strategy's risk differs from equal weight's, an equal Sharpe ratio is not an equal mean).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from finflow.errors import EvidenceError
+from finflow.evaluation.report.report_numbers import Number, about
+from finflow.evaluation.statistics.bootstrap import Draws
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Track, expected_maximum, track_of
+from finflow.evaluation.statistics.verdict import CONFIDENCE, SIZE, Rival
+
+POWER = 0.8
+_CHUNK = 128  # resamples evaluated at once: what a second-level cache holds
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LeastDifference:
+    """Least true difference of Sharpe ratios over equal weight that the window shows with a probability of `power`."""
+
+    power: Annotated[Number, about("Probability of a yes.")]
+    of_yes: Annotated[Number, about("For a yes of the whole verdict, a year.")]
+    of_interval: Annotated[Number, about("For the paired interval alone to lie above zero, a year.")]
+    standard_error: Annotated[Number, about("Of the paired difference of Sharpe ratios, by the bootstrap, a year.")]
+
+
+def least_difference(
+    judged: Array, cash: Array, rivals: Sequence[Rival], draws: Draws, tries: Tries, bars_per_year: int
+) -> LeastDifference | None:
+    """Least annual difference of Sharpe ratios over equal weight that the window could have shown.
+
+    Parameters
+    ----------
+    judged, cash : float64 (days,)
+        Returns of the strategy, net of costs, and of cash.
+    rivals
+        Equal weight, and after it patient equal weight where that was played, with the paired resamples of the
+        annual Sharpe ratios.
+    draws : int64 (samples, days)
+        Those that the resamples are of.
+    tries
+        What was tried on the panel.
+    bars_per_year
+        Bars that make a year.
+
+    Returns
+    -------
+    LeastDifference or None
+        None where the verdict has no interval, or one of its tests cannot be made.
+    """
+    scale, deviation = math.sqrt(bars_per_year), float((judged - cash).std(ddof=1))
+    if not all(len(rival.differences) and np.isfinite(rival.differences).all() for rival in rivals):
+        return None
+    own = scale * float((judged - cash).mean()) / deviation
+    by_interval, by_all, ratios = [], [], []
+    for rival in rivals:
+        try:
+            track = track_of(judged - rival.returns, "the active return")
+        except EvidenceError:
+            return None
+        excess = rival.returns - cash
+        ratio = scale * float(excess.mean()) / float(excess.std(ddof=1))
+        of_interval = ratio + _by_interval(rival.differences, own - ratio)
+        active = _by_mean(judged - rival.returns, track, draws, tries)
+        of_mean = scale * (float(excess.mean()) + active) / deviation
+        by_interval.append(of_interval)
+        by_all += [of_interval, of_mean]
+        ratios.append(ratio)
+    return LeastDifference(
+        POWER,
+        float(np.quantile(np.max(by_all, axis=0), POWER)) - ratios[0],
+        float(np.quantile(by_interval[0], POWER)) - ratios[0],
+        float(rivals[0].differences.std(ddof=1)),
+    )
+
+
+def _by_interval(differences: Array, value: float) -> Array:
+    """True difference at which each resample's interval would lie above zero, (samples,); ``value`` is the window's."""
+    critical = value - float(np.quantile(differences, (1.0 - CONFIDENCE) / 2.0))
+    return critical - (differences - value)
+
+
+def _by_mean(active: Array, track: Track, draws: Draws, tries: Tries) -> Array:
+    """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
+    luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
+    hurdle = luck + float(stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
+    starts = range(0, len(draws), _CHUNK)
+    means = np.concatenate([active[draws[start : start + _CHUNK]].mean(axis=1) for start in starts])
+    strayed = means - float(active.mean())
+    critical = max(float(np.quantile(strayed, 1.0 - SIZE)), hurdle * float(active.std(ddof=1)))
+    return np.asarray(critical - strayed, dtype=np.float64)

@@ -1,0 +1,90 @@
+"""The least difference that a window could have shown is found as often as it says, whatever hangs together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from finflow.evaluation.statistics import bootstrap as significance
+from finflow.evaluation.statistics import metrics
+from finflow.evaluation.statistics.least_difference import POWER, LeastDifference, least_difference
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.verdict import Rival, Verdict, reach_verdict
+
+DAYS, SAMPLES = 750, 200
+RATIO = 0.6  # of equal weight, a year
+
+
+def window(seed: int, difference: float, noise: float = 0.003, memory: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+    """Fat-tailed returns of a strategy and of equal weight whose true annual Sharpe ratios differ by ``difference``.
+
+    What the strategy does apart from equal weight hangs together from day to day with a coefficient of ``memory``.
+    """
+    rng = np.random.default_rng(seed)
+    shocks = rng.standard_t(6, (2, DAYS)) / math.sqrt(1.5)
+    baseline = 0.01 * shocks[0]
+    apart = noise * math.sqrt(1.0 - memory**2) * lfilter([1.0], [1.0, -memory], shocks[1])
+    deviation = math.hypot(0.01, noise)
+    means = (RATIO + difference) * deviation / math.sqrt(252.0), RATIO * 0.01 / math.sqrt(252.0)
+    return baseline + apart + means[0], baseline + means[1]
+
+
+def asked(own: np.ndarray, equal: np.ndarray, tries: Tries | None = None) -> tuple[Verdict, LeastDifference | None]:
+    draws = significance.draw_days(len(own), SAMPLES, 10, seed=0)
+    rival = Rival(equal, metrics.sharpe(own[draws]) - metrics.sharpe(equal[draws]))
+    settings = Resampling(SAMPLES, 10, seed=0)
+    verdict = reach_verdict(own, equal, rival.differences, tries or Tries(), settings)
+    return verdict, least_difference(own, np.zeros(len(own)), (rival,), draws, tries or Tries(), 252)
+
+
+def least(seed: int, tries: Tries | None = None, **named: float) -> LeastDifference:
+    found = asked(*window(seed, 0.0, **named), tries)[1]
+    assert found is not None
+    return found
+
+
+def test_a_planted_difference_of_that_size_is_a_yes_in_four_windows_of_five() -> None:
+    """Of fresh windows of the same market; 3 standard deviations of a binomial share of 90, the estimate averaged."""
+    size = float(np.mean([least(seed).of_yes for seed in range(12)]))
+    windows = 90
+    shown = [asked(*window(1000 + seed, size))[0].answer == "yes" for seed in range(windows)]
+    assert np.mean(shown) == pytest.approx(POWER, abs=3.0 * math.sqrt(POWER * (1.0 - POWER) / windows))
+    half = [asked(*window(2000 + seed, 0.5 * size))[0].answer == "yes" for seed in range(30)]
+    assert np.mean(half) < 0.6, "half of it is mostly not shown: the normal law says 29 %"
+
+
+def test_the_interval_alone_needs_about_2_8_standard_errors() -> None:
+    """The quantiles 0.975 and 0.8 of a normal distribution add to 2.80; 200 resamples know theirs to a tenth."""
+    found = [least(seed) for seed in range(8)]
+    ratios = [one.of_interval / one.standard_error for one in found]
+    assert np.mean(ratios) == pytest.approx(2.80, abs=0.15)
+    assert all(one.of_yes >= one.of_interval for one in found)
+
+
+def test_tries_lesser_risk_and_a_patient_rival_ask_for_more() -> None:
+    own, equal = window(3, 0.0)
+    plain = least(3)
+    assert least(3, Tries(configurations=50)).of_yes > plain.of_yes
+    assert least(3, Tries(configurations=50)).of_interval == plain.of_interval
+    cautious = asked(0.5 * own, equal)[1]
+    assert cautious is not None
+    assert cautious.of_interval == pytest.approx(plain.of_interval), "a Sharpe ratio knows no leverage"
+    assert cautious.of_yes > 1.5 * plain.of_yes, "at an equal Sharpe ratio half the risk earns half the mean"
+    draws = significance.draw_days(DAYS, SAMPLES, 10, seed=0)
+    rivals = [
+        Rival(returns, metrics.sharpe(own[draws]) - metrics.sharpe(returns[draws])) for returns in (equal, equal + 1e-4)
+    ]
+    both = least_difference(own, np.zeros(DAYS), rivals, draws, Tries(), 252)
+    assert both is not None
+    ahead = metrics.sharpe(equal + 1e-4) - metrics.sharpe(equal)
+    assert both.of_yes == pytest.approx(plain.of_yes + ahead, rel=0.02), "the better rival is the one to beat"
+
+
+def test_nothing_is_told_where_there_is_nothing_to_test() -> None:
+    own, equal = window(1, 0.0)
+    assert asked(own[:40], equal[:40])[1] is None, "too short for an interval"
+    assert asked(equal, equal)[1] is None, "equal weight itself"
