@@ -47,7 +47,7 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
         print()
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
     metrics = outcome.report.with_name("metrics.json")
-    for line in (*seeds_lines(metrics), *verdict_lines(metrics), *distance_lines(metrics)):
+    for line in (*seeds_lines(metrics), *verdict_lines(metrics), *joined_lines(metrics), *distance_lines(metrics)):
         print(line)
     print("the report has the intervals, and what these figures cannot show")
     show_report(outcome.report)
@@ -93,7 +93,7 @@ def verdict_lines_of(verdict: Mapping[str, Any]) -> list[str]:
 
 
 def _least_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """What the window could have shown; nothing where that cannot be told, or an older report does not say it."""
+    """Least difference that the window could have shown; nothing where that is not known."""
     least = verdict.get("least_sharpe_difference")
     if least is None or least["of_yes"] is None:
         return []
@@ -101,6 +101,18 @@ def _least_lines(verdict: Mapping[str, Any]) -> list[str]:
         f"  least Sharpe difference over equal weight that this window shows with a power of {least['power']:.0%}: "
         f"{least['of_yes']:.2f} a year"
     ]
+
+
+def joined_lines(metrics: Path) -> list[str]:
+    """Verdict of a walk-forward on all of its seeds together; none where there is one seed."""
+    try:
+        found = json.loads(metrics.read_text("utf-8"))["walk_forward"]
+    except (OSError, ValueError, KeyError):
+        return []
+    if found["seeds"] < 2:
+        return []
+    first, *others = verdict_lines_of(found["verdict"])
+    return [f"all {found['seeds']} seeds together, over {found['years']:.1f} years: {first}", *others]
 
 
 def seeds_lines(metrics: Path) -> list[str]:

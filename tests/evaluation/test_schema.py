@@ -14,19 +14,21 @@ import pytest
 from finflow.config import EvaluationConfig, TaxConfig
 from finflow.evaluation.analysis import account, attribution, factors, ranking, stress, sweeps
 from finflow.evaluation.backtest import Backtest, ComparisonContext
+from finflow.evaluation.multi_run.joined_verdict import joined_section
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, protocol_section
 from finflow.evaluation.report.json_schemas import json_schema
 from finflow.evaluation.report.results import ReportData, as_json, judge
 from finflow.evaluation.report.section import Section
 from finflow.evaluation.statistics.configuration_choice import Daily, choice_section, judge_best, judge_choice
+from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.market.splits import Split
 
 SCHEMA = json_schema("report")
 
 
-def protocol(backtest: Callable[..., Backtest]) -> Section:
-    """Two seeds in two windows."""
+def protocol(backtest: Callable[..., Backtest]) -> tuple[Section, Section]:
+    """Two seeds in two windows: their spread, and their verdict together."""
 
     def run(name: str, seed: int, window: int) -> Backtest:
         one = backtest(name, steps=200, seed=seed)
@@ -37,7 +39,9 @@ def protocol(backtest: Callable[..., Backtest]) -> Section:
     )
     others = tuple((run("equal-weight", 7, window), run("momentum", 8, window)) for window in (0, 1))
     settings = {**EvaluationConfig().protocol.model_dump(), "purge": 252}
-    return protocol_section(Paths("walk-forward", judged, others, settings), 0.95, 0)
+    paths = Paths("walk-forward", judged, others, settings)
+    together = joined_section(paths, paths.compared[0], Tries(), Resampling(99, 21, 0))
+    return protocol_section(paths, 0.95, 0), together
 
 
 def choice() -> Section:
@@ -70,7 +74,7 @@ def content(
         stress.section(context, split),
         factors.section(process.panel, ends, context.runs, None, by_close=True),
         ranking.section(context.runs[0], process.growth, process.listed, bars, 2),
-        protocol(backtest),
+        *protocol(backtest),
         choice(),
     )
     data = report_data(sections=tuple(section for section in sections if section is not None))
@@ -89,7 +93,9 @@ def test_the_schemas_are_such_describe_everything_and_leave_nothing_open(kind: A
 
 
 def test_metrics_json_obeys_the_schema(content: Any, fits_schema: Callable[[Any], list[str]]) -> None:
-    assert {"attribution", "tax", "sweeps", "stress", "factors", "ranking", "protocol", "choice"} < set(content)
+    assert {"attribution", "tax", "sweeps", "stress", "factors", "ranking", "protocol", "choice", "walk_forward"} < set(
+        content
+    )
     assert fits_schema(content) == []
 
 

@@ -214,6 +214,30 @@ def test_a_protocol_reports_windows_paths_and_their_spread(
     assert max(paths.index) <= "2014-06-30"
 
 
+def test_a_walk_forward_has_a_verdict_on_all_its_years(
+    small: Callable[..., Config],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    fits_schema: Callable[[object], list[str]],
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(dump_config(small(**SHORTER)))
+    command = ["--mode", "evaluate", "--protocol", "walk-forward", "--config", str(config), "--seeds", "2"]
+    assert main(command) == 0
+    assert re.search(r"\nall 2 seeds together, over \d\.\d years: beats equal weight: ", capsys.readouterr().out)
+    (folder,) = (tmp_path / "logs" / "protocols").iterdir()
+    content = json.loads((folder / "reports" / "metrics.json").read_text())
+    paths = pd.read_csv(folder / "reports" / "paths.csv", index_col="date")
+    found = content["walk_forward"]
+    assert (found["windows"], found["seeds"]) == (2, 2)
+    mean = paths[["path 1", "path 2"]].mean(axis=1)
+    active = mean - paths["equal-weight"]
+    expected = active.mean() / active.std() * 252**0.5
+    assert found["verdict"]["active_sharpe"] == pytest.approx(expected, rel=1e-9)
+    assert fits_schema(content) == []
+    assert found["verdict"]["days"] == content["window"]["days"] == len(paths)
+
+
 def test_decisions_of_a_users_own_are_refused(small: Callable[..., Config], tmp_path: Path) -> None:
     config = small(offline__decisions=[str(tmp_path / "mine.csv")])
     with pytest.raises(FinflowError, match=r"leave offline\.decisions out"):

@@ -25,6 +25,7 @@ from finflow.evaluation.analysis.out_of_fold_section import OutOfFold
 from finflow.evaluation.analysis.ranking import RankingNumbers
 from finflow.evaluation.analysis.stress import StressPeriod
 from finflow.evaluation.multi_run.comparison_page import Seeds
+from finflow.evaluation.multi_run.joined_verdict import WalkForwardVerdict
 from finflow.evaluation.report.report_numbers import (
     Answer,
     Cost,
@@ -238,6 +239,7 @@ class Report(TypedDict):
     factors: NotRequired[Factors]
     ranking: NotRequired[RankingNumbers]
     protocol: NotRequired[Protocol]
+    walk_forward: NotRequired[WalkForwardVerdict]
     choice: NotRequired[Choice]
     generalisation: NotRequired[Generalisation]
     out_of_fold: NotRequired[OutOfFold]

@@ -29,7 +29,9 @@ from finflow.evaluation.report.section import (
     make_table,
     render_page,
 )
+from finflow.evaluation.statistics.least_difference import LeastDifference
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.verdict import Verdict
 from finflow.market.bar_frequency import BARS_PER_YEAR, bar_name
 
 MOST_EVENTS = 50  # of the guard, on the page
@@ -212,15 +214,20 @@ def _readings_text(tries: Tries | None) -> str:
     )
 
 
+def verdict_table(verdict: Verdict, least: LeastDifference | None, years: str) -> Table:
+    """Table of the tests behind a verdict at the key ``verdict``; ``years`` is the unit of lengths."""
+    missing = {"spa": verdict.superiority is None, _LEAST[1]: least is None}
+    shown = [(name, cell) for name, cell in VERDICT_TABLE if not missing.get(cell.path[1], False)]
+    rows = [Row(name, (replace(cell, unit=years) if cell is _LENGTH else cell,)) for name, cell in shown]
+    return Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False)
+
+
 def _evidence(data: ReportData, results: Results, content: Mapping[str, object]) -> Section:
     """Tables of the tests."""
     evidence, tables = results.evidence, []
     years = years_unit(data.agent.bars_per_year)
     if evidence.verdict is not None:
-        missing = {"spa": evidence.verdict.superiority is None, _LEAST[1]: evidence.least is None}
-        shown = [(name, cell) for name, cell in VERDICT_TABLE if not missing.get(cell.path[1], False)]
-        rows = [Row(name, (replace(cell, unit=years) if cell is _LENGTH else cell,)) for name, cell in shown]
-        tables.append(Table("Tests against equal weight", ("Test", "Value"), tuple(rows), heading=False))
+        tables.append(verdict_table(evidence.verdict, evidence.least, years))
 
     better = dict.fromkeys(names_of(data), DASH)
     if evidence.superior is not None:

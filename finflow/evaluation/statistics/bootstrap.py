@@ -123,6 +123,14 @@ def resample(backtest: Backtest, draws: Draws, alpha: float) -> dict[str, Array]
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
+def resample_sharpe(backtest: Backtest, draws: Draws) -> Array:
+    """Annual Sharpe ratio of every resample alone, (samples,), as `resample` has it."""
+    excess = backtest.returns - backtest.cash_returns
+    starts = range(0, max(len(draws), 1), _CHUNK)
+    parts = [sharpe(excess[draws[start : start + _CHUNK]], 0.0, backtest.bars_per_year) for start in starts]
+    return np.concatenate(parts)
+
+
 def interval(values: Array, confidence: float) -> Interval:
     """Percentile interval of resampled values (samples,).
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from finflow.errors import EvidenceError
 from finflow.evaluation.report.report_numbers import Number, about
@@ -110,7 +110,7 @@ def _by_interval(differences: Array, value: float) -> Array:
 def _by_mean(active: Array, track: Track, draws: Draws, tries: Tries) -> Array:
     """True mean active return of a bar at which each resample would pass SPA and the deflated Sharpe ratio."""
     luck = expected_maximum(tries.total, tries.variance(track.sharpe, track.days))
-    hurdle = luck + float(stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
+    hurdle = luck + float(scipy.stats.norm.ppf(CONFIDENCE)) * math.sqrt(track.spread / (track.days - 1))
     starts = range(0, len(draws), _CHUNK)
     means = np.concatenate([active[draws[start : start + _CHUNK]].mean(axis=1) for start in starts])
     strayed = means - float(active.mean())

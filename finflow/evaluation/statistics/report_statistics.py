@@ -136,21 +136,8 @@ def gather_evidence(
     verdict, superior, least = None, None, None
     if baseline is not None:
         own = resampled[judged.name]
-        equal, *seldom = (
-            Rival(run.returns, own - resampled[run.name]) for run in (baseline, patient) if run is not None
-        )
-        verdict = reach_verdict(
-            judged.returns,
-            equal.returns,
-            equal.differences,
-            tries,
-            resampling,
-            patient=seldom[0] if seldom else None,
-        )
-        if draws is not None and verdict.superiority is not None:
-            least = least_difference(
-                judged.returns, judged.cash_returns, (equal, *seldom), draws, tries, judged.bars_per_year
-            )
+        against = [Rival(run.returns, own - resampled[run.name]) for run in (baseline, patient) if run is not None]
+        verdict, least = verdict_with_power(judged, against, tries, resampling, draws)
         rivals = {run.name: run.returns for run in runs if run.name != baseline.name}
         try:
             superior = superior_strategies(baseline.returns, rivals, resampling, SIZE)
@@ -159,6 +146,31 @@ def gather_evidence(
     names = tuple(run.name for run in runs)
     tracks = {run.name: _track(run) for run in runs}
     return Evidence(verdict, tracks, superior, cscv_of(runs), names, judged.bars_per_year, least)
+
+
+def verdict_with_power(
+    judged: Backtest, rivals: Sequence[Rival], tries: Tries, resampling: Resampling, draws: Draws | None
+) -> tuple[Verdict, LeastDifference | None]:
+    """The verdict, and the least difference that it could have shown; None where that cannot be told.
+
+    Parameters
+    ----------
+    judged
+        The strategy.
+    rivals
+        Equal weight, and after it patient equal weight where that was played.
+    tries, resampling
+        As in `reach_verdict`.
+    draws : int64 (samples, days) or None
+        Of the rivals' resamples.
+    """
+    equal, *seldom = rivals
+    patient = seldom[0] if seldom else None
+    verdict = reach_verdict(judged.returns, equal.returns, equal.differences, tries, resampling, patient=patient)
+    if draws is None or verdict.superiority is None:
+        return verdict, None
+    least = least_difference(judged.returns, judged.cash_returns, rivals, draws, tries, judged.bars_per_year)
+    return verdict, least
 
 
 def evidence_table(evidence: Evidence) -> dict[str, object]:

@@ -18,8 +18,10 @@ import pandas as pd
 from finflow.config import Config, EvaluationConfig, config_hash
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.evaluation.multi_run.joined_verdict import joined_section
 from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joined, protocol_section
 from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
 from finflow.market.panel import MarketPanel
@@ -110,7 +112,13 @@ class ProtocolJob:
             The best of each training, in the order of `trainings`.
         """
         config = self.config
-        paths, patient = self._play(checkpoints)
+        paths, windows = self._play(checkpoints)
+        tries, patient = Tries(config.evaluation.configurations_tried), joined(windows)
+        sections = [protocol_section(paths, config.evaluation.confidence, config.train.seed)]
+        if self.protocol == "walk-forward":
+            evaluation = config.evaluation
+            resampling = Resampling(evaluation.bootstrap_samples, evaluation.block_length, config.train.seed)
+            sections.insert(0, joined_section(paths, patient, tries, resampling))
         return report_on(
             config,
             self.folder,
@@ -119,10 +127,10 @@ class ProtocolJob:
             training=pd.DataFrame(),
             facts=_facts(self),
             notes=_limits(self, len(paths.agents)),
-            sections=(protocol_section(paths, config.evaluation.confidence, config.train.seed),),
+            sections=tuple(sections),
             files={PATHS: _paths_table(paths)},
-            tries=Tries(config.evaluation.configurations_tried),
-            patient=joined(patient),
+            tries=tries,
+            patient=patient,
             unjudged=NOBODYS_PATH if self.protocol == "cpcv" else "",
         )
 

@@ -1,0 +1,112 @@
+"""Verdict over all judged years of a walk-forward, joined: a second opinion beside that of the test window.
+
+A test window of seven years cannot show a small difference. A walk-forward judges every year after the first ones by
+an agent that was trained before it, so that its joined windows are longer, and more can be shown on them. Every seed
+of every fold counts alike: the judged return of a day is the mean over seeds, as of an account with an equal part in
+each, made equal again every day. No seed is chosen, and seeds are no tries.
+
+The years may have been seen by whoever chose the configuration. `Tries` counts the configurations that were named;
+other walk-forwards on the same years are not on file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from finflow.evaluation.backtest import Backtest
+from finflow.evaluation.multi_run.repeated_trainings import Paths
+from finflow.evaluation.report.drawing import MINUS
+from finflow.evaluation.report.page import verdict_table
+from finflow.evaluation.report.report_numbers import Number, about, years_unit
+from finflow.evaluation.report.section import Cell, Section, Sentence
+from finflow.evaluation.statistics.bootstrap import draw_days, resample_sharpe
+from finflow.evaluation.statistics.least_difference import LeastDifference
+from finflow.evaluation.statistics.readings_ledger import Tries
+from finflow.evaluation.statistics.report_statistics import VerdictNumbers, verdict_numbers, verdict_with_power
+from finflow.evaluation.statistics.run_statistics import sharpe_of
+from finflow.evaluation.statistics.significance_tests import Resampling
+from finflow.evaluation.statistics.verdict import Rival, Verdict
+
+KEY = "walk_forward"
+
+
+class WalkForwardVerdict(TypedDict):
+    """Verdict over all judged years of a walk-forward, all seeds together."""
+
+    windows: Annotated[int, about("Judged windows, one after another.")]
+    seeds: Annotated[int, about("Trainings of each window, whose mean daily return is judged.")]
+    years: Annotated[Number, about("Length of all windows together.")]
+    sharpe_difference: Annotated[Number, about("Sharpe ratio less that of equal weight, a year.")]
+    verdict: Annotated[VerdictNumbers, about("The answer, and the tests behind it.")]
+
+
+def joined_section(found: Paths, patient: Backtest, tries: Tries, resampling: Resampling) -> Section:
+    """Section of a walk-forward's page on the verdict over all judged years.
+
+    Parameters
+    ----------
+    found
+        Trainings and windows; one way through the folds a seed.
+    patient
+        Patient equal weight over the same days.
+    tries
+        Configurations that the judged one was chosen among.
+    resampling
+        Of the verdict.
+    """
+    baseline, agent = found.compared[0], mean_of_seeds(found.agents)
+    verdict, least = judge_joined(agent, baseline, patient, tries, resampling)
+    bars, seeds, windows = agent.bars_per_year, len(found.agents), len(found.others)
+    numbers: dict[str, object] = {
+        "windows": windows,
+        "seeds": seeds,
+        "years": len(agent.returns) / bars,
+        "sharpe_difference": sharpe_of(agent) - sharpe_of(baseline),
+        "verdict": verdict_numbers(verdict, least, bars),
+    }
+    whose = "the agent of one seed" if seeds == 1 else f"the mean of the {seeds} seeds, none of which was chosen"
+    words: list[Sentence] = [
+        (
+            f"Over all {windows} judged windows, joined, ",
+            Cell(("years",), "", 1),
+            f" years, {whose}, beats equal weight: {verdict.answer}. The difference of Sharpe ratios is ",
+            Cell(("sharpe_difference",), plus=True, keep_sign=True),
+            ". It is a second opinion beside that of the test window: more years, but years that whoever chose the "
+            "configuration may have seen.",
+        ),
+        *(f"{'✓' if one.enough else '✗'} {one.said.replace(' -', ' ' + MINUS)}" for one in verdict.reasons),
+    ]
+    table = verdict_table(verdict, least, years_unit(bars))
+    return Section(KEY, "All judged years together", numbers, (table,), words=tuple(words))
+
+
+def judge_joined(
+    judged: Backtest, baseline: Backtest, patient: Backtest, tries: Tries, resampling: Resampling
+) -> tuple[Verdict, LeastDifference | None]:
+    """The verdict on joined windows, and the least difference that it could have shown.
+
+    Parameters
+    ----------
+    judged, baseline, patient
+        Over the same days: the agent, equal weight and patient equal weight.
+    tries, resampling
+        As in `reach_verdict`.
+    """
+    draws = draw_days(len(judged.returns), resampling.samples, resampling.block_length, resampling.seed)
+    own = resample_sharpe(judged, draws)
+    rivals = [Rival(run.returns, own - resample_sharpe(run, draws)) for run in (baseline, patient)]
+    return verdict_with_power(judged, rivals, tries, resampling, draws)
+
+
+def mean_of_seeds(agents: Sequence[Backtest]) -> Backtest:
+    """An account with an equal part in each agent, made equal again every day at no cost."""
+    if len(agents) == 1:
+        return agents[0]
+    names = ("returns", "costs", "turnover", "weights")
+    series = {name: np.mean([getattr(run, name) for run in agents], axis=0) for name in names}
+    return replace(agents[0], explanation=None, refused=None, rewards=None, **series)
