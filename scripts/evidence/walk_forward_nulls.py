@@ -49,7 +49,7 @@ class JoinedStudy:
     """Settings of the calibration of the joined verdict; as those of `NullStudy`."""
 
     markets: int = 200
-    planted: int = 40
+    planted: int = 25
     sizes: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
     samples: int = 500
 
@@ -196,5 +196,5 @@ def walk_forward_page(kept: Path, notes: Path) -> str:
     rows = summarise_joined(study_joined(study, notes))
     content = {"code": code_hash(), "samples": study.samples, "rows": rows}
     write_atomically(kept, json.dumps(content, indent=2, sort_keys=True) + "\n")
-    made = f"\nCode {code_hash()}; {rows[0]['days']:,} judged days; {study.samples} resamples a verdict, mean block 21 days.\n"
-    return joined_table(rows) + made
+    made = f"{rows[0]['days']:,} judged days; {study.samples} resamples a verdict, mean block 21 days."
+    return f"{joined_table(rows)}\nCode {code_hash()}; {made}\n"

@@ -18,7 +18,7 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.trading.decision_log import DecisionLog
 from finflow.trading.live_market import load_agents, market_until
-from finflow.trading.paper.expectation import ALPHA, Expectation
+from finflow.trading.paper.expectation import ALPHA, Expectation, variance_ratio
 from finflow.trading.paper.paper_account import PaperAccount
 from finflow.trading.paper.paper_page import paper_schema
 from finflow.trading.paper.paper_trading import Clock, PaperRequest, trade_on_paper
@@ -229,9 +229,29 @@ def test_an_account_that_loses_what_the_backtest_gained_is_found_out() -> None:
 
 
 def test_the_edges_of_the_band_are_where_the_evidence_is_twenty() -> None:
-    expected = Expectation(0.0004, 0.01, 500, 252)
-    low, high = expected.band(40)
-    for edge in (low, high):
-        last = np.log(edge[-1]) - 39 * 0.0004
-        path = np.expm1(np.append(np.full(39, 0.0004), last))
-        assert np.exp(expected.log_evidence(path)[-1]) == pytest.approx(1.0 / ALPHA)
+    expected = Expectation(0.0004, 0.01, 500, 252, ratio=1.1)
+    returns = np.expm1(np.random.default_rng(0).normal(-0.002, 0.01, 800))
+    low, high = expected.band(returns)
+    growth = np.cumprod(1.0 + returns)
+    outside = (growth <= low) | (growth >= high)
+    assert 0 < outside.sum() < 700
+    np.testing.assert_array_equal(outside, np.exp(expected.log_evidence(returns)) >= 1.0 / ALPHA)
+    assert expected.left_on(returns) == int(np.flatnonzero(outside)[0])
+
+
+def test_a_turbulent_year_is_no_evidence_against_a_mean() -> None:
+    """Three times the deviation of the backtest with its mean, as of accounts that begin before a crisis."""
+    rng, left = np.random.default_rng(1), 0
+    for _ in range(200):
+        expected = Expectation.of(np.expm1(rng.normal(0.0, 0.01, 1000)), 252)
+        assert expected is not None
+        left += expected.left_on(np.expm1(rng.normal(0.0, 0.03, 252))) is not None
+    assert left / 200 <= ALPHA + 0.02
+
+
+def test_returns_that_hang_together_slow_the_evidence() -> None:
+    noise = np.random.default_rng(2).standard_normal(100_000)
+    together = noise[1:] + 0.3 * noise[:-1]
+    assert variance_ratio(noise) == pytest.approx(1.0, abs=0.03)
+    assert variance_ratio(together) == pytest.approx(1.0 + 2.0 * 0.3 / 1.09 * (1.0 - 1.0 / 11.0), abs=0.03)
+    assert variance_ratio(noise[1:] - 0.3 * noise[:-1]) == 1.0, "returns that revert are given no faster clock"

@@ -76,7 +76,7 @@ def numbers_of(lines: Sequence[Mapping[str, Any]], expected: Expectation | None,
     low = high = evidence = np.full(len(returns), math.nan)
     left = None
     if expected is not None and len(returns):
-        low, high = (capital * edge for edge in expected.band(len(returns)))
+        low, high = (capital * edge for edge in expected.band(returns))
         evidence, left = np.exp(expected.log_evidence(returns)), expected.left_on(returns)
     edges = np.concatenate(
         [np.full((3, len(filled) - len(returns)), math.nan), np.stack([low, high, evidence])], axis=1
