@@ -4,6 +4,7 @@
 
 =================== ================================================================================================
 ``ablation``        trainings without single parts of the agent
+``anytime``         error rate and power of the sequential test of paper trading
 ``crises``          gate weights by the crisis score
 ``durability``      kills, faults of the disk, damaged and manipulated files
 ``exercises``       what single settings of PPO and TRPO do on CartPole-v1
@@ -28,6 +29,7 @@
 ``thresholds``      false alarms of the modes and presets of a rollback
 ``transfer``        agents on assets that they were not trained on
 ``tune``            the search
+``walk-forward-nulls`` error rate and power of the verdict over all judged years of a walk-forward
 =================== ================================================================================================
 """
 
@@ -49,6 +51,7 @@ from finflow.provenance import code_hash
 from scripts.evidence import broker_kills_page
 from scripts.evidence.ablation import SIZE as ABLATION_SIZE
 from scripts.evidence.ablation import ablation_table, ablation_variants
+from scripts.evidence.anytime import FIRST_LOOK, anytime_page
 from scripts.evidence.box_tasks import (
     PENDULUM_EPISODES,
     PENDULUM_GOAL,
@@ -130,6 +133,7 @@ from scripts.evidence.thresholds import threshold_table, threshold_variants
 from scripts.evidence.transfer import transfer_table, transfer_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
 from scripts.evidence.variants import Variant, classical_results, run_missing, table
+from scripts.evidence.walk_forward_nulls import walk_forward_page
 from scripts.replicate.page import replication_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,6 +165,7 @@ def main(arguments: Sequence[str]) -> None:
     """Make what is missing, then write the pages."""
     pages = {
         "ablation": _ablation,
+        "anytime": _anytime,
         "crises": _crises,
         "durability": _durability,
         "generalisation": _generalisation,
@@ -185,6 +190,7 @@ def main(arguments: Sequence[str]) -> None:
         "thresholds": _thresholds,
         "transfer": _transfer,
         "tune": _tune,
+        "walk-forward-nulls": _walk_forward_nulls,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["all", *pages], default="all")
@@ -219,6 +225,11 @@ def _ablation(given: argparse.Namespace) -> None:
     """Contribution of each part of the agent."""
     results = run_missing(ablation_variants(given.seeds), KEPT, RUNS)
     _write("ablation", ablation_table(results), results, size=_listed(ABLATION_SIZE))
+
+
+def _anytime(given: argparse.Namespace) -> None:
+    """Error rate and power of the sequential test of paper trading under a look every day."""
+    _write("anytime", anytime_page(KEPT / "anytime.json"), first_look=FIRST_LOOK)
 
 
 def _crises(given: argparse.Namespace) -> None:
@@ -400,6 +411,12 @@ def _nulls(given: argparse.Namespace) -> None:
     lines = retraining_lines(retrain_missing(demo, given.retrain, KEPT, RUNS / "nulls"))
     made = f"\nCode {code_hash()}; {study.samples} resamples a verdict, mean block 21 days.\n"
     _write("nulls", study_table(rows) + lines + made)
+
+
+def _walk_forward_nulls(given: argparse.Namespace) -> None:
+    """Error rate of the verdict over all judged years of a walk-forward, and its power where an edge is planted."""
+    page = walk_forward_page(KEPT / "walk-forward-nulls.json", RUNS / "walk-forward-nulls.jsonl")
+    _write("walk-forward-nulls", page)
 
 
 def _write(name: str, content: str, results: Sequence[Mapping[str, Any]] = (), **facts: object) -> None:

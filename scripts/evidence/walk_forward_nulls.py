@@ -41,7 +41,7 @@ from scripts.evidence.tables import markdown_table
 FloatArray = NDArray[np.float64]
 
 RANDOM, WINNERS = "random portfolio", "past winners"
-RULES = ("buy-and-hold", "inverse-volatility", "momentum")
+RULES = ("inverse-volatility",)
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,9 @@ def joined_table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def walk_forward_page(kept: Path, notes: Path) -> str:
+def walk_forward_page(kept: Path, notes: Path, study: JoinedStudy | None = None) -> str:
     """Make what is missing, keep the counts, and give the tables of the page."""
-    study = JoinedStudy()
+    study = study or JoinedStudy()
     rows = summarise_joined(study_joined(study, notes))
     content = {"code": code_hash(), "samples": study.samples, "rows": rows}
     write_atomically(kept, json.dumps(content, indent=2, sort_keys=True) + "\n")

@@ -1,0 +1,311 @@
+"""Error rate and power of paper trading's sequential test under a look every day, beside tests that are no such.
+
+A path is a backtest and an account after it, drawn from one law, so that the account behaves like its backtest. What is
+tested is `Expectation`, as paper trading calls it. Beside it:
+
+- the same test on a clock of bars, which takes returns as normal, independent and of one deviation;
+- Welch's t test of the account's mean against the backtest's at 5 %, made again every day from the 21st on;
+- that t test made once, on the last day.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import signal, stats
+
+from finflow.config import SyntheticConfig, load_config
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import equal_weight_moments
+from finflow.evaluation.backtest import run_backtests
+from finflow.files import write_atomically
+from finflow.market.features.feature_set import compute_features
+from finflow.market.panel import BARS_PER_YEAR, MarketPanel
+from finflow.market.sources.panel_loader import load_panel
+from finflow.market.synthetic.synthetic_market import process_of
+from finflow.provenance import code_hash
+from finflow.strategies.classical import EqualWeight, named_strategy
+from finflow.trading.paper.expectation import ALPHA, SHIFT, Expectation
+from scripts.evidence.null_markets import WARM_UP
+from scripts.evidence.tables import markdown_table
+
+FloatArray = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int], FloatArray]
+
+FIRST_LOOK = 21
+"""Returns of the account at the first of the repeated t tests."""
+RULES = ("momentum", "inverse-volatility")
+BLOCKS = (21, 63, 252)
+POWER_ON = ("normal", "equal weight, blocks of 63 days", "momentum less equal weight, blocks of 63 days")
+TESTS = ("sequential", "bars", "repeated", "fixed")
+
+
+@dataclass(frozen=True)
+class AnytimeStudy:
+    """Settings of the calibration.
+
+    Attributes
+    ----------
+    paths
+        Accounts of each kind.
+    backtest, account
+        Returns of the backtest, and of the account: seven years and five.
+    shifts
+        Annual Sharpe ratio that accounts fall short of their backtest by, where power is measured.
+    """
+
+    paths: int = 2000
+    backtest: int = 1759
+    account: int = 1260
+    shifts: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0)
+
+    @property
+    def bars(self) -> int:
+        """Returns of a path."""
+        return self.backtest + self.account
+
+
+def null_draws(panel: MarketPanel, rules: Mapping[str, FloatArray], study: AnytimeStudy) -> dict[str, Draw]:
+    """Laws of paths: name -> draws simple returns (paths, bars).
+
+    Parameters
+    ----------
+    panel : MarketPanel
+        Real prices, whose labels are permuted; every asset listed throughout.
+    rules : mapping
+        Name -> returns of real days, resampled in blocks.
+    study : AnytimeStudy
+    """
+    returns = panel.close[1:] / panel.close[:-1] - 1.0
+    draws: dict[str, Draw] = {
+        "normal": lambda rng, paths: _daily(rng.standard_normal((paths, study.bars))),
+        "Student's t, 3 degrees of freedom": lambda rng, paths: _daily(
+            rng.standard_t(3, (paths, study.bars)) / math.sqrt(3.0)
+        ),
+        "skewed to losses (exponential)": lambda rng, paths: _daily(1.0 - rng.exponential(size=(paths, study.bars))),
+        "GARCH(1, 1), 0.10 and 0.89": lambda rng, paths: _daily(garch(rng, paths, study.bars)),
+        "autocorrelation of 0.2": lambda rng, paths: _daily(
+            signal.lfilter([1.0], [1.0, -0.2], rng.standard_normal((paths, study.bars)), axis=1)
+        ),
+        "exchangeable market, a random portfolio": lambda rng, paths: exchangeable(rng, paths, study.bars),
+        "permuted labels, a random portfolio less equal weight": lambda rng, paths: permuted(
+            rng, paths, study.bars, returns
+        ),
+    }
+    for name, days in rules.items():
+        for block in BLOCKS:
+            draws[f"{name}, blocks of {block} days"] = lambda rng, paths, days=days, block=block: in_blocks(
+                rng, paths, study.bars, days, block
+            )
+    return draws
+
+
+def _daily(noise: FloatArray) -> FloatArray:
+    """Simple returns of which the logarithms deviate by about 1 % a day."""
+    return np.expm1(0.01 * noise)
+
+
+def garch(rng: np.random.Generator, paths: int, bars: int) -> FloatArray:
+    """Innovations of GARCH(1, 1) with coefficients 0.10 and 0.89 and a long-run variance of one, (paths, bars)."""
+    variance, found = np.ones(paths), np.empty((paths, bars + 500))
+    for bar in range(bars + 500):
+        found[:, bar] = np.sqrt(variance) * rng.standard_normal(paths)
+        variance = 0.01 + 0.10 * found[:, bar] ** 2 + 0.89 * variance
+    return found[:, 500:]
+
+
+def exchangeable(rng: np.random.Generator, paths: int, bars: int) -> FloatArray:
+    """Returns of portfolios drawn at random in the synthetic market of exchangeable assets, (paths, bars)."""
+    process = process_of(SyntheticConfig(kind="exchangeable"))
+    found = np.empty((paths, bars))
+    for path in range(paths):
+        growth = np.diff(process.draw(rng, bars + 1), axis=0)
+        found[path] = np.expm1(growth) @ rng.dirichlet(np.ones(process.n_assets))
+    return found
+
+
+def permuted(rng: np.random.Generator, paths: int, bars: int, returns: FloatArray) -> FloatArray:
+    """Returns over equal weight of portfolios drawn at random where labels are permuted each day, (paths, bars).
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    paths, bars : int
+    returns : float64 (days, assets)
+        Of real days; each path has the days in a row from one drawn at random.
+    """
+    found = np.empty((paths, bars))
+    for path in range(paths):
+        first = int(rng.integers(len(returns) - bars + 1))
+        days = rng.permuted(returns[first : first + bars], axis=1)
+        found[path] = days @ rng.dirichlet(np.ones(returns.shape[1])) - days.mean(axis=1)
+    return found
+
+
+def in_blocks(rng: np.random.Generator, paths: int, bars: int, days: FloatArray, block: int) -> FloatArray:
+    """Stationary bootstrap of days, less their mean, in blocks of mean length ``block``, (paths, bars)."""
+    begins = rng.random((paths, bars)) < 1.0 / block
+    begins[:, 0] = True
+    since = np.maximum.accumulate(np.where(begins, np.arange(bars), 0), axis=1)
+    starts = np.take_along_axis(rng.integers(len(days), size=(paths, bars)), since, axis=1)
+    return np.asarray((days - days.mean())[(starts + np.arange(bars) - since) % len(days)])
+
+
+def real_days(panel: MarketPanel) -> dict[str, FloatArray]:
+    """Net returns of equal weight, and of rules less equal weight's, on real prices after the first `WARM_UP` bars."""
+    config = load_config(None, {}, environ={})
+    features = compute_features(panel, WARM_UP)
+    moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, WARM_UP))
+    process = DecisionProcess(panel, features, config.env, config.objectives, moments)
+    strategies = [EqualWeight(), *(named_strategy(name, config.evaluation) for name in RULES)]
+    equal, *others = run_backtests(process, range(WARM_UP, panel.n_bars), strategies)
+    found = {"equal weight": equal.returns}
+    return found | {f"{run.name.replace('-', ' ')} less equal weight": run.returns - equal.returns for run in others}
+
+
+def first_answers(paths: FloatArray, study: AnytimeStudy, shift: float = 0.0) -> dict[str, FloatArray]:
+    """Day of each path's first answer by each test, infinite where there is none: test -> (paths,).
+
+    Parameters
+    ----------
+    paths : float64 (paths, bars)
+        Simple returns of backtest and account.
+    study : AnytimeStudy
+    shift : float
+        Annual Sharpe ratio that the account falls short by.
+    """
+    loss = shift * float(np.log1p(paths).std()) / math.sqrt(BARS_PER_YEAR)
+    days: dict[str, list[float]] = {name: [] for name in TESTS}
+    for path in paths:
+        account = np.expm1(np.log1p(path[study.backtest :]) - loss)
+        expected = Expectation.of(path[: study.backtest], BARS_PER_YEAR)
+        if expected is None:
+            raise ValueError(f"a backtest of {study.backtest} returns gives no expectation")
+        left = expected.left_on(account)
+        days["sequential"].append(math.inf if left is None else left + 1.0)
+        days["bars"].append(_first(_by_bars(expected, account) >= -math.log(ALPHA)))
+        distant = _distant(expected, account)
+        days["repeated"].append(_first(distant & (np.arange(len(account)) >= FIRST_LOOK - 1)))
+        days["fixed"].append(float(len(account)) if distant[-1] else math.inf)
+    return {name: np.array(found) for name, found in days.items()}
+
+
+def _first(hits: NDArray[np.bool_]) -> float:
+    return float(hits.argmax()) + 1.0 if hits.any() else math.inf
+
+
+def _by_bars(expected: Expectation, account: FloatArray) -> FloatArray:
+    """Logarithm of the evidence on a clock of bars, (n,)."""
+    count = np.arange(1.0, len(account) + 1.0)
+    apart = np.cumsum(np.log1p(account)) - count * expected.mean
+    within = expected.deviation**2 * (count + count**2 / expected.count)
+    beyond = (count * SHIFT * expected.deviation) ** 2 / expected.bars_per_year
+    total = within + beyond
+    return np.asarray(0.5 * np.log(within / total) + apart**2 * beyond / (2.0 * within * total))
+
+
+def _distant(expected: Expectation, account: FloatArray) -> NDArray[np.bool_]:
+    """Two-sided Welch t test at `ALPHA` of the account's mean after each day against the backtest's, (n,)."""
+    logs, count = np.log1p(account), np.arange(1.0, len(account) + 1.0)
+    mean = np.cumsum(logs) / count
+    own = np.maximum(np.cumsum(logs**2) / count - mean**2, 0.0) / np.maximum(count - 1.0, 1.0)
+    other = expected.deviation**2 / expected.count
+    freedom = (own + other) ** 2 / (own**2 / np.maximum(count - 1.0, 1.0) + other**2 / (expected.count - 1.0))
+    return np.asarray(np.abs(mean - expected.mean) > _critical(freedom) * np.sqrt(own + other))
+
+
+@cache
+def _critical_table() -> tuple[FloatArray, FloatArray]:
+    freedom = np.geomspace(1.0, 1e5, 4000)
+    return freedom, stats.t.ppf(1.0 - ALPHA / 2.0, freedom)
+
+
+def _critical(freedom: FloatArray) -> FloatArray:
+    """Two-sided critical values of Student's t, interpolated: the quantile itself takes milliseconds a path."""
+    return np.interp(freedom, *_critical_table())
+
+
+def measure(study: AnytimeStudy, panel: MarketPanel, rules: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """Counts of paths on which each test ever said that the account had left its backtest, and when.
+
+    Parameters
+    ----------
+    study : AnytimeStudy
+    panel, rules
+        As in `null_draws`.
+    """
+    nulls, power = [], []
+    for number, (name, draw) in enumerate(null_draws(panel, rules, study).items()):
+        paths = draw(np.random.default_rng([number, 0]), study.paths)
+        nulls.append({"law": name, **_counted(first_answers(paths, study))})
+        if name in POWER_ON:
+            shifts = [{"law": name, "shift": one, **_counted(first_answers(paths, study, one))} for one in study.shifts]
+            power += shifts
+    return {"nulls": nulls, "power": power}
+
+
+def _counted(days: Mapping[str, FloatArray]) -> dict[str, Any]:
+    """Number of answers by test, and the median day over all paths; None where less than half had an answer."""
+    medians = {name: float(np.median(found)) for name, found in days.items()}
+    return {
+        "answers": {name: int(np.isfinite(found).sum()) for name, found in days.items()},
+        "median_day": {name: day if math.isfinite(day) else None for name, day in medians.items()},
+    }
+
+
+def anytime_page(kept: Path, study: AnytimeStudy | None = None) -> str:
+    """Tables of the page; measured anew where other code or another study made what is kept."""
+    study = study or AnytimeStudy()
+    stamp = {"code": code_hash(), "study": json.loads(json.dumps(asdict(study)))}
+    result: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {}
+    if {name: result.get(name) for name in stamp} != stamp:
+        panel = load_panel(load_config(None, {}, environ={}).market)
+        result = {**stamp, **measure(study, panel, real_days(panel))}
+        write_atomically(kept, json.dumps(result, indent=1, sort_keys=True) + "\n")
+    return anytime_table(result)
+
+
+def anytime_table(result: Mapping[str, Any]) -> str:
+    """Markdown tables: shares on null markets with exact 95 % intervals (Clopper and Pearson), and the power."""
+    count = result["study"]["paths"]
+    heads = ("sequential", "on a clock of bars", "t test every day", "t test at the end")
+    nulls = [[one["law"], *(_share(one["answers"][name], count) for name in TESTS)] for one in result["nulls"]]
+    power = [
+        [
+            one["law"],
+            f"{one['shift']:g}",
+            f"{one['answers']['sequential'] / count:.1%}",
+            _day(one["median_day"]["sequential"]),
+            f"{one['answers']['fixed'] / count:.1%}",
+            f"{one['answers']['repeated'] / count:.1%}",
+            _day(one["median_day"]["repeated"]),
+        ]
+        for one in result["power"]
+    ]
+    titles = ("sequential", "median day", "t test at the end", "t test every day", "its median day")
+    worst = max(result["nulls"], key=lambda one: one["answers"]["sequential"])
+    return (
+        "## Accounts like their backtest\n\n"
+        + markdown_table(("returns", *heads), nulls)
+        + f"\nHighest share of the sequential test: {_share(worst['answers']['sequential'], count)}, {worst['law']}.\n"
+        + "\n## Accounts that fall short of it\n\n"
+        + markdown_table(("returns", "annual Sharpe ratio lost", *titles), power)
+        + f"\nCode {result['code']}; {count:,} paths a row.\n"
+    )
+
+
+def _share(hits: int, count: int) -> str:
+    bounds = stats.binomtest(hits, count).proportion_ci(method="exact")
+    return f"{hits / count:.1%} ({bounds.low:.1%} to {bounds.high:.1%})"
+
+
+def _day(day: float | None) -> str:
+    return "never" if day is None else f"{day:.0f}"
