@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,7 @@ def null_draws(panel: MarketPanel, rules: Mapping[str, FloatArray], study: Anyti
     }
     for name, days in rules.items():
         for block in BLOCKS:
-            draws[f"{name}, blocks of {block} days"] = lambda rng, paths, days=days, block=block: in_blocks(
-                rng, paths, study.bars, days, block
-            )
+            draws[f"{name}, blocks of {block} days"] = partial(in_blocks, bars=study.bars, days=days, block=block)
     return draws
 
 

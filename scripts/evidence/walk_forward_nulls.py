@@ -109,10 +109,10 @@ def judge_joined_market(panel: MarketPanel, config: Config, seed: int, edge: flo
     features = compute_features(panel, learned)
     moments = equal_weight_moments(panel, config.env.fill, range(features.first_bar, learned))
     process = DecisionProcess(panel, features, config.env, config.objectives, moments)
-    played: list[list[Backtest]] = []
+    played: list[tuple[Backtest, ...]] = []
     for fold in folds:
         rules = untrained(fold, panel, seed, config)
-        strategies = [EqualWeight(), PatientEqualWeight(), *(rules[:1] if edge else rules)]
+        strategies: list[Strategy] = [EqualWeight(), PatientEqualWeight(), *(rules[:1] if edge else rules)]
         played.append(run_backtests(process, fold.tests[0], strategies))
     baseline, patient, *runs = (joined(parts) for parts in zip(*played, strict=True))
     resampling = Resampling(samples, config.evaluation.block_length, seed=0)
