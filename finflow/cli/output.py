@@ -144,14 +144,16 @@ def distance_lines(metrics: Path) -> list[str]:
 
 
 def show_audit(findings: Sequence[Finding]) -> None:
-    """Print what an audit found: a line for each component, and below it each probe that is not clean."""
+    """Print what an audit found: a line for each component, and below it each fault and each note."""
     print("\n".join(audit_lines(findings)))
     dates = [date for finding in findings for date in finding.dates]
     rows = sum(finding.rows for finding in findings)
     if dates:
         print(f"\n{rows:,} rows compared bit for bit, with other futures after {len(set(dates))} dates")
     print("a row may use bars up to its own date, a decision up to the fill less the lag; see docs/reference/audit.md")
-    if all(finding.verdict == "clean" for finding in findings):
+    if any(finding.probe == "opened" for finding in findings):
+        print("what was opened is noted and not audited: only what comes of it is")
+    if not any(finding.bad for finding in findings):
         print("nothing looks ahead")
 
 
@@ -162,11 +164,11 @@ def audit_lines(findings: Sequence[Finding]) -> list[str]:
     for name in dict.fromkeys(finding.component for finding in findings):
         own = [finding for finding in findings if finding.component == name]
         dates = sorted({date for finding in own for date in finding.dates})
-        bad = [finding for finding in own if finding.verdict != "clean"]
+        told = sorted((finding for finding in own if finding.verdict != "clean"), key=lambda one: not one.bad)
         counted = (str(len(own)), str(len(dates)), str(dates[0]), str(dates[-1]), f"{sum(one.rows for one in own):,}")
         largest = f"{max(finding.difference for finding in own):.3g}"
-        table.append((name, *counted, largest, bad[0].verdict if bad else "clean"))
-        notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in bad]
+        table.append((name, *counted, largest, told[0].verdict if told else "clean"))
+        notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in told]
     lines = aligned(table)
     return [line for number, text in enumerate(lines) for line in (text, *notes.get(number, []))]
 

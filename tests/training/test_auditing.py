@@ -14,6 +14,7 @@ import pytest
 from finflow.cli import main
 from finflow.config import Config, FeaturesConfig, load_config
 from finflow.errors import FinflowError, MarketError
+from finflow.evaluation.audit.findings import FOREKNOWLEDGE
 from finflow.evaluation.audit.look_ahead import Probe
 from finflow.evaluation.audit.shocked_panels import CUT, SHOCKS, UNPRIMED
 from finflow.market.features.feature_set import compute_features
@@ -197,7 +198,7 @@ def test_the_whole_audit_is_clean_and_reaches_every_part(
     monkeypatch.setattr(auditing, "probes_of", one_of_each_kind)
     found = audit_configuration(tiny())
     assert (found.complaint, bad(found)) == (None, [])
-    assert {finding.probe for finding in found.findings} == {*SHOCKS, UNPRIMED}
+    assert {finding.probe for finding in found.findings} == {*SHOCKS, UNPRIMED, FOREKNOWLEDGE}
     assert {f"strategy {name}" for name in NAMED} <= {finding.component for finding in found.findings}
     audited_parts = {finding.component for finding in found.findings}
     assert {"source", "features", "family momentum", "training", "evaluation", "environment, lag 2"} <= audited_parts

@@ -11,8 +11,10 @@ import numpy as np
 from finflow.evaluation.audit.shocked_panels import SHOCKS, UNPRIMED
 from finflow.market.panel import MarketPanel
 
-KINDS = (*SHOCKS, UNPRIMED)
-CLEAN, LEAK, UNSTEADY, FAILED = "clean", "LEAK", "NOT REPEATABLE", "FAILED"
+FOREKNOWLEDGE, OPENED = "foreknowledge", "opened"
+KINDS = (*SHOCKS, UNPRIMED, FOREKNOWLEDGE, OPENED)
+CLEAN, LEAK, UNSTEADY, FAILED, FORETELLS = "clean", "LEAK", "NOT REPEATABLE", "FAILED", "FORETELLS"
+NOTED = "note"
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,14 @@ class Finding:
     Attributes
     ----------
     component, probe : str
-        What was audited, and the kind of shock.
+        What was audited, and the kind of shock; or "foreknowledge", or "opened".
     dates : tuple of datetime64[D]
-        Last dates before the shocks.
+        Last dates before the shocks; the first and the last date otherwise.
     rows : int
         Rows compared, over all dates.
     verdict : str
-        "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers) or "FAILED" (it raised).
+        "clean", "LEAK", "NOT REPEATABLE" (the same panel twice gave two answers), "FAILED" (it raised), "FORETELLS"
+        (it is worth more than can be known), or "note", which is no fault.
     difference : float
         The largest absolute difference; infinite where numbers, shapes or the rows themselves came or went.
     where : str
@@ -42,6 +45,11 @@ class Finding:
     verdict: str
     difference: float = 0.0
     where: str = ""
+
+    @property
+    def bad(self) -> bool:
+        """True for a fault."""
+        return self.verdict not in (CLEAN, NOTED)
 
 
 class Difference(NamedTuple):
@@ -63,8 +71,8 @@ def joined(passes: Iterable[Sequence[Finding]]) -> tuple[Finding, ...]:
 
 
 def _one_of(findings: Sequence[Finding]) -> Finding:
-    """Findings of one component and kind: the first that is not clean speaks."""
-    worst = next((finding for finding in findings if finding.verdict != CLEAN), findings[0])
+    """Findings of one component and kind: the first fault speaks, then the first note."""
+    worst = min(findings, key=lambda finding: (not finding.bad, finding.verdict == CLEAN))
     return replace(
         worst,
         dates=tuple(sorted({date for finding in findings for date in finding.dates})),
@@ -75,18 +83,19 @@ def _one_of(findings: Sequence[Finding]) -> Finding:
 
 def verdict_of(findings: Sequence[Finding]) -> str | None:
     """One line that names the first component that is not clean; None where all are."""
-    bad = [finding for finding in findings if finding.verdict != CLEAN]
+    bad = [finding for finding in findings if finding.bad]
     if not bad:
         return None
     # What raises or will not repeat cannot be judged further: the leaks of others come first.
     unsteady = {finding.component: finding for finding in reversed(bad) if finding.verdict == UNSTEADY}
-    leaks = (finding for finding in bad if finding.verdict == LEAK and finding.component not in unsteady)
+    leaks = (one for one in bad if one.verdict in (LEAK, FORETELLS) and one.component not in unsteady)
     first = next(leaks, unsteady.get(bad[0].component, bad[0]))
     others = list(dict.fromkeys(finding.component for finding in bad if finding.component != first.component))
     more = f"; not clean either: {', '.join(others)}" if others else ""
     what = {
         LEAK: f"{first.component} looks ahead: with the future {first.probe}, {first.where}",
         UNSTEADY: f"{first.component} cannot be audited: asked twice the same, it gave two answers: {first.where}",
+        FORETELLS: f"{first.component} foretells returns: {first.where}",
         FAILED: f"{first.component} failed in the audit ({first.probe}): {first.where}",
     }
     return what[first.verdict] + more

@@ -18,14 +18,17 @@ from finflow.config import Config
 from finflow.errors import MarketError
 from finflow.evaluation.audit.findings import Finding, joined, verdict_of
 from finflow.evaluation.audit.look_ahead import Component, Probe, audit, unprimed
+from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.market.features.feature_set import compute_features
+from finflow.market.features.own_features import own_feature
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel
 from finflow.strategies.classical import NAMED, named_strategy
 from finflow.strategies.strategy import Strategy
 from finflow.training.audit.audit_subjects import AuditSubjects
+from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import choose_device
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -72,9 +75,11 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     # A probe may cut the panel before the date that the test window ends on.
     market = config.market.model_copy(update={"test_end": None})
     config = config.model_copy(update={"market": market})
-    subjects = AuditSubjects(panel, config, split)
+    subjects, opened = AuditSubjects(panel, config, split), OpenedFiles()
+    for path in config.features.extra:
+        opened.watch(f"feature {path.partition('@')[0]}", own_feature, path)
     makers: dict[str, Callable[[], Strategy]] = {
-        name: _maker(name, config) for name in dict.fromkeys((*NAMED, *strategies))
+        name: _maker(name, config, None if name in NAMED else opened) for name in dict.fromkeys((*NAMED, *strategies))
     }
     for make in makers.values():
         make()  # a name that is not known is the user's mistake, not a finding
@@ -86,12 +91,15 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     lag, seed = config.env.execution_lag, config.train.seed
     # Before anything is asked here: the first answer of all may be what is remembered.
     first = unprimed(panel, components, first_probes(split, lag), seed)
+    foreknowledge = AuditedForeknowledge(subjects, opened)
+    named = {name if name == "agent" else f"strategy {name}": make for name, make in own.items()}
+    foretold = [*foreknowledge.of_features(), *foreknowledge.of_strategies(named)]
     first_bar = compute_features(panel, split.train_end).first_bar
     probes = probes_of(split, first_bar, lag, seed)
     passes = [audit(panel, components, probes, seed, first)]
     for near in pieces_of(panel, config, split, first_bar + _FEWEST_ROWS):
         passes.append(audit(near.panel, [*near.subjects.of_near(own)], near.probes, seed))
-    findings = joined(passes)
+    findings = joined([*passes, foretold, tuple(foreknowledge.of_opened())])
     return Audit(findings, verdict_of(findings))
 
 
@@ -135,8 +143,11 @@ def probes_of(split: Split, first_bar: int, lag: int, seed: int) -> tuple[Probe,
     return tuple(probes)
 
 
-def _maker(name: str, config: Config) -> Callable[[], Strategy]:
-    return lambda: named_strategy(name, config.evaluation)
+def _maker(name: str, config: Config, opened: OpenedFiles | None) -> Callable[[], Strategy]:
+    """Makes a strategy anew; a user's own with a record of what it opens meanwhile."""
+    if opened is None:
+        return lambda: named_strategy(name, config.evaluation)
+    return lambda: opened.watch(f"strategy {name}", named_strategy, name, config.evaluation)
 
 
 def _agent_maker(path: Path, config: Config) -> Callable[[], Strategy]:

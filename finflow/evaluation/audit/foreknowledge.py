@@ -1,0 +1,179 @@
+"""Rank correlation of decisions with returns that were not known yet, and of the same decisions with placebos.
+
+A *view* names, for every decision, how much of each asset is wanted. The decision's *score* is the sum of its sizes
+times the ranks of the outcomes, divided by the most that any order of those outcomes could give: 1 for who knew the
+order, 0 on average for who knew nothing, -1 for who always chose the wrong end. For a view that is itself a rank it is
+Spearman's correlation; for a portfolio of one asset it does not suffer from the ties of the others. Over several
+decisions sums are divided by sums, so large positions count for more.
+
+A lasting tilt (the best asset held for ever) has a score too. What the same decisions score with outcomes of other
+dates is the placebo: its mean is taken off, its spread is the chance that remains. Dates are shifted in a circle, which
+leaves the order of the outcomes, or drawn in blocks, which leaves a month of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+PLACEBOS = 200
+"""Half of them shifted dates, half drawn in blocks."""
+BLOCK = 21
+"""Bars of a block that is drawn."""
+BLOCKS, FEWEST = 8, 30
+"""Blocks that a window is cut into, and the fewest decisions of one."""
+CHANCE = 4.0
+"""Standard deviations of the placebos that a score may have by chance."""
+_NO_VIEW = 1e-4
+"""Mean size of a view under which it says nothing: rounding, and dust."""
+
+
+class View(NamedTuple):
+    """Sizes that decisions want, one row a decision.
+
+    Attributes
+    ----------
+    name : str
+        What it is, in words.
+    sizes : float64 (decisions, n)
+        By asset, or n = 1 for a size over time; not finite counts as zero.
+    """
+
+    name: str
+    sizes: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Returns that decisions could not know.
+
+    Attributes
+    ----------
+    name : str
+        Which bars, in words.
+    returns : float64 (decisions, n)
+        NaN where there is none.
+    """
+
+    name: str
+    returns: FloatArray
+
+    @cached_property
+    def ranks(self) -> FloatArray:
+        """Ranks among the assets; over time where there is one column."""
+        return ranks_of(self.returns, axis=0 if self.returns.shape[1] == 1 else 1)
+
+
+class Score(NamedTuple):
+    """Score of a view with an outcome, less the mean of its placebos.
+
+    Attributes
+    ----------
+    view, outcome : str
+    rows : range
+        Decisions that it is of: a block, or all.
+    value : float
+        In [-2, 2]; positive where the decisions foretell, negative where they foretell the contrary.
+    spread : float
+        Standard deviation of the placebos.
+    """
+
+    view: str
+    outcome: str
+    rows: range
+    value: float
+    spread: float
+
+    @property
+    def certain(self) -> float:
+        """The part of the absolute score that chance does not explain."""
+        return max(abs(self.value) - CHANCE * self.spread, 0.0)
+
+
+def ranks_of(values: FloatArray, axis: Literal[0, 1] = 1) -> FloatArray:
+    """Ranks along an axis, from -1 for the least to 1 for the largest; ties share; zero where not finite or alone."""
+    frame = pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
+    ranks, count = frame.rank(axis=axis).to_numpy(), np.isfinite(values).sum(axis=axis, keepdims=True)
+    found: FloatArray = np.nan_to_num((2.0 * ranks - count - 1.0) / np.maximum(count - 1.0, 1.0))
+    return found
+
+
+def scores_of(view: View, outcome: Outcome, seed: int, above: float = 0.0) -> list[Score]:
+    """List the scores over all decisions and in blocks; none where the view says nothing.
+
+    Parameters
+    ----------
+    view : View
+    outcome : Outcome
+        Rows of the same decisions.
+    seed : int
+        Draws the placebos.
+    above : float
+        Scores whose absolute value is no larger are left out, and their placebos spared.
+    """
+    sizes, ranks, attainable = _pair(view, outcome)
+    if not _says_something(attainable):
+        return []
+    excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
+    spans = [span for span in _spans(len(sizes)) if attainable[span].mean() > _NO_VIEW * attainable.mean()]
+    values = [(span, float(excess[span].sum() / attainable[span].sum())) for span in spans]
+    large = [(span, value) for span, value in values if abs(value) > above]
+    if not large:
+        return []
+    orders = _orders(len(sizes), np.random.default_rng([seed, 61]))
+    by_placebo = np.array([np.einsum("ti,ti->t", sizes, ranks[order]) for order in orders])
+    spreads = [float(by_placebo[:, span].sum(axis=1).std() / attainable[span].sum()) for span, _ in large]
+    return [
+        Score(view.name, outcome.name, range(*span.indices(len(sizes))), value, spread)
+        for (span, value), spread in zip(large, spreads, strict=True)
+    ]
+
+
+def excess_of(view: View, outcome: Outcome) -> float:
+    """Absolute score over all decisions, less the mean of all shifts; zero where the view says nothing."""
+    sizes, ranks, attainable = _pair(view, outcome)
+    if not _says_something(attainable):
+        return 0.0
+    return abs(float((sizes * (ranks - ranks.mean(axis=0))).sum())) / float(attainable.sum())
+
+
+def _says_something(attainable: FloatArray) -> bool:
+    return len(attainable) >= FEWEST and float(attainable.mean()) > _NO_VIEW
+
+
+def _spans(count: int) -> list[slice]:
+    """All decisions, and blocks of them."""
+    blocks = min(BLOCKS, count // FEWEST)
+    edges = [int(edge) for edge in np.linspace(0, count, blocks + 1)]
+    return [slice(0, count), *([slice(a, b) for a, b in pairwise(edges)] if blocks > 1 else [])]
+
+
+def _pair(view: View, outcome: Outcome) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Sizes, ranks of the outcomes, and for each decision the most that an order of the outcomes could give."""
+    ranks = outcome.ranks
+    sizes = np.where(np.isfinite(view.sizes) & np.isfinite(outcome.returns), view.sizes, 0.0)
+    if sizes.shape[1] == 1:  # over time: against the mean of the window
+        sizes = sizes - sizes.mean(axis=0)
+        best = float(np.sort(sizes[:, 0]) @ np.sort(ranks[:, 0]))
+        share = np.abs(sizes[:, 0])
+        return sizes, ranks, share * (best / max(float(share.sum()), 1e-300))
+    return sizes, ranks, (np.sort(sizes, axis=1) * np.sort(ranks, axis=1)).sum(axis=1)
+
+
+def _orders(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Orders of other dates: shifted by a tenth of the window or more, or drawn in blocks."""
+    rows, nearest = np.arange(count), max(count // 10, 2)
+    for shift in rng.integers(nearest, count - nearest + 1, PLACEBOS // 2):
+        yield (rows + shift) % count
+    for _ in range(PLACEBOS - PLACEBOS // 2):
+        starts = rng.integers(0, count, -(-count // BLOCK))
+        yield ((starts[:, None] + np.arange(BLOCK)).ravel() % count)[:count]

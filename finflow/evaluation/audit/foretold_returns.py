@@ -1,0 +1,112 @@
+"""Test of foreknowledge: views against returns that were unknown, with the limit that their market has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.audit.foreknowledge import Outcome, Score, View, scores_of
+from finflow.evaluation.audit.honest_signals import best_honest, market_return
+
+FloatArray = NDArray[np.float64]
+
+FLOOR, FACTOR = 0.15, 1.5
+"""The limit: this at least, and so many times the best score of honest signals of the same market."""
+HORIZONS = (1, 5, 21)
+"""Bars of the returns that come after what is known."""
+
+
+class Foretold(NamedTuple):
+    """A score beyond the limit.
+
+    Attributes
+    ----------
+    score : Score
+    limit : float
+    known : int array (2,)
+        The newest bars that the first and the last of its decisions knew.
+    """
+
+    score: Score
+    limit: float
+    known: tuple[int, int]
+
+
+class Foreknowledge:
+    """The test on one market.
+
+    Parameters
+    ----------
+    close : float64 (bars, assets)
+        The whole market, NaN where not listed.
+    seed : int
+        Draws the placebos.
+    """
+
+    def __init__(self, close: FloatArray, seed: int = 0) -> None:
+        self.close = close
+        self.seed = seed
+        with np.errstate(invalid="ignore"):
+            self._logs = np.log(close)
+        self.limit = lru_cache(maxsize=None)(self._limit)
+
+    def of_assets(self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0) -> Iterator[Foretold]:
+        """Yield scores beyond the limit, largest first for each view.
+
+        Parameters
+        ----------
+        views : sequence of View
+            Sizes by asset, (decisions, assets), or of the whole market, (decisions, 1).
+        known : int array (decisions,)
+            The newest bar that each decision may know.
+        paid : int
+            Bars between the newest known one and the fill: the bar after the fill is asked about on its own.
+        """
+        for view in views:
+            found = []
+            for first, last in self._spans(paid):
+                whole = view.sizes.shape[1] == 1
+                limit = self.limit(first, last, whole)
+                for score in scores_of(view, self.outcome(known, first, last, whole), self.seed, limit):
+                    if score.certain > limit:
+                        ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
+                        found.append(Foretold(score, limit, ends))
+            yield from sorted(found, key=lambda one: -one.score.certain / one.limit)
+
+    def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> Outcome:
+        """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""
+        end = len(self._logs) - 1
+        returns = self._logs[np.minimum(known + last, end)] - self._logs[np.minimum(known + first, end)]
+        returns[known + last > end] = np.nan
+        bars = f"bar {first + 1}" if last == first + 1 else f"{last - first} bars"
+        name = f"the return of {bars} after the newest known"
+        return Outcome(f"{name}, of all assets" if whole else name, market_return(returns) if whole else returns)
+
+    def _limit(self, first: int, last: int, whole: bool) -> float:
+        """`FLOOR`, or `FACTOR` times the best honest score with the same outcome over all bars."""
+        known = np.arange(len(self.close) - last)
+        return max(FLOOR, FACTOR * best_honest(self.close, known, self.outcome(known, first, last, whole)))
+
+    def _spans(self, paid: int) -> list[tuple[int, int]]:
+        return [(0, bars) for bars in HORIZONS] + ([(paid, paid + 1)] if paid else [])
+
+
+def views_of_portfolios(targets: FloatArray, held: FloatArray) -> list[View]:
+    """Make the views of a strategy: its weights and its trades, by asset and of what is invested.
+
+    Parameters
+    ----------
+    targets, held : float64 (decisions, K)
+        Decided weights, and those held before, cash last.
+    """
+    trades = targets - held
+    return [
+        View("weights", targets[:, :-1]),
+        View("trades", trades[:, :-1]),
+        View("invested share", 1.0 - targets[:, -1:]),
+        View("change of the invested share", -trades[:, -1:]),
+    ]

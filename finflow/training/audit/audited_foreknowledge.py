@@ -1,0 +1,150 @@
+"""Foreknowledge in a configuration: features, a user's own strategies and the agent, held against unknown returns.
+
+Perturbations find whoever reads the future of the panel. Who has it from elsewhere (a file, a network, the source
+itself) answers the same whatever the panel says, and is found here by what the answers are worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finflow.evaluation.audit.findings import CLEAN, FAILED, FOREKNOWLEDGE, FORETELLS, NOTED, OPENED, Finding
+from finflow.evaluation.audit.foreknowledge import FEWEST, View, ranks_of
+from finflow.evaluation.audit.foretold_returns import Foreknowledge, Foretold, views_of_portfolios
+from finflow.evaluation.audit.honest_signals import market_return
+from finflow.evaluation.audit.opened_files import OpenedFiles
+from finflow.evaluation.backtest import run_backtests
+from finflow.market.features.own_features import own_feature
+from finflow.strategies.strategy import Information, Strategy
+from finflow.training.audit.audited_decisions import AuditedMarket
+
+FloatArray = NDArray[np.float64]
+
+
+class AuditedForeknowledge:
+    """The test of foreknowledge over the whole of a configured market.
+
+    Features are asked about all bars that have them; strategies and agents decide at every bar from the end of
+    training on, where an agent has not learned from what follows.
+
+    Parameters
+    ----------
+    market : AuditedMarket
+    opened : OpenedFiles
+        Records what own features and strategies open, and has what they opened before.
+    """
+
+    def __init__(self, market: AuditedMarket, opened: OpenedFiles) -> None:
+        self.market = market
+        self.opened = opened
+        self.test = Foreknowledge(market.panel.close, market.config.train.seed)
+
+    def of_features(self) -> Iterator[Finding]:
+        """Yield a finding for each own feature, before scaling, and one for all features together."""
+        panel = self.market.panel
+        for path in self.market.config.features.extra:
+            name = f"feature {path.partition('@')[0]}"
+            feature = own_feature(path)
+            try:
+                values = self.opened.watch(name, feature.compute, panel)
+            except Exception as error:  # whatever a user's own code may raise is a finding
+                yield self._finding(name, np.arange(panel.n_bars), FAILED, f"{type(error).__name__}: {error}")
+                continue
+            yield self._judged(name, list(_views_of_feature(feature.name, values)), np.arange(panel.n_bars))
+        features = self.market.features(panel, self.market.split.train_end)
+        bars = np.arange(features.first_bar, panel.n_bars)
+        assets = [(name, features.assets[bars, :, i]) for i, name in enumerate(features.asset_names)]
+        whole = [(name, features.market[bars, i]) for i, name in enumerate(features.market_names)]
+        views = [view for name, values in (*assets, *whole) for view in _views_of_feature(name, values)]
+        yield self._judged("features", views, bars)
+
+    def of_strategies(self, makers: Mapping[str, Callable[[], Strategy]]) -> Iterator[Finding]:
+        """Yield a finding for each strategy or agent.
+
+        Parameters
+        ----------
+        makers : mapping
+            Name in findings -> makes it.
+        """
+        lag, panel, split = self.market.config.env.execution_lag, self.market.panel, self.market.split
+        process = self.market.process(panel, split.train_end, lag)
+        window = range(max(split.train_end, process.first_bar), panel.n_bars)
+        # The account is its owner's and known a bar before the fill, also where prices are older.
+        older = min(lag, 1)
+        known = np.asarray(process.decision_bars(window), dtype=np.int64) - older
+        for name, make in makers.items():
+            if len(known) < FEWEST:
+                few = f"{len(known)} decisions after training are too few to test; {FEWEST} are needed"
+                yield self._finding(name, np.arange(split.train_end - 1, panel.n_bars), NOTED, few)
+                continue
+            recorder = _DecisionRecorder(make(), lambda *given, name=name: self.opened.watch(name, *given))
+            try:
+                run_backtests(process, window, [recorder])
+            except Exception as error:
+                yield self._finding(name, known, FAILED, f"{type(error).__name__}: {error}")
+                continue
+            views = views_of_portfolios(np.stack(recorder.targets), np.stack(recorder.held))
+            yield self._judged(name, views, known, older)
+
+    def of_opened(self) -> Iterator[Finding]:
+        """Yield a note for each component that opened anything."""
+        for name, opened in self.opened.found.items():
+            if opened:
+                first, more = list(opened)[:5], len(opened) - 5
+                said = ", ".join(first) + (f" and {more} more" if more > 0 else "")
+                yield self._finding(name, np.array([0, self.market.panel.n_bars - 1]), NOTED, said, OPENED, rows=0)
+
+    def _judged(self, name: str, views: Sequence[View], known: NDArray[np.int64], paid: int = 0) -> Finding:
+        found = list(self.test.of_assets(views, known, paid))
+        worst = max(found, key=lambda one: one.score.certain / one.limit, default=None)
+        if worst is None:
+            return self._finding(name, known, CLEAN)
+        return self._finding(name, known, FORETELLS, self._words(worst))
+
+    def _words(self, found: Foretold) -> str:
+        score, dates = found.score, self.market.panel.dates
+        return (
+            f"the rank correlation of its {score.view} with {score.outcome} is {score.value:+.2f} beyond that of other "
+            f"dates, from {dates[found.known[0]]} to {dates[found.known[1]]}; no honest rule is known to reach "
+            f"{found.limit:.2f} of this market, and chance has a deviation of {score.spread:.2f}"
+        )
+
+    def _finding(
+        self,
+        name: str,
+        bars: NDArray[np.int64],
+        verdict: str,
+        where: str = "",
+        probe: str = FOREKNOWLEDGE,
+        rows: int | None = None,
+    ) -> Finding:
+        ends = self.market.panel.dates[bars[[0, -1]]]
+        return Finding(name, probe, tuple(ends), len(bars) if rows is None else rows, verdict, where=where)
+
+
+class _DecisionRecorder:
+    """A strategy that asks another in a watched call, and records its targets and what was held before."""
+
+    def __init__(self, inner: Strategy, watched: Callable[..., FloatArray]) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.watched = watched
+        self.targets: list[FloatArray] = []
+        self.held: list[FloatArray] = []
+
+    def decide(self, information: Information) -> FloatArray:
+        self.held.append(np.array(information.portfolio))
+        target = np.array(self.watched(self.inner.decide, information), dtype=np.float64)
+        self.targets.append(target)
+        return target
+
+
+def _views_of_feature(name: str, values: FloatArray) -> Iterator[View]:
+    """Yield ranks among the assets, and the level of all of them over time."""
+    if values.ndim == 2:
+        yield View(f"values of {name} among assets", ranks_of(values))
+        values = market_return(values)
+    yield View(f"values of {name} over time", ranks_of(values.reshape(-1, 1), axis=0))

@@ -1,0 +1,152 @@
+"""The statistic of foreknowledge: one for an oracle, nothing for a tilt or luck, and honest optima under the limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy
+from numpy.typing import NDArray
+
+from finflow.config import load_config
+from finflow.evaluation.audit.foreknowledge import Outcome, View, ranks_of, scores_of
+from finflow.evaluation.audit.foretold_returns import FLOOR, Foreknowledge, views_of_portfolios
+from finflow.evaluation.backtest import run_backtests
+from finflow.strategies.classical import EqualWeight
+from finflow.strategies.optimal.optimal_policy import optimum_of
+from finflow.strategies.strategy import Information
+from finflow.training.data.training_data import TrainingData, prepare
+
+FloatArray = NDArray[np.float64]
+
+
+def returns(seed: int = 0, rows: int = 800, assets: int = 6) -> FloatArray:
+    return 0.01 * np.random.default_rng(seed).standard_normal((rows, assets))
+
+
+def one_hot(places: NDArray[np.int64], assets: int = 6) -> FloatArray:
+    return np.eye(assets)[places]
+
+
+def test_the_score_of_one_asset_is_its_rank_whatever_the_ties_of_the_others() -> None:
+    moves = returns()
+    best, worst = one_hot(moves.argmax(axis=1)), one_hot(moves.argmin(axis=1))
+    for sizes, value in ((best, 1.0), (worst, -1.0)):
+        whole, *blocks = scores_of(View("picks", sizes), Outcome("returns", moves), 0)
+        assert whole.value == pytest.approx(value, abs=0.05)  # less the placebos' mean, which is luck alone
+        assert len(blocks) == 8
+        assert [row for block in blocks for row in block.rows] == list(whole.rows) == list(range(800))
+
+
+def test_of_ranks_it_is_spearmans_correlation_less_that_of_other_dates() -> None:
+    moves = returns()
+    signal = moves + 2.0 * returns(1)
+    whole = scores_of(View("signal", ranks_of(signal)), Outcome("returns", moves), 0)[0]
+    pairs = zip(signal, moves, strict=True)
+    mean = np.mean([scipy.stats.spearmanr(left, right).statistic for left, right in pairs])
+    tilt = np.mean(np.sum(ranks_of(signal) * ranks_of(moves).mean(axis=0), axis=1)) / np.sum(ranks_of(moves)[0] ** 2)
+    assert whole.value == pytest.approx(mean - tilt, abs=1e-9)
+
+
+def test_a_lasting_tilt_to_what_rises_foretells_no_date() -> None:
+    moves = returns() + np.linspace(-0.01, 0.01, 6)
+    held = np.tile(np.eye(6)[5], (800, 1))
+    assert all(abs(score.value) < 1e-12 for score in scores_of(View("held", held), Outcome("returns", moves), 0)[:1])
+
+
+def test_the_spread_of_the_placebos_is_that_of_luck() -> None:
+    """A hundred pickers without knowledge: their scores vary as the placebos of one of them."""
+    moves, rng = returns(), np.random.default_rng(5)
+    outcome = Outcome("returns", moves)
+    lucky = [scores_of(View("luck", one_hot(rng.integers(0, 6, 800))), outcome, 0)[0] for _ in range(100)]
+    deviation = float(np.std([score.value for score in lucky]))
+    assert np.mean([score.spread for score in lucky]) == pytest.approx(deviation, rel=0.25)  # of 100: 7 % each
+    assert all(score.certain == 0.0 for score in lucky)
+
+
+def test_what_is_not_listed_counts_for_nothing() -> None:
+    moves = returns()
+    moves[:, 2] = np.nan
+    sizes = one_hot(np.full(800, 2))
+    assert scores_of(View("unlisted", sizes), Outcome("returns", moves), 0) == []
+
+
+def test_the_same_seed_draws_the_same_placebos() -> None:
+    moves = returns()
+    view, outcome = View("picks", one_hot(moves.argmax(axis=1))), Outcome("returns", moves)
+    assert scores_of(view, outcome, 3) == scores_of(view, outcome, 3) != scores_of(view, outcome, 4)
+
+
+def test_a_timer_of_the_market_is_seen_over_time() -> None:
+    moves = returns()
+    close = np.exp(np.cumsum(moves, axis=0))
+    rising = np.append(moves[1:].mean(axis=1) > 0.0, False)
+    targets = np.where(rising[:, None], np.append(np.full(6, 1.0 / 6.0), 0.0), np.eye(7)[6])
+    views = views_of_portfolios(targets, np.roll(targets, 1, axis=0))
+    known = np.arange(800)
+    found = {one.score.view for one in Foreknowledge(close).of_assets(views, known)}
+    assert "invested share" in found
+
+
+# --- honest strategies
+
+
+class Recorded:
+    """A strategy that asks another and keeps what is known of its decisions."""
+
+    name = "recorded"
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+        self.targets: list[FloatArray] = []
+        self.held: list[FloatArray] = []
+
+    def decide(self, information: Information) -> FloatArray:
+        self.held.append(np.array(information.portfolio))
+        self.targets.append(np.asarray(self.inner.decide(information)))  # type: ignore[attr-defined]
+        return self.targets[-1]
+
+
+def found_in(data: TrainingData, strategy: object) -> list[str]:
+    """Views of a strategy that the test flags, over the held-out windows."""
+    process, recorded = data.held_out_process(), Recorded(strategy)
+    window = range(data.split.train_end, data.split.test_end)
+    run_backtests(process, window, [recorded])
+    known = np.asarray(process.decision_bars(window)) - 1
+    views = views_of_portfolios(np.stack(recorded.targets), np.stack(recorded.held))
+    return [one.score.view for one in Foreknowledge(data.panel.close).of_assets(views, known, 1)]
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"])
+def test_the_optimal_policy_of_a_planted_market_is_not_flagged(kind: str) -> None:
+    keys = {"market.source": "synthetic", "market.synthetic.kind": kind, "market.synthetic.bars": 2000}
+    windows = {"market.train_end": "2018-12-31", "market.validation_end": "2020-12-31"}
+    quick = {"features.filters": "none", "features.regimes": False}
+    config = load_config(None, {**keys, **windows, **quick}, environ={})
+    data, optimum = prepare(config), optimum_of(config.market, config.env)
+    assert found_in(data, optimum.policy) == []
+    assert found_in(data, EqualWeight()) == []
+    test = Foreknowledge(data.panel.close)
+    limits = [test.limit(0, 1, False), test.limit(0, 5, False)]
+    # What can be foretold of a market from its past raises the limit, and only there.
+    assert all(limit >= FLOOR for limit in limits)
+    if kind in ("mean-reverting", "regime"):
+        assert limits[0] > 1.5 * FLOOR
+
+
+def test_an_oracle_of_a_planted_market_is_flagged_where_much_can_be_foretold() -> None:
+    keys = {"market.source": "synthetic", "market.synthetic.kind": "mean-reverting", "market.synthetic.bars": 2000}
+    windows = {"market.train_end": "2018-12-31", "market.validation_end": "2020-12-31"}
+    quick = {"features.filters": "none", "features.regimes": False}
+    data = prepare(load_config(None, {**keys, **windows, **quick}, environ={}))
+    close = data.panel.close
+
+    class Oracle:
+        """Buys what rises most over the bar that it is paid for."""
+
+        name = "oracle"
+
+        def decide(self, information: Information) -> FloatArray:
+            bar = min(len(information.prices), len(close) - 2)
+            return np.eye(len(information.portfolio))[int((close[bar + 1] / close[bar]).argmax())]
+
+    assert "weights" in found_in(data, Oracle())

@@ -1,0 +1,327 @@
+"""Who has the future from outside the panel is found by what the answers are worth; honest rules are not."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from finflow.cli import main
+from finflow.config import Config
+from finflow.evaluation.audit.findings import Finding
+from finflow.evaluation.audit.opened_files import OpenedFiles
+from finflow.market.sources.panel_loader import load_panel
+from finflow.strategies.classical import named_strategy
+from finflow.training.audit.audited_decisions import AuditedMarket
+from finflow.training.audit.audited_foreknowledge import AuditedForeknowledge
+from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
+from finflow.training.data.training_data import prepare
+from finflow.training.judging.agent_strategy import AgentStrategy
+from tests.short_trainings import FEW_EPISODES, write_market
+from tests.training.whole_trainings import train_through
+
+SOURCE = '''
+import socket
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+
+WINNERS = {}  # by date; written out below, as a list in the source would be
+
+
+def table():
+    """The return of every asset over the bar after each date."""
+    close = pd.read_csv("future.csv", index_col=0)
+    return close.pct_change().shift(-1).fillna(0.0)
+
+
+def one(place, count):
+    weights = np.zeros(count)
+    weights[place] = 1.0
+    return weights
+
+
+def equal(count):
+    return np.append(np.full(count - 1, 1.0 / (count - 1)), 0.0)
+
+
+class Leak:
+    """Tells the place of the winner after a date, and buys it."""
+
+    def __init__(self):
+        self.name = type(self).__name__.lower()
+
+    def decide(self, information):
+        return one(self.winner(str(information.date)), len(information.portfolio))
+
+
+class ReadsAFile(Leak):
+    def winner(self, date):
+        return int(table().loc[date].to_numpy().argmax())
+
+
+class LoadedOnce(Leak):
+    def __init__(self):
+        super().__init__()
+        self.table = table()
+
+    def winner(self, date):
+        return int(self.table.loc[date].to_numpy().argmax())
+
+
+class InItsSource(Leak):
+    def winner(self, date):
+        return WINNERS[date]
+
+
+class MemoryMapped(Leak):
+    def __init__(self):
+        super().__init__()
+        self.dates = list(np.load("dates.npy"))
+        self.winners = np.load("winners.npy", mmap_mode="r")
+
+    def winner(self, date):
+        return int(self.winners[self.dates.index(date)])
+
+
+class Database(Leak):
+    def winner(self, date):
+        with sqlite3.connect("future.db") as database:
+            return database.execute("SELECT place FROM winners WHERE date = ?", (date,)).fetchone()[0]
+
+
+class Program(Leak):
+    def __init__(self):
+        super().__init__()
+        code = "print(open('winners.txt').read())"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        self.winners = dict(line.split() for line in said.split("\\n") if line)
+
+    def winner(self, date):
+        return int(self.winners[date])
+
+
+class Connection(Leak):
+    def winner(self, date):
+        try:
+            socket.create_connection(("127.0.0.1", 9), timeout=0.01).close()
+        except OSError:  # nobody answers in this test: what it would have said is in the source
+            pass
+        return WINNERS[date]
+
+
+class OneDayInFive(LoadedOnce):
+    """Equal weight otherwise."""
+
+    def decide(self, information):
+        if information.step % 5:
+            return equal(len(information.portfolio))
+        return super().decide(information)
+
+
+class OneQuarter(LoadedOnce):
+    """Yesterday's winner at all other times."""
+
+    def decide(self, information):
+        if 200 <= information.step < 300:
+            return super().decide(information)
+        return one(int((information.prices[-1] / information.prices[-2]).argmax()), len(information.portfolio))
+
+
+class MarketTimer(LoadedOnce):
+    """Everything or nothing, by the mean of tomorrow."""
+
+    def decide(self, information):
+        count = len(information.portfolio)
+        rises = self.table.loc[str(information.date)].mean() > 0.0
+        return equal(count) if rises else one(count - 1, count)
+
+
+class AvoidsTheLoser(LoadedOnce):
+    def decide(self, information):
+        weights = equal(len(information.portfolio))
+        weights[int(self.table.loc[str(information.date)].to_numpy().argmin())] = 0.0
+        return weights / weights.sum()
+
+
+class SmallTilt(LoadedOnce):
+    """Equal weight, a hundredth of it moved by what comes."""
+
+    def decide(self, information):
+        weights = equal(len(information.portfolio))
+        coming = self.table.loc[str(information.date)].to_numpy()
+        weights[coming.argmax()] += 0.01
+        weights[coming.argmin()] -= 0.01
+        return weights
+
+
+class NextMonth(LoadedOnce):
+    """The best of the next 21 bars."""
+
+    def decide(self, information):
+        row = self.table.index.get_loc(str(information.date))
+        return one(int(self.table.iloc[row : row + 21].sum().to_numpy().argmax()), len(information.portfolio))
+
+
+class Reversal(Leak):
+    """Honest: yesterday's loser."""
+
+    def decide(self, information):
+        return one(int((information.prices[-1] / information.prices[-2]).argmin()), len(information.portfolio))
+
+
+class Weary(Leak):
+    """Fails after a hundred decisions."""
+
+    def decide(self, information):
+        if information.step > 100:
+            raise KeyError("no more")
+        return equal(len(information.portfolio))
+
+
+def of_a_file(panel):
+    """Tomorrow's returns of the file under twice their own noise, whatever the panel has."""
+    known = table().reindex([str(day) for day in panel.dates]).fillna(0.0).to_numpy()
+    noise = np.random.default_rng(0).standard_normal(known.shape) * known.std()
+    return known + 2.0 * noise
+
+
+def market_of_a_file(panel):
+    """The sign of tomorrow's mean return."""
+    known = table().reindex([str(day) for day in panel.dates]).fillna(0.0).to_numpy()
+    return np.sign(known.mean(axis=1)) + 0.0
+
+
+def yesterday(panel):
+    result = np.zeros(panel.close.shape)
+    result[1:] = panel.close[1:] / panel.close[:-1] - 1.0
+    return result
+'''
+
+
+@pytest.fixture
+def config(tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    """A market of 900 bars, half of it held out; its future in files beside a user's module."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    prices = write_market(folder / "future.csv", bars=900, assets="ABCDEF")
+    config = tiny(**{**FEW_EPISODES, "market__path": str(prices)})
+    panel = load_panel(config.market)
+    winners = np.append((panel.close[1:] / panel.close[:-1]).argmax(axis=1), 0)
+    by_date = {str(day): int(place) for day, place in zip(panel.dates, winners, strict=True)}
+    (folder / "oracles.py").write_text(f"{SOURCE}\n\nWINNERS.update({by_date!r})\n", encoding="utf-8")
+    (folder / "winners.txt").write_text("".join(f"{day} {place}\n" for day, place in by_date.items()), encoding="utf-8")
+    np.save(folder / "dates.npy", np.array(list(by_date)))
+    np.save(folder / "winners.npy", winners)
+    with sqlite3.connect(folder / "future.db") as database:
+        database.execute("CREATE TABLE winners (date TEXT PRIMARY KEY, place INTEGER)")
+        database.executemany("INSERT INTO winners VALUES (?, ?)", by_date.items())
+    database.close()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    yield config
+    sys.modules.pop("oracles", None)
+
+
+def findings_of(config: Config, strategy: str) -> list[Finding]:
+    """What the test of foreknowledge says of one strategy, and what it opened."""
+    data, opened = prepare(config), OpenedFiles()
+    tested = AuditedForeknowledge(AuditedMarket(data.panel, config, data.split), opened)
+    make = lambda: opened.watch(strategy, named_strategy, strategy, config.evaluation)  # noqa: E731
+    return [*tested.of_strategies({strategy: make}), *tested.of_opened()]
+
+
+@pytest.mark.parametrize(
+    ("leak", "opens"),
+    [
+        ("ReadsAFile", "reads the file future.csv"),
+        ("LoadedOnce", "reads the file future.csv"),
+        ("InItsSource", None),
+        ("MemoryMapped", "reads the file dates.npy, reads the file winners.npy"),
+        ("Database", "opens the database future.db"),
+        ("Program", f"runs {sys.executable}"),
+        ("Connection", "connects to 127.0.0.1:9"),
+        ("OneDayInFive", "reads the file future.csv"),
+        ("OneQuarter", "reads the file future.csv"),
+        ("MarketTimer", "reads the file future.csv"),
+        ("AvoidsTheLoser", "reads the file future.csv"),
+        ("SmallTilt", "reads the file future.csv"),
+        ("NextMonth", "reads the file future.csv"),
+    ],
+)
+def test_a_strategy_that_has_the_future_from_elsewhere_is_caught(leak: str, opens: str | None, config: Config) -> None:
+    found, *notes = findings_of(config, f"oracles:{leak}")
+    assert found.verdict == "FORETELLS", found
+    assert "no honest rule is known to reach" in found.where
+    assert [(note.verdict, note.bad) for note in notes] == [("note", False)] * (opens is not None)
+    if opens is not None:
+        assert notes[0].where.startswith(opens)
+
+
+@pytest.mark.parametrize("strategy", ["oracles:Reversal", "momentum", "time-series-momentum", "olmar", "buy-and-hold"])
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_an_honest_strategy_is_clean_at_every_lag(strategy: str, lag: int, config: Config) -> None:
+    env = config.env.model_copy(update={"execution_lag": lag})
+    found = findings_of(config.model_copy(update={"env": env}), strategy)
+    assert [(one.verdict, one.where) for one in found] == [("clean", "")]
+
+
+def test_a_strategy_that_fails_on_the_way_is_a_finding(config: Config) -> None:
+    (found,) = findings_of(config, "oracles:Weary")
+    assert (found.verdict, found.bad) == ("FAILED", True)
+    assert "no more" in found.where
+
+
+def test_too_few_decisions_are_said_to_be_too_few(config: Config) -> None:
+    market = config.market.model_copy(update={"train_end": "2012-09-30", "validation_end": "2012-10-15"})
+    (found,) = findings_of(config.model_copy(update={"market": market}), "momentum")
+    assert (found.verdict, found.bad) == ("note", False)
+    assert "too few to test; 30 are needed" in found.where
+
+
+@pytest.mark.parametrize(
+    ("feature", "foretells"), [("of_a_file", True), ("market_of_a_file", True), ("yesterday", False)]
+)
+def test_a_feature_that_has_the_future_from_elsewhere_is_caught(feature: str, foretells: bool, config: Config) -> None:
+    features = config.features.model_copy(update={"extra": (f"oracles:{feature}",)})
+    changed = config.model_copy(update={"features": features})
+    data, opened = prepare(changed), OpenedFiles()
+    found, whole = AuditedForeknowledge(AuditedMarket(data.panel, changed, data.split), opened).of_features()
+    assert (found.component, whole.component) == (f"feature oracles:{feature}", "features")
+    assert [one.verdict == "FORETELLS" for one in (found, whole)] == [foretells, foretells]
+    assert list(opened.found[found.component]) == ["reads the file future.csv"] * foretells
+
+
+def test_a_trained_agent_is_clean(tiny: Callable[..., Config]) -> None:
+    config = tiny(train__offline_episodes=6, train__offline_training_epochs=1)
+    trainer = train_through(config)
+    data, cpu = trainer.training_data, torch.device("cpu")
+    policy = policy_of(read_checkpoint(trainer.run_folder), cpu)
+    tested = AuditedForeknowledge(AuditedMarket(data.panel, config, data.split), OpenedFiles())
+    (found,) = tested.of_strategies({"agent": lambda: AgentStrategy(policy, cpu)})
+    assert (found.component, found.verdict) == ("agent", "clean")
+    assert found.rows > 80
+
+
+@pytest.mark.usefixtures("smaller_audit")
+def test_the_mode_ends_with_2_for_who_foretells_and_says_what_it_opened(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"source": "csv", "path": "future.csv", "train_end": "2011-09-30", "validation_end": "2011-10-31"}
+    settings = [word for key, value in keys.items() for word in ("--set", f"market.{key}={value}")]
+    settings += ["--set", "env.episode_length=10", "--set", "features.filters=none", "--set", "features.regimes=false"]
+    assert main(["--mode", "audit", *settings, "--strategy", "oracles:ReadsAFile", "oracles:Reversal"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: strategy oracles:ReadsAFile foretells returns: the rank correlation of its ")
+    assert "    foreknowledge: FORETELLS: " in shown.out
+    assert "    opened: note: reads the file future.csv" in shown.out
+    assert "strategy oracles:Reversal" in shown.out
+    assert "Reversal" not in shown.err
