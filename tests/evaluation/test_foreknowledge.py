@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from finflow.config import load_config
 from finflow.evaluation.audit.foreknowledge import Outcome, View, ranks_of, scores_of
 from finflow.evaluation.audit.foretold_returns import FLOOR, Foreknowledge, views_of_portfolios
-from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.classical import EqualWeight
 from finflow.strategies.optimal.optimal_policy import optimum_of
-from finflow.strategies.strategy import Information
+from finflow.strategies.strategy import Information, Strategy
+from finflow.training.audit.audited_foreknowledge import decided_views
 from finflow.training.data.training_data import TrainingData, prepare
 
 FloatArray = NDArray[np.float64]
@@ -83,37 +83,18 @@ def test_a_timer_of_the_market_is_seen_over_time() -> None:
     targets = np.where(rising[:, None], np.append(np.full(6, 1.0 / 6.0), 0.0), np.eye(7)[6])
     views = views_of_portfolios(targets, np.roll(targets, 1, axis=0))
     known = np.arange(800)
-    found = {one.score.view for one in Foreknowledge(close).of_assets(views, known)}
+    found = {one.score.view for one in Foreknowledge(close).scores(views, known)}
     assert "invested share" in found
 
 
 # --- honest strategies
 
 
-class Recorded:
-    """A strategy that asks another and keeps what is known of its decisions."""
-
-    name = "recorded"
-
-    def __init__(self, inner: object) -> None:
-        self.inner = inner
-        self.targets: list[FloatArray] = []
-        self.held: list[FloatArray] = []
-
-    def decide(self, information: Information) -> FloatArray:
-        self.held.append(np.array(information.portfolio))
-        self.targets.append(np.asarray(self.inner.decide(information)))  # type: ignore[attr-defined]
-        return self.targets[-1]
-
-
-def found_in(data: TrainingData, strategy: object) -> list[str]:
+def found_in(data: TrainingData, strategy: Strategy) -> list[str]:
     """Views of a strategy that the test flags, over the held-out windows."""
-    process, recorded = data.held_out_process(), Recorded(strategy)
     window = range(data.split.train_end, data.split.test_end)
-    run_backtests(process, window, [recorded])
-    known = np.asarray(process.decision_bars(window)) - 1
-    views = views_of_portfolios(np.stack(recorded.targets), np.stack(recorded.held))
-    return [one.score.view for one in Foreknowledge(data.panel.close).of_assets(views, known, 1)]
+    decided = decided_views(data.held_out_process(), window, strategy)
+    return [one.score.view for one in Foreknowledge(data.panel.close).scores(*decided)]
 
 
 @pytest.mark.parametrize("kind", ["lognormal", "constant-drift", "mean-reverting", "regime", "exchangeable"])

@@ -21,7 +21,7 @@ HORIZONS = (1, 5, 21)
 
 
 class Foretold(NamedTuple):
-    """A score beyond the limit.
+    """A score, and the limit that it is held against.
 
     Attributes
     ----------
@@ -34,6 +34,11 @@ class Foretold(NamedTuple):
     score: Score
     limit: float
     known: tuple[int, int]
+
+    @property
+    def share(self) -> float:
+        """The part of the score that chance does not explain, in units of the limit: over 1 is foreknowledge."""
+        return self.score.certain / self.limit
 
 
 class Foreknowledge:
@@ -54,8 +59,10 @@ class Foreknowledge:
             self._logs = np.log(close)
         self.limit = lru_cache(maxsize=None)(self._limit)
 
-    def of_assets(self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0) -> Iterator[Foretold]:
-        """Yield scores beyond the limit, largest first for each view.
+    def scores(
+        self, views: Sequence[View], known: NDArray[np.int64], paid: int = 0, every: bool = False
+    ) -> Iterator[Foretold]:
+        """Yield scores beyond the limit.
 
         Parameters
         ----------
@@ -65,17 +72,18 @@ class Foreknowledge:
             The newest bar that each decision may know.
         paid : int
             Bars between the newest known one and the fill: the bar after the fill is asked about on its own.
+        every : bool
+            Those within the limit too, which takes longer.
         """
         for view in views:
-            found = []
             for first, last in self._spans(paid):
                 whole = view.sizes.shape[1] == 1
                 limit = self.limit(first, last, whole)
-                for score in scores_of(view, self.outcome(known, first, last, whole), self.seed, limit):
-                    if score.certain > limit:
-                        ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
-                        found.append(Foretold(score, limit, ends))
-            yield from sorted(found, key=lambda one: -one.score.certain / one.limit)
+                outcome = self.outcome(known, first, last, whole)
+                for score in scores_of(view, outcome, self.seed, 0.0 if every else limit):
+                    ends = (int(known[score.rows.start]), int(known[score.rows.stop - 1]))
+                    if every or score.certain > limit:
+                        yield Foretold(score, limit, ends)
 
     def outcome(self, known: NDArray[np.int64], first: int, last: int, whole: bool) -> Outcome:
         """Log returns from the close of the bar `known` + `first` to that of `known` + `last`; NaN after the end."""

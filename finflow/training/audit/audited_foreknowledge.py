@@ -7,10 +7,12 @@ itself) answers the same whatever the panel says, and is found here by what the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.env.decision_process import DecisionProcess
 from finflow.evaluation.audit.findings import CLEAN, FAILED, FOREKNOWLEDGE, FORETELLS, NOTED, OPENED, Finding
 from finflow.evaluation.audit.foreknowledge import FEWEST, View, ranks_of
 from finflow.evaluation.audit.foretold_returns import Foreknowledge, Foretold, views_of_portfolios
@@ -51,7 +53,7 @@ class AuditedForeknowledge:
             try:
                 values = self.opened.watch(name, feature.compute, panel)
             except Exception as error:  # whatever a user's own code may raise is a finding
-                yield self._finding(name, np.arange(panel.n_bars), FAILED, f"{type(error).__name__}: {error}")
+                yield self._finding(name, np.arange(panel.n_bars), FAILED, _raised(error))
                 continue
             yield self._judged(name, list(_views_of_feature(feature.name, values)), np.arange(panel.n_bars))
         features = self.market.features(panel, self.market.split.train_end)
@@ -72,22 +74,20 @@ class AuditedForeknowledge:
         lag, panel, split = self.market.config.env.execution_lag, self.market.panel, self.market.split
         process = self.market.process(panel, split.train_end, lag)
         window = range(max(split.train_end, process.first_bar), panel.n_bars)
-        # The account is its owner's and known a bar before the fill, also where prices are older.
-        older = min(lag, 1)
-        known = np.asarray(process.decision_bars(window), dtype=np.int64) - older
+        count = len(process.decision_bars(window))
         for name, make in makers.items():
-            if len(known) < FEWEST:
-                few = f"{len(known)} decisions after training are too few to test; {FEWEST} are needed"
-                yield self._finding(name, np.arange(split.train_end - 1, panel.n_bars), NOTED, few)
+            if count < FEWEST:
+                few = f"{count} decisions after training are too few to test; {FEWEST} are needed"
+                yield self._finding(name, np.array([split.train_end - 1, panel.n_bars - 1]), NOTED, few, rows=count)
                 continue
-            recorder = _DecisionRecorder(make(), lambda *given, name=name: self.opened.watch(name, *given))
             try:
-                run_backtests(process, window, [recorder])
-            except Exception as error:
-                yield self._finding(name, known, FAILED, f"{type(error).__name__}: {error}")
+                decided = decided_views(
+                    process, window, make(), lambda *given, name=name: self.opened.watch(name, *given)
+                )
+            except Exception as error:  # whatever a user's own code may raise is a finding
+                yield self._finding(name, np.array(window), FAILED, _raised(error))
                 continue
-            views = views_of_portfolios(np.stack(recorder.targets), np.stack(recorder.held))
-            yield self._judged(name, views, known, older)
+            yield self._judged(name, *decided)
 
     def of_opened(self) -> Iterator[Finding]:
         """Yield a note for each component that opened anything."""
@@ -98,8 +98,7 @@ class AuditedForeknowledge:
                 yield self._finding(name, np.array([0, self.market.panel.n_bars - 1]), NOTED, said, OPENED, rows=0)
 
     def _judged(self, name: str, views: Sequence[View], known: NDArray[np.int64], paid: int = 0) -> Finding:
-        found = list(self.test.of_assets(views, known, paid))
-        worst = max(found, key=lambda one: one.score.certain / one.limit, default=None)
+        worst = max(self.test.scores(views, known, paid), key=lambda one: one.share, default=None)
         if worst is None:
             return self._finding(name, known, CLEAN)
         return self._finding(name, known, FORETELLS, self._words(worst))
@@ -123,6 +122,40 @@ class AuditedForeknowledge:
     ) -> Finding:
         ends = self.market.panel.dates[bars[[0, -1]]]
         return Finding(name, probe, tuple(ends), len(bars) if rows is None else rows, verdict, where=where)
+
+
+class Decided(NamedTuple):
+    """Views of a strategy's decisions, the newest bar that each may know, and the bars from there to the fill."""
+
+    views: list[View]
+    known: NDArray[np.int64]
+    paid: int
+
+
+def decided_views(
+    process: DecisionProcess, window: range, strategy: Strategy, watched: Callable[..., FloatArray] | None = None
+) -> Decided:
+    """Play a strategy, and make views of what it decides.
+
+    Parameters
+    ----------
+    process : DecisionProcess
+    window : range
+        Bars at which decisions may fill.
+    strategy : Strategy
+    watched : callable, optional
+        ``(function, *arguments) -> target``: calls the strategy.
+    """
+    recorder = _DecisionRecorder(strategy, watched or (lambda function, *given: function(*given)))
+    run_backtests(process, window, [recorder])
+    # The account is its owner's and known a bar before the fill, also where prices are older.
+    paid = min(process.lag, 1)
+    known = np.asarray(process.decision_bars(window), dtype=np.int64) - paid
+    return Decided(views_of_portfolios(np.stack(recorder.targets), np.stack(recorder.held)), known, paid)
+
+
+def _raised(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 class _DecisionRecorder:
