@@ -8,6 +8,7 @@
 ``crises``          gate weights by the crisis score
 ``durability``      kills, faults of the disk, damaged and manipulated files
 ``exercises``       what single settings of PPO and TRPO do on CartPole-v1
+``foresight``       the audit's test of foreknowledge: honest strategies, and the smallest leak that it flags
 ``generalisation``  regularisers by walk-forward; with ``--markets`` also on other markets, whose test windows it reads
 ``guard``           faults injected into trainings
 ``hand-over``       the transition from the offline to the online phase
@@ -62,6 +63,7 @@ from scripts.evidence.box_tasks import (
 )
 from scripts.evidence.crises import crises_table, crises_variants
 from scripts.evidence.durability_page import durability_page, made_once
+from scripts.evidence.foresight import DRAWS, foresight_page, foresight_variants
 from scripts.evidence.generalisation import (
     MULTIPLE,
     REDUCED,
@@ -168,6 +170,7 @@ def main(arguments: Sequence[str]) -> None:
         "anytime": _anytime,
         "crises": _crises,
         "durability": _durability,
+        "foresight": _foresight,
         "generalisation": _generalisation,
         "guard": _guard,
         "hand-over": _hand_over,
@@ -243,6 +246,12 @@ def _durability(given: argparse.Namespace) -> None:
     """Trainings that are killed, meet faults of the disk, or read damaged files."""
     result = made_once(KEPT / "durability.json", RUNS / "durability")
     _write("durability", durability_page(result))
+
+
+def _foresight(given: argparse.Namespace) -> None:
+    """Scores of honest strategies in the audit's test of foreknowledge, and of leaks by their size."""
+    results = run_missing(foresight_variants(), KEPT, RUNS)
+    _write("foresight", foresight_page(results), draws=DRAWS)
 
 
 def _generalisation(given: argparse.Namespace) -> None:
