@@ -70,6 +70,16 @@ def test_what_is_not_listed_counts_for_nothing() -> None:
     assert scores_of(View("unlisted", sizes), Outcome("returns", moves), 0) == []
 
 
+def test_few_trades_that_outweigh_all_others_prove_nothing() -> None:
+    """Two large trades against a lasting drift, on the rare days when it pauses, were taken for foreknowledge."""
+    moves = returns() + np.linspace(-0.03, 0.03, 6)
+    sizes = 1e-3 * one_hot(np.zeros(800, dtype=np.int64))
+    sizes[[150, 350]] = one_hot(moves[[150, 350]].argmax(axis=1))
+    found = scores_of(View("trades", sizes), Outcome("returns", moves), 0)
+    assert len(found) == 6  # the two blocks with those trades are left out, and so are all decisions together
+    assert not any(row in score.rows for score in found for row in (150, 350))
+
+
 def test_the_same_seed_draws_the_same_placebos() -> None:
     moves = returns()
     view, outcome = View("picks", one_hot(moves.argmax(axis=1))), Outcome("returns", moves)

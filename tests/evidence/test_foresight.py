@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,10 @@ def test_a_large_leak_is_flagged_and_none_is_not() -> None:
     assert not any(leaks_of(0.0, draw) for draw in range(3))
 
 
+def _result(found: dict[str, Any]) -> dict[str, Any]:
+    return {"variant": "foresight-mean-reverting", "code": "c", **found}
+
+
 def test_an_honest_market_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foresight, "NAMED", ("momentum",))
     found = measure_honest(config_in(tmp_path, {**SHORT, **KEYS}))
@@ -44,9 +49,7 @@ def test_an_honest_market_is_measured_and_shown(tmp_path: Path, monkeypatch: pyt
     leaks = {
         f"{other}|{count}|{share}": 3 for other in OTHERWISE for count in (250, 1000) for share in foresight.SHARES
     }
-    page = foresight_page(
-        [{"variant": "foresight-mean-reverting", "code": "c", **found}, {"code": "c", "flagged": leaks}]
-    )
+    page = foresight_page([_result(found), {"code": "c", "flagged": leaks}])
     assert "| mean-reverting | optimal | " in page
     assert page.count("| no |") == len(found["rows"]) + 1
     assert "| equal weight | 250 | 3 |" in page

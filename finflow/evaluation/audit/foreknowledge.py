@@ -31,6 +31,8 @@ BLOCK = 21
 """Bars of a block that is drawn."""
 BLOCKS, FEWEST = 8, 30
 """Blocks that a window is cut into, and the fewest decisions of one."""
+EFFECTIVE = 10.0
+"""Effective number of decisions under which nothing is said: the sum of sizes squared over the sum of squares."""
 CHANCE = 4.0
 """Standard deviations of the placebos that a score may have by chance."""
 _NO_VIEW = 1e-4
@@ -124,7 +126,7 @@ def scores_of(view: View, outcome: Outcome, seed: int, above: float = 0.0) -> li
     if not _says_something(attainable):
         return []
     excess = (sizes * (ranks - ranks.mean(axis=0))).sum(axis=1)
-    spans = [span for span in _spans(len(sizes)) if attainable[span].mean() > _NO_VIEW * attainable.mean()]
+    spans = [span for span in _spans(len(sizes)) if _effective(attainable[span]) >= EFFECTIVE]
     values = [(span, float(excess[span].sum() / attainable[span].sum())) for span in spans]
     large = [(span, value) for span, value in values if abs(value) > above]
     if not large:
@@ -148,6 +150,11 @@ def excess_of(view: View, outcome: Outcome) -> float:
 
 def _says_something(attainable: FloatArray) -> bool:
     return len(attainable) >= FEWEST and float(attainable.mean()) > _NO_VIEW
+
+
+def _effective(attainable: FloatArray) -> float:
+    """Number of decisions that weigh: all where they are of one size, one where one outweighs the others."""
+    return float(attainable.sum() ** 2 / max((attainable**2).sum(), 1e-300))
 
 
 def _spans(count: int) -> list[slice]:
