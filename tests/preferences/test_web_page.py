@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -172,6 +173,15 @@ def test_a_question_is_answered_once(client: Client, tmp_path: Path) -> None:
         ({"Host": "evil.example:80"}, 403),
         ({"Host": "127.0.0.1"}, 403),
         ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://127.0.0.1:PORT"}, 403),
+        ({"Origin": "http://127.0.0.1:PORT.evil.example"}, 403),
+        ({"Origin": "127.0.0.1:PORT"}, 403),
+        ({"Referer": "http://evil.example/page"}, 403),
+        ({"Referer": "http://127.0.0.1:PORT@evil.example/"}, 403),
+        ({"Referer": "http://127.0.0.1/"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
         ({TOKEN_HEADER: "guess"}, 403),
         ({TOKEN_HEADER: ""}, 403),
         ({"Content-Type": "text/plain"}, 400),
@@ -182,18 +192,36 @@ def test_a_question_is_answered_once(client: Client, tmp_path: Path) -> None:
 def test_requests_of_other_pages_are_refused(
     client: Client, tmp_path: Path, headers: dict[str, str], status: int
 ) -> None:
-    assert client.act(0, "left", **headers)[0] == status
+    given = {name: value.replace("PORT", str(client.server.server_port)) for name, value in headers.items()}
+    assert client.act(0, "left", **given)[0] == status
     assert not (tmp_path / "pairs.jsonl").exists()
     assert client.act(0, "left")[0] == 200  # and the server lives on
 
 
 def test_a_page_is_not_read_under_another_name(client: Client) -> None:
-    for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+    foreign = ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Referer": "http://evil.example/"})
+    for headers in (*foreign, {"Sec-Fetch-Site": "cross-site"}):
         status, text, _ = client.send(**headers)
         assert (status, client.server.token in text) == (403, False)
+    own = client.server.url
+    for headers in ({"Referer": own}, {"Origin": own[:-1]}, {"Sec-Fetch-Site": "none"}):
+        assert client.send(**headers)[0] == 200
     assert client.send("GET", "/../secrets")[0] == 404
     assert client.send("DELETE", "/")[0] == 501
     assert client.server.server_address[0] == "127.0.0.1"
+
+
+def test_two_hosts_in_one_request_and_other_machines_are_refused(client: Client) -> None:
+    """A proxy and the server could take different ones of the two; and nobody else can reach the port at all."""
+    port = client.server.server_port
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        hosts = f"Host: 127.0.0.1:{port}\r\nHost: evil.example\r\n"
+        connection.sendall(f"GET / HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n".encode())
+        reply = connection.makefile("rb").read()
+    assert b" 403 " in reply.splitlines()[0]
+    assert client.server.token.encode() not in reply
+    with pytest.raises(OSError):  # an address of this machine that is not 127.0.0.1
+        socket.create_connection(("127.0.0.2", port), timeout=5).close()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Local server of the page: bound to 127.0.0.1, for requests of its own page alone.
 
 Other pages in the same browser can send requests to it too. Those that come by another host name (DNS rebinding) are
-refused by their Host header, and answers need a token that only the page has (cross-site request forgery).
+refused by their Host header, those of another page by Origin, Referer or Sec-Fetch-Site, and answers need a token that
+only the page has (cross-site request forgery).
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class AnswerServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(32)
         names = (HOST, "localhost")
         self.hosts = frozenset(f"{name}:{self.server_port}" for name in names)
+        self.origins = frozenset(f"http://{host}" for host in self.hosts)
 
     @property
     def url(self) -> str:
@@ -66,6 +68,11 @@ class AnswerServer(ThreadingHTTPServer):
             self.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             return
+
+
+def _origin(address: str) -> str:
+    """Scheme, host and port of an address."""
+    return "/".join(address.split("/", 3)[:3])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,9 +145,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _from_own_page(self) -> bool:
         """True for a request by the page's own address; the others are refused."""
-        origin = self.headers.get("Origin")
-        own = origin is None or origin.removeprefix("http://") in self.server.hosts
-        if own and self.headers.get("Host") in self.server.hosts:
+        hosts = self.headers.get_all("Host", [])
+        own = len(hosts) == 1 and hosts[0] in self.server.hosts
+        own = own and all(origin in self.server.origins for origin in self.headers.get_all("Origin", []))
+        own = own and all(_origin(page) in self.server.origins for page in self.headers.get_all("Referer", []))
+        if own and self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return True
         self._send_json(HTTPStatus.FORBIDDEN, {"error": f"this server answers at {self.server.url} alone"})
         return False
