@@ -22,6 +22,7 @@ from torch import Tensor
 
 from finflow.errors import CheckpointError
 from finflow.files import write_atomically
+from finflow.memory_limit import fits_memory
 
 VERSION = 2  # 2 hashes its own version, and holds the state of schedules and reward normalisation
 READ = (1, 2)
@@ -137,7 +138,7 @@ def _content(path: Path) -> bytes:
             declared = 8 + size + _end_of_tensors(path, header)
             if declared != whole:
                 _damaged(path, f"it has {whole:,} bytes where its header says {declared:,}")
-            if whole > _memory() // 4:  # the bytes, the tensors, and what is made of them
+            if not fits_memory(whole):
                 raise CheckpointError(f"{path} has {whole:,} bytes, more than this machine can take into memory")
             return first + header + stream.read()
     except FileNotFoundError:
@@ -156,14 +157,6 @@ def _end_of_tensors(path: Path, header: bytes) -> int:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         _damaged(path, "its header is not one of safetensors")
     return max(ends, default=0)
-
-
-def _memory() -> int:
-    """Bytes of this machine's memory; a large number where the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return 1 << 36
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

@@ -60,6 +60,7 @@ SEARCHABLE = (
 """Sections and keys that a study may search; the others define the evaluation."""
 RENAMED = {"bcell.online_method": "online.algorithm"}
 """Former names of keys, which are still read, and the present ones."""
+LONGEST = 600  # characters of a message, whatever a file has for a key
 _DIVIDED = {name: ("bcell.actor_lr", "bcell.critic_lr") for name in ("bcell.lr", "bcell.learning_rate", "train.lr")}
 """Names that users try for what is several keys."""
 _NOT_SEARCHABLE = frozenset(
@@ -222,13 +223,16 @@ class _Layers:
             config = Config.model_validate(_nested(self.values))
         except ValidationError as error:
             self.mistakes.extend(self._explain(error))
+        except UnicodeEncodeError:
+            self.mistakes.append("a value has half of a character (a lone surrogate), which no text can hold")
         else:
             for key, searched in (config.tune.space or {}).items():
                 self.mistakes.extend(_search_mistakes(key, searched, self.origins.get(SPACE, "default")))
         if self.mistakes or config is None:
             others = len(self.mistakes) - 1
             more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
-            raise ConfigError(self.mistakes[0] + more)
+            first = " ".join(self.mistakes[0].split())
+            raise ConfigError((first if len(first) <= LONGEST else f"{first[:LONGEST]}...") + more)
         return config
 
     def _explain(self, error: ValidationError) -> Iterator[str]:
@@ -315,7 +319,7 @@ def _nearest(key: str) -> str:
         pairs = [(wanted, candidate), (wanted.rpartition(".")[2], candidate.rpartition(".")[2])]
         return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
-    wanted = key.lower().replace("-", "_")
+    wanted = key.lower().replace("-", "_")[:100]
     above = [name for name in KEYS if wanted.startswith(f"{name}.")]
     return above[0] if above else max([*KEYS, *sorted(SECTIONS)], key=likeness)
 

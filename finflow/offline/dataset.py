@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,9 @@ from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import is_single_world
 from finflow.errors import FinflowError
 from finflow.files import write_together
+from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
+from finflow.memory_limit import fits_memory
 from finflow.offline.imported_decisions import read_decisions
 from finflow.offline.recorder import SOURCES
 from finflow.provenance import code_hash
@@ -184,16 +188,21 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
         If the file is missing, damaged, or was made by something else; the line says by what.
     """
     try:
+        with ZipFile(path) as archive:
+            if not fits_memory(sum(member.file_size for member in archive.infolist())):
+                raise ValueError("it holds more than this machine can take into memory")
         with np.load(path, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in stored.files}
-        meta = json.loads(columns.pop(META).tobytes())
+        meta = parse_json(columns.pop(META).tobytes())
         dataset = OfflineDataset(**columns, meta=meta)
         found = dict(meta["made_by"])
         lengths = {len(column) for column in columns.values()}
+        _check_kinds(columns, meta)
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
-        raise FinflowError(f"{path} is not a whole finflow dataset ({error}); {ANEW}") from error
+        said = " ".join(str(error).split())[:200]
+        raise FinflowError(f"{path} is not a whole finflow dataset ({said}); {ANEW}") from error
     different = [name for name in expected or {} if found.get(name) != (expected or {})[name]]
     if different:
         raise FinflowError(
@@ -203,3 +212,15 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     if len(lengths) != 1:
         raise FinflowError(f"{path} has columns of different lengths; {ANEW}")
     return dataset
+
+
+def _check_kinds(columns: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
+    """Refuse columns of other types than those that are written, and facts that are none; a ValueError."""
+    for name, column in columns.items():
+        wide = name.endswith(("portfolio", "action"))
+        kind = "f" if wide or name == "reward" else "b" if name in ("terminated", "truncated") else "i"
+        if column.dtype.kind != kind or column.ndim != (2 if wide else 1):
+            raise ValueError(f"its column {name} is of another type")
+    scale = meta["reward_scale"]
+    if type(scale) not in (int, float) or not 0.0 < float(scale) < math.inf or not isinstance(meta["card"], dict):
+        raise ValueError("its facts are none of a dataset")

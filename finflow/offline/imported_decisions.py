@@ -196,7 +196,7 @@ def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar:
 def _columns(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int]:
     """Place in the portfolio of each column after the first."""
     if header[0].lower() != "date":
-        raise ConfigError(f"{path}, line 1: the first column is {header[0]!r}; it must be date")
+        raise ConfigError(f"{path}, line 1: the first column is {header[0][:40]!r}; it must be date")
     places: list[int] = []
     for name in header[1:]:
         if name in assets:
@@ -206,7 +206,7 @@ def _columns(path: Path, header: list[str], assets: tuple[str, ...]) -> list[int
         else:
             near = difflib.get_close_matches(name, [*assets, _CASH], n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; the assets are {_few(assets)}"
-            raise ConfigError(f"{path}, line 1: {name!r} is no asset of this market{hint}")
+            raise ConfigError(f"{path}, line 1: {name[:40]!r} is no asset of this market{hint}")
         if place in places:
             raise ConfigError(f"{path}, line 1: column {name!r} appears more than once")
         places.append(place)
@@ -225,7 +225,7 @@ def _date(path: Path, line: int, text: str, before: dt.date | None) -> dt.date:
     except ValueError:
         date = None
     if date is None:
-        raise ConfigError(f"{path}, line {line}: {text!r} is not a date of the form YYYY-MM-DD")
+        raise ConfigError(f"{path}, line {line}: {text[:40]!r} is not a date of the form YYYY-MM-DD")
     if before is not None and date <= before:
         wrong = "appears twice" if date == before else f"follows {before}: sort the rows by date"
         raise ConfigError(f"{path}, line {line}: {date} {wrong}")
@@ -242,9 +242,9 @@ def _weights(where: str, columns: list[int], cells: list[str], panel: MarketPane
         except ValueError:
             weight = math.nan
         if not math.isfinite(weight):
-            raise ConfigError(f"{where}: the weight of {names[place]} is {cell!r}, not a number")
+            raise ConfigError(f"{where}: the weight of {names[place]} is {cell[:40]!r}, not a number")
         if not 0.0 <= weight <= 1.0 + SUM_TOLERANCE:
-            raise ConfigError(f"{where}: the weight of {names[place]} is {cell}, not between 0 and 1")
+            raise ConfigError(f"{where}: the weight of {names[place]} is {cell[:40]}, not between 0 and 1")
         if weight > 0.0 and place < panel.n_assets and not panel.listed[bar, place]:
             raise ConfigError(f"{where}: {names[place]} has no price on {panel.dates[bar]}, so it cannot be held then")
         weights[place] = weight

@@ -73,7 +73,7 @@ def load_model(path: Path) -> SavedModel:
         shape, units = NetworkShape.from_facts(state["shape"]), OutcomeUnits(**state["units"])
         model = RewardModel(shape, config.members, units, torch.Generator())
         model.load_state_dict(tensors)
-        features = tuple(str(name) for name in state["features"])
+        features, report = tuple(str(name) for name in state["features"]), dict(state["report"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} holds a reward model of another finflow ({type(error).__name__})") from None
-    return SavedModel(model.eval().requires_grad_(False), config, features, state["report"])
+    return SavedModel(model.eval().requires_grad_(False), config, features, report)

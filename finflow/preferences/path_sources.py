@@ -19,6 +19,7 @@ from finflow.preferences.portfolio_path import PortfolioPath, held_before
 from finflow.preferences.random_portfolios import RandomPortfolios, random_seed
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.strategy import Strategy
+from finflow.table_file import read_table
 
 REPORTS = "reports"
 Source = tuple[str | None, str]
@@ -102,14 +103,18 @@ def stored_path(run: str, strategy: str, process: DecisionProcess) -> PortfolioP
     if not folder.is_dir():
         raise FinflowError(f"there is no run {run} with a report: name a run folder that was evaluated or backtested")
     try:
-        returns = pd.read_csv(folder / "returns.csv", index_col="date")
-        held = pd.read_parquet(folder / "holdings.parquet")
-        traded = pd.read_parquet(folder / "trades.parquet")
-        held, traded = held[held["strategy"] == strategy], traded[traded["strategy"] == strategy]
-        known = sorted(set(held["strategy"]))
-    except (OSError, ValueError, KeyError) as error:
-        raise FinflowError(f"the report of the run {run} cannot be read: {' '.join(str(error).split())}") from None
-    if not known or strategy not in returns:
+        return _path_in(folder, run, strategy, process)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise FinflowError(f"the report of the run {run} cannot be read: {said}") from None
+
+
+def _path_in(folder: Path, run: str, strategy: str, process: DecisionProcess) -> PortfolioPath:
+    """The same, where the tables are those of a report; other errors where they are not."""
+    returns = pd.read_csv(folder / "returns.csv", index_col="date")
+    held, traded = (read_table(folder / f"{name}.parquet") for name in ("holdings", "trades"))
+    held, traded = held[held["strategy"] == strategy], traded[traded["strategy"] == strategy]
+    if not len(held) or strategy not in returns:
         raise FinflowError(
             f"the run {run} keeps no holdings of {strategy!r}: name the strategy that its report judges, or leave the "
             "run out to play it on the configured market"

@@ -17,6 +17,7 @@ from typing import Any
 
 from finflow.errors import FinflowError, OutputError
 from finflow.files import exclusively, reason
+from finflow.json_text import parse_json
 from finflow.line_file import append_line
 
 STATE = "state.jsonl"
@@ -24,6 +25,15 @@ LOCK = ".state.lock"
 """Beside it, held while a line is written."""
 START = "0" * 64
 """`previous` of the first line."""
+_NUMBER = (int, float, type(None))
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("kind", "date", "ticker", "client_id", "settings", "broker"), str),
+    **dict.fromkeys(("shares", "price", "cost"), _NUMBER),
+    **dict.fromkeys(("account", "orders", "prices"), (dict, str)),
+    "fills": list,
+}
+"""Fields of lines -> their types: a line of another hand may have a hash that is right."""
+_NEEDED = {"decision": {"kind", "date"}, "fills": {"kind", "date", "fills"}}
 
 
 @dataclass
@@ -110,7 +120,7 @@ class DecisionLog:
 
     def _take(self, line: bytes, number: int) -> None:
         try:
-            content = json.loads(line)
+            content = parse_json(line)
             digest, previous = content.pop("sha256"), content["previous"]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._changed(number, "it is not a line of a log") from None
@@ -119,6 +129,11 @@ class DecisionLog:
         if previous != self._newest:
             raise self._changed(number, "it does not follow the line before it")
         del content["previous"]
+        right = all(isinstance(content[name], kind) for name, kind in _TYPES.items() if name in content)
+        if not right or not _NEEDED.get(content.get("kind", ""), {"kind"}) <= content.keys():
+            raise self._changed(number, "it lacks what a line of its kind says")
+        if not all(isinstance(fill, list) and 3 <= len(fill) <= 4 for fill in content.get("fills", ())):
+            raise self._changed(number, "its fills are none")
         self.entries.append(content)
         self._newest = digest
 

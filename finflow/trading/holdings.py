@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import difflib
 import io
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from finflow.errors import FinflowError
 from finflow.files import read_text_input
+from finflow.json_text import parse_json
 
 CASH = "cash"
 
@@ -72,8 +72,8 @@ def read_holdings(path: Path, universe: Sequence[str]) -> Holdings:
     for name, value, place in pairs:
         ticker = str(name).strip()
         if ticker in shares:
-            raise FinflowError(f"--holdings {path}, {place}: {ticker} is there twice; add the two up")
-        shares[ticker] = _number(value, f"--holdings {path}, {place}: the number of {ticker}")
+            raise FinflowError(f"--holdings {path}, {place}: {ticker[:40]} is there twice; add the two up")
+        shares[ticker] = _number(value, f"--holdings {path}, {place}: the number of {ticker[:40]}")
         if ticker != CASH and shares[ticker] < 0.0:
             raise FinflowError(
                 f"--holdings {path}, {place}: {shares[ticker]:g} of {ticker}, but accounts are long only; close the "
@@ -101,9 +101,9 @@ def read_fills(path: Path, universe: Sequence[str]) -> list[Fill]:
         ticker = row["ticker"].strip()
         fill = Fill(
             ticker,
-            _number(row["shares"], f"{place}: the number of {ticker}"),
-            _number(row["price"], f"{place}: the price of {ticker}"),
-            _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker}"),
+            _number(row["shares"], f"{place}: the number of {ticker[:40]}"),
+            _number(row["price"], f"{place}: the price of {ticker[:40]}"),
+            _number(row.get("cost") or 0.0, f"{place}: the cost of {ticker[:40]}"),
         )
         if fill.price <= 0.0:
             raise FinflowError(
@@ -118,8 +118,8 @@ def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, s
     import yaml
 
     try:
-        content = json.loads(text) if suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError):
+        content = parse_json(text) if suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError):
         kind = "JSON" if suffix == ".json" else "YAML"
         raise FinflowError(f"--holdings {path} is not {kind}; write a mapping of tickers to shares") from None
     if not isinstance(content, Mapping):
@@ -128,13 +128,16 @@ def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, s
     found = {**content, **inner} if isinstance(inner, Mapping) else dict(content)
     if isinstance(inner, Mapping):
         del found["shares"]
-    return [(str(name), value, f"key {name}") for name, value in found.items()]
+    return [(str(name), value, f"key {str(name)[:40]}") for name, value in found.items()]
 
 
 def _rows(path: Path, text: str, option: str, *more: str) -> list[tuple[int, dict[str, str]]]:
     """Rows of a CSV with their line numbers; empty ones are left out."""
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
-    columns = [str(name).strip().lower() for name in reader.fieldnames or ()]
+    try:
+        columns = [str(name).strip().lower() for name in reader.fieldnames or ()]
+    except csv.Error as error:
+        raise FinflowError(f"{option} {path}, line 1: not CSV ({error})") from None
     reader.fieldnames = columns
     needed = ("ticker", "shares", *more)
     lacking = [name for name in needed if name not in columns]
@@ -155,12 +158,14 @@ def _rows(path: Path, text: str, option: str, *more: str) -> list[tuple[int, dic
 
 
 def _number(value: Any, what: str) -> float:
+    plain = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
-        found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+        found = float(value) if plain else math.nan
+    except (ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise FinflowError(f"{what} is {str(value)!r}; a number is needed, with a point and without separators")
+        shown = repr(str(value)[:40]) if isinstance(value, float | str) else f"a {type(value).__name__}"
+        raise FinflowError(f"{what} is {shown}; a number is needed, with a point and without separators")
     return found
 
 
@@ -171,5 +176,5 @@ def _check_known(tickers: Iterable[str], universe: Sequence[str], where: str) ->
         near = difflib.get_close_matches(ticker.upper(), universe, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the agent trades {', '.join(universe[:25])}"
         raise FinflowError(
-            f"{where}: {ticker or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
+            f"{where}: {ticker[:40] or 'an empty name'} is not in the universe of the run; leave it out; {hint}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.market_growth import equal_weight_moments
 from finflow.errors import ConfigError, MarketError
+from finflow.json_text import parse_json
 from finflow.market.features.feature_ranges import FeatureRanges, compute_features_and_ranges
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -81,14 +81,14 @@ class Agents:
     @property
     def manifest(self) -> Mapping[str, Any]:
         """Facts about the data of the run, as far as its manifest is still there."""
-        found: Mapping[str, Any] = _read_json(self.checkpoints[0].run_folder / MANIFEST).get("data", {})
-        return found
+        found = _read_json(self.checkpoints[0].run_folder / MANIFEST).get("data")
+        return found if isinstance(found, dict) else {}
 
     @property
     def verdict(self) -> str | None:
         """Answer of the run's own evaluation: beats equal weight yes, no or not shown; None where there is none."""
-        found = _read_json(self.folder / METRICS).get("verdict") or {}
-        answer = found.get("beats_equal_weight")
+        found = _read_json(self.folder / METRICS).get("verdict")
+        answer = found.get("beats_equal_weight") if isinstance(found, dict) else None
         return None if answer is None else str(answer)
 
 
@@ -228,7 +228,7 @@ def newest_until(panel: MarketPanel, date: dt.date | None) -> MarketPanel:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from finflow.errors import EvidenceError
+from finflow.json_text import parse_json
 from finflow.line_file import append_line
 
 FILE = "readings.jsonl"
@@ -161,7 +162,7 @@ def record(path: Path, reading: Reading) -> None:
 def _parsed(line: str) -> Reading | None:
     """A reading from its line; None where the line is none."""
     try:
-        content = json.loads(line)
+        content = parse_json(line)
         content["compared"], content["window"] = tuple(content["compared"]), tuple(content["window"])
         return Reading(**content)
     except (ValueError, TypeError, KeyError):

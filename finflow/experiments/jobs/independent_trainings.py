@@ -21,9 +21,10 @@ from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
+from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
-from finflow.training.checkpoints.run_resolver import CONFIG, NOTE, best_in
+from finflow.training.checkpoints.run_resolver import CONFIG, NOTE, best_in, is_plain_name
 from finflow.training.data.training_data import TrainingData, prepare_from, prepare_pieces
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer
@@ -95,11 +96,12 @@ class Training:
     def note(self, panel: MarketPanel) -> dict[str, Any]:
         """Note in its folder; empty where that is of another training, or missing."""
         try:
-            found = json.loads((self.place / NOTE).read_text("utf-8"))
+            found = parse_json((self.place / NOTE).read_text("utf-8"))
         except (OSError, ValueError):
             return {}
         stamp = self.stamp(panel)
-        return found if isinstance(found, dict) and {name: found.get(name) for name in stamp} == stamp else {}
+        own = isinstance(found, dict) and {name: found.get(name) for name in stamp} == stamp
+        return found if own and is_plain_name(str(found.get("run", "none"))) else {}
 
 
 def own_settings(config: Config, place: Path, seed: int, evaluation: EvaluationConfig | None = None) -> Config:

@@ -24,6 +24,7 @@ from finflow.evaluation.statistics.configuration_choice import Choice, Daily, ch
 from finflow.evaluation.statistics.run_statistics import improvement_estimate, interquartile_estimate
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
+from finflow.json_text import parse_json
 from finflow.strategies.classical import PATIENT
 from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import CONFIG
@@ -142,9 +143,9 @@ def _read(folder: Path, label: str) -> _Run:
             f"--mode evaluate --resume {folder} judges a trained one"
         )
     try:
-        metrics = json.loads((reports / "metrics.json").read_text("utf-8"))
+        metrics = parse_json((reports / "metrics.json").read_text("utf-8"))
         table = pd.read_csv(reports / "returns.csv", index_col="date", parse_dates=["date"])
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        manifest = parse_json((folder / MANIFEST).read_text("utf-8"))
         config = flatten(parse_file(folder / CONFIG)[0])
         name, judged = metrics["agent"], metrics["strategies"][metrics["agent"]]
         if name not in table or not isinstance(judged, dict) or not isinstance(metrics["window"]["days"], int):
@@ -165,7 +166,7 @@ def _read(folder: Path, label: str) -> _Run:
         )
     except OSError as error:
         raise EvidenceError(f"{error.filename or folder}: {error.strerror or error}; judge that run again") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         said = " ".join(str(error).split())[:100]
         raise EvidenceError(f"the report in {folder} cannot be read ({said}); judge that run again") from error
 

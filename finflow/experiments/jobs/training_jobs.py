@@ -17,6 +17,7 @@ from finflow.evaluation.multi_run.universes_page import Universe
 from finflow.experiments.jobs.independent_trainings import Training, own_settings, train_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
+from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
@@ -183,7 +184,7 @@ def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: 
     """
     found = []
     for name, outcome in zip(names, outcomes, strict=True):
-        content = json.loads(outcome.report.with_name("metrics.json").read_text("utf-8"))
+        content = parse_json(outcome.report.with_name("metrics.json").read_text("utf-8"))
         found.append(Universe.of(name, content))
     made = universes_page.make(found)
     write_together({folder / REPORTS / file: content for file, content in made.files.items()})

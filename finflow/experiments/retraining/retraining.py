@@ -7,7 +7,6 @@ replace it is trained on the newest window. The old run is only read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from finflow.experiments.retraining.retrain_results import (
 from finflow.experiments.retraining.retrain_windows import KnownBars, newest_window
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, in_use, write_together
+from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.trading.price_checks import check_history
@@ -257,7 +257,7 @@ def compare_and_train(
 def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Facts about the data of a run, as far as its manifest is still there."""
     try:
-        found = json.loads((checkpoint.run_folder / MANIFEST).read_text("utf-8"))["data"]
+        found = parse_json((checkpoint.run_folder / MANIFEST).read_text("utf-8"))["data"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -266,6 +266,6 @@ def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
 def _number_of(folder: Path) -> int:
     """Number of a comparison among those of an agent: its own where it was made before, else the next."""
     try:
-        return int(json.loads((folder / NUMBERS).read_text("utf-8"))["comparison"])
+        return int(parse_json((folder / NUMBERS).read_text("utf-8"))["comparison"])
     except (OSError, ValueError, KeyError, TypeError):
         return 1 + sum(1 for path in folder.parent.glob(f"*/{NUMBERS}") if path.parent != folder)

@@ -29,6 +29,7 @@ __all__ = [
     "PATIENCE",
     "WORKER",
     "JournalWithHeartbeat",
+    "damaged_study",
     "display_url",
     "is_sqlite",
     "open_storage",
@@ -189,6 +190,24 @@ def storage_errors(shown: str) -> Iterator[None]:
         if isinstance(error, ImportError):
             said = f"{said} (pip install 'finflow[postgres]' brings the one for PostgreSQL)"
         raise ConfigError(f"cannot use the storage {shown}: {said[:200]}; see tune.storage") from error
+
+
+@contextmanager
+def damaged_study(shown: str) -> Iterator[None]:
+    """Turn what Optuna raises over a storage that something else has written to into one line.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"cannot use the storage {shown}: what it holds is no study, or a damaged one ({said[:200]}); see "
+            "tune.storage"
+        ) from error
 
 
 def display_url(url: str | None, folder: Path) -> str:

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import Config, TuneConfig, changed_config, dump_config
+from finflow.errors import ConfigError
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.files import write_atomically
 
 BEST = "best.yaml"
 PARETO = "pareto"
+LONGEST_RETURNS = 1 << 26  # bytes, of a text of any length
 
 
 class _Attributes(NamedTuple):
@@ -41,8 +43,18 @@ def encode_returns(returns: NDArray[np.float64]) -> str:
 
 
 def decode_returns(text: str) -> NDArray[np.float64]:
-    """Returns from their text."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<f4").astype(np.float64)
+    """Returns from their text.
+
+    Raises
+    ------
+    ConfigError
+        If it is none: something else has written to the storage.
+    """
+    try:
+        found = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
+        return np.frombuffer(found, dtype="<f4").astype(np.float64)
+    except (ValueError, TypeError, zlib.error) as error:
+        raise ConfigError(f"the storage of the study holds returns of a trial that are damaged ({error})") from None
 
 
 def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import time
 import warnings
@@ -36,6 +37,7 @@ from finflow.experiments.tuning.optuna_storage import (
     PATIENCE,
     WORKER,
     JournalWithHeartbeat,
+    damaged_study,
     display_url,
     open_storage,
     storage_errors,
@@ -89,8 +91,11 @@ class TrialStore:
     @property
     def trials(self) -> list[FrozenTrial]:
         """Every trial but those that were retried under another number."""
-        found = self.study.get_trials(deepcopy=False)
-        again = _retried(found)
+        with damaged_study(f"of the study {self.study.study_name}"):
+            found = self.study.get_trials(deepcopy=False)
+            again = _retried(found)
+            for trial in found:
+                _check_values(trial, len(self.tune.objective))
         return [trial for trial in found if trial.number not in again]
 
     @property
@@ -217,7 +222,7 @@ def open_store(
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     shown = display_url(tune.storage, folder)
-    with storage_errors(shown):
+    with storage_errors(shown), damaged_study(shown):
         storage = open_storage(tune, folder, partial(_retry, retries=tune.retries))
         made = False
         if create:
@@ -239,6 +244,13 @@ def open_store(
                     "as it was, or begin a new study"
                 )
     return TrialStore(study, storage, tune, levels), made
+
+
+def _check_values(trial: FrozenTrial, count: int) -> None:
+    """Refuse a trial at its end without a value for each objective; a ValueError."""
+    values = trial.values if trial.state == TrialState.COMPLETE else [0.0] * count
+    if values is None or len(values) != count or any(math.isnan(value) for value in values):
+        raise ValueError(f"trial {trial.number} came to its end without {count} values")
 
 
 def sampler_of(tune: TuneConfig, number: int) -> BaseSampler:

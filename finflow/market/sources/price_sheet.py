@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.files import read_input
+from finflow.table_file import read_table
 
 KINDS = ("csv", "parquet")
 
@@ -141,7 +142,7 @@ def _read_csv(path: Path, digest: str) -> Sheet:
 
 def _read_parquet(path: Path, digest: str) -> Sheet:
     try:
-        frame = pd.read_parquet(path)
+        frame = read_table(path)
     except Exception as error:
         reason = " ".join(str(error).split())[:120]
         raise MarketError(f"{path} cannot be read as Parquet ({reason})") from None

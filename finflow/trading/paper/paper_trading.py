@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from finflow.errors import ConfigError, FinflowError
 from finflow.evaluation.report.report_numbers import json_text
 from finflow.files import in_use, write_together
+from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.trading.brokers.broker import NotYet
 from finflow.trading.brokers.order_routing import OrderRouting
@@ -238,9 +239,9 @@ class _Trading:
         """By the returns of the run's own backtest, as far as they lie before the account."""
         reports = self.agents.folder / "reports"
         try:
-            name = json.loads((reports / "metrics.json").read_text("utf-8"))["agent"]
+            name = parse_json((reports / "metrics.json").read_text("utf-8"))["agent"]
             table = pd.read_csv(reports / "returns.csv", index_col="date")[name]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, LookupError, TypeError):
             return None
         before = table[table.index < str(self.first)]
         return Expectation.of(before.to_numpy(dtype=np.float64), bars_per_year)

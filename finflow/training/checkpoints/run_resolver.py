@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -11,12 +10,14 @@ from typing import Any
 
 from finflow.errors import CheckpointError
 from finflow.guard.checkpoint_folder import BEST, LATEST, MODELS, PRETRAINED, CheckpointFolder
+from finflow.json_text import parse_json
 
 CONFIG = "config.yaml"
 JOB = "job.json"
 NOTE = "training.json"
 """In the folder of each training of a job: what made it, the run's name, and whether it is finished."""
 STUDY = "study.yaml"
+MOST_SEEDS = 100_000  # of a job: more are a mistake in its note
 
 
 class Kind(StrEnum):
@@ -89,14 +90,20 @@ class SavedRun:
         Raises
         ------
         CheckpointError
-            If it cannot be read.
+            If it cannot be read, or says something else.
         """
-        return _read_note(self.path / JOB)
+        found = _read_note(self.path / JOB)
+        universes, seeds = found.get("universes") or [], (found.get("seed", 0), found.get("seeds", 1))
+        named = isinstance(universes, list) and all(isinstance(name, str) and is_plain_name(name) for name in universes)
+        counted = universes or {"seed", "seeds"} <= found.keys()
+        if not (named and counted and all(type(seed) is int for seed in seeds) and 0 < seeds[1] <= MOST_SEEDS):
+            raise CheckpointError(f"{self.path / JOB} is not one of a job; start a new job")
+        return found
 
     @property
     def universes(self) -> list[str]:
         """Names of a job's universes, each with a job folder of that name; none where it has a single market."""
-        return [str(name) for name in self.note.get("universes", [])] if self.kind is Kind.JOB else []
+        return [str(name) for name in self.note.get("universes") or []] if self.kind is Kind.JOB else []
 
     def find_agents(self) -> list[Path]:
         """Checkpoints to evaluate together: the best of each agent of a job, in the order of their seeds; else `path`.
@@ -171,7 +178,13 @@ def _finished_agent(place: Path) -> Path | None:
         note = _read_note(place / NOTE)
     except CheckpointError:
         return None
-    return best_in(place / str(note.get("run"))) if note.get("finished") else None
+    run = str(note.get("run"))
+    return best_in(place / run) if note.get("finished") and is_plain_name(run) else None
+
+
+def is_plain_name(name: str) -> bool:
+    """True for a name that leads to nowhere but a folder's own entry: no path, no way up."""
+    return Path(name).name == name and name not in ("", "..") and "\0" not in name and "\\" not in name
 
 
 def _checkpoints_in(folder: Path) -> CheckpointFolder:
@@ -180,7 +193,7 @@ def _checkpoints_in(folder: Path) -> CheckpointFolder:
 
 def _read_note(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = parse_json(path.read_text("utf-8"))
         if isinstance(found, dict):
             return found
     except (OSError, ValueError):

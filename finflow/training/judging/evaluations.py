@@ -16,6 +16,7 @@ import torch
 from finflow.config import ActingConfig, Config
 from finflow.errors import CheckpointError, ConfigError
 from finflow.evaluation.backtest import Make
+from finflow.json_text import parse_json
 from finflow.training.checkpoints.checkpoint_reader import (
     PREFERENCES,
     Checkpoint,
@@ -282,7 +283,7 @@ def _logged(checkpoint: Checkpoint, folder: Path, name: str) -> list[str] | None
 def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
     """Behaviour data that the agent learned from, where the run's data card is still there."""
     try:
-        card = json.loads((checkpoint.run_folder / CARD).read_text("utf-8"))
+        card = parse_json((checkpoint.run_folder / CARD).read_text("utf-8"))
         episodes = {name: f"{family['episodes']:,} episodes" for name, family in card["families"].items()}
         for name, family in card["families"].items():
             sharpe, turnover = (family["returns"][key]["median"] for key in ("sharpe", "annual_turnover"))
@@ -290,7 +291,7 @@ def _behaviour(checkpoint: Checkpoint) -> dict[str, str]:
                 episodes[name] += f" (Sharpe {sharpe:.2f}, turnover {turnover:.1f})"
         told = ", ".join(f"{name} {words}" for name, words in episodes.items())
         return {"behaviour data": f"{card['transitions']:,} decisions in the training window, medians a year: {told}"}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         return {}
 
 
@@ -309,6 +310,6 @@ def _preferences(checkpoint: Checkpoint) -> dict[str, str]:
 def _is_row(line: str) -> bool:
     """True for a whole line of the log: the last may be cut short, where a run was killed."""
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(parse_json(line), dict)
     except ValueError:
         return False

@@ -24,6 +24,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, supported_activities
 
 from finflow.errors import CheckpointError, OutputError
+from finflow.json_text import parse_json
 from finflow.training.logs.event_files import EventFiles, Tracker, Value, naming_failed_writes
 
 METRICS = "metrics.jsonl"
@@ -74,8 +75,7 @@ class RunLog:
         self._trackers: list[Tracker] = [self._events]
         if branch_from is not None:  # TensorBoard shows the curves that led here
             for line in kept.splitlines():
-                row = json.loads(line)
-                self._events.add(int(row["update"]), str(row["phase"]), row)
+                self._events.add(*_row_of(line, (branch_from or self.folder) / METRICS))
 
     def record(self, phase: str, update: int, values: Mapping[str, Any]) -> None:
         """Write one row of metrics.
@@ -264,6 +264,15 @@ def _kept_rows(path: Path, size: int) -> bytes:
             "so the run cannot be resumed"
         )
     return kept
+
+
+def _row_of(line: bytes, path: Path) -> tuple[int, str, dict[str, Any]]:
+    """Update, phase and values of a row."""
+    try:
+        row = parse_json(line)
+        return int(row["update"]), str(row["phase"]), dict(row)
+    except (ValueError, LookupError, TypeError, OverflowError):
+        raise CheckpointError(f"{path} was changed since it was written, so the run cannot be branched from") from None
 
 
 def _open_cut(path: Path, kept: bytes, copied: bool) -> IO[bytes]:

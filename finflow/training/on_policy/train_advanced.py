@@ -14,6 +14,7 @@ from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, ConfigError
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import LATEST, SUFFIX
+from finflow.json_text import parse_json
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
 from finflow.training.on_policy.entropy_scheduler import EntropyScheduleConfig
@@ -152,7 +153,7 @@ class TrainingLog:
         trainer.load(self.checkpoint, env)
         try:
             lines = (self.folder / METRICS).read_text("utf-8").splitlines()
-            rows = [json.loads(line) for line in lines]
+            rows = [parse_json(line) for line in lines]
             self.rows = [row for row in rows if row["iteration"] <= trainer.progress.training_step]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self.folder / METRICS} cannot be read: {error}") from None

@@ -1,0 +1,20 @@
+"""JSON of files that anybody may have changed: every mistake in it is one kind of error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON; text that nests deeper than Python reads is a mistake like any other.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or not UTF-8; `json` alone raises RecursionError for deep nesting.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

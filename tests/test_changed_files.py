@@ -1,0 +1,148 @@
+"""Files that fuzzing found to end in a traceback, to hang, or to lead out of their folder: each is one line now."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from finflow import memory_limit
+from finflow.config import load_config
+from finflow.errors import CheckpointError, ConfigError, EvidenceError, FinflowError, MarketError
+from finflow.evaluation.statistics.readings_ledger import readings_of
+from finflow.experiments.jobs import independent_trainings
+from finflow.experiments.jobs.independent_trainings import Training
+from finflow.experiments.tuning.optuna_storage import damaged_study
+from finflow.experiments.tuning.study_results import decode_returns
+from finflow.json_text import parse_json
+from finflow.market.sources.price_sheet import read_sheet
+from finflow.offline.dataset import load_dataset
+from finflow.trading.decision_log import DecisionLog
+from finflow.trading.holdings import read_fills, read_holdings
+from finflow.training.checkpoints.run_resolver import JOB, is_plain_name, resolve_run
+from finflow.training.logs.run_log import _row_of
+
+DEEP = "[" * 100_000
+
+
+def one_line(error: pytest.ExceptionInfo[FinflowError]) -> bool:
+    return len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 1000
+
+
+def test_deep_json_is_a_mistake_like_any_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json(DEEP)
+    for name, read, kind in (
+        ("readings.jsonl", lambda path: readings_of(path, "p"), EvidenceError),
+        ("state.jsonl", DecisionLog.read, FinflowError),
+        ("held.json", lambda path: read_holdings(path, ("A",)), FinflowError),
+        ("held.yaml", lambda path: read_holdings(path, ("A",)), FinflowError),
+    ):
+        (tmp_path / name).write_text(f"{DEEP}]\n")
+        with pytest.raises(kind):
+            read(tmp_path / name)
+
+
+def test_aliases_that_multiply_are_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 {x: 1, y: 2}", *(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 40))]
+    (tmp_path / "c.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="its aliases make more than"):
+        load_config(tmp_path / "c.yaml", environ={})
+    (tmp_path / "held.yaml").write_text("\n".join(lines))
+    with pytest.raises(FinflowError, match="the number of a0 is a dict") as error:
+        read_holdings(tmp_path / "held.yaml", ("A",))
+    assert one_line(error)
+
+
+@pytest.mark.parametrize("text", ['"output.a\\nb": 1', f"{'x' * 50_000}: 1", 'market: {source: "\\ud800"}'])
+def test_a_mistake_in_a_configuration_is_one_short_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_config(tmp_path / "c.yaml", environ={})
+    assert one_line(error)
+
+
+@pytest.mark.parametrize("text", ["ticker,shares,price\rA,1,2\r", f"ticker,shares,price\nA,{'x' * 20_000},2\n"])
+def test_fills_with_other_line_ends_and_long_cells_are_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "fills.csv").write_bytes(text.encode())
+    with pytest.raises(FinflowError) as error:
+        read_fills(tmp_path / "fills.csv", ("A",))
+    assert one_line(error)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"seed": 0, "seeds": 10**12},
+        {"seed": 0},
+        {"seed": "0", "seeds": 1},
+        {"universes": 3},
+        {"universes": ["../../elsewhere"]},
+    ],
+)
+def test_the_note_of_a_job_says_what_a_job_says(note: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / JOB).write_text(json.dumps(note))
+    with pytest.raises(CheckpointError, match="is not one of a job"):
+        resolve_run(tmp_path).find_agents()
+
+
+def test_the_run_that_a_note_names_lies_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without a checkpoint is removed before the next begins: a path would remove what lies anywhere."""
+    assert is_plain_name("20260131_120000")
+    assert not any(is_plain_name(name) for name in ("..", "", "a/b", "/etc", "../x", "a\\b", "a\0"))
+    monkeypatch.setattr(Training, "stamp", lambda self, panel: {"code": "x"})
+    training = object.__new__(Training)
+    object.__setattr__(training, "place", tmp_path)
+    for run, kept in (("20260131_120000", True), ("../../home", False), ("/home", False)):
+        (tmp_path / independent_trainings.NOTE).write_text(json.dumps({"code": "x", "run": run}))
+        assert bool(training.note(None)) is kept  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("entry", [{"date": "2020-01-01"}, {"kind": "decision", "date": 3}, {"kind": "fills"}])
+def test_a_line_of_another_hand_is_refused_even_under_a_hash_that_is_right(
+    entry: dict[str, Any], tmp_path: Path
+) -> None:
+    DecisionLog.read(tmp_path / "state.jsonl").append(entry)
+    with pytest.raises(FinflowError, match="lacks what a line of its kind says"):
+        DecisionLog.read(tmp_path / "state.jsonl")
+
+
+def test_few_bytes_that_hold_more_than_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pd.DataFrame({"Date": pd.date_range("2000", periods=5000), "A": 1.0}).to_parquet(tmp_path / "p.parquet")
+    with zipfile.ZipFile(tmp_path / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bar.npy", bytes(1_000_000))
+    monkeypatch.setattr(memory_limit, "machine_memory", lambda: 100_000)
+    with pytest.raises(MarketError, match="5,000 rows of 2 columns, more than this machine can take"):
+        read_sheet(tmp_path / "p.parquet", "parquet")
+    with pytest.raises(FinflowError, match="more than this machine can take into memory"):
+        load_dataset(tmp_path / "d.npz")
+
+
+def test_a_dataset_of_other_types_is_refused(tmp_path: Path) -> None:
+    names = ("bar", "portfolio", "action", "reward", "next_portfolio", "next_action", "terminated", "truncated")
+    columns = {name: np.zeros(3, np.float32) for name in (*names, "episode", "family", "universe")}
+    meta = json.dumps({"made_by": {}, "reward_scale": 1.0, "card": {}}).encode()
+    stream = io.BytesIO()
+    np.savez(stream, **columns, meta=np.frombuffer(meta, np.uint8))
+    (tmp_path / "d.npz").write_bytes(stream.getvalue())
+    with pytest.raises(FinflowError, match="its column bar is of another type"):
+        load_dataset(tmp_path / "d.npz")
+
+
+def test_what_a_storage_holds_in_place_of_a_study_is_told() -> None:
+    with pytest.raises(ConfigError, match="no study, or a damaged one"), damaged_study("x"):
+        raise KeyError("op_code")
+    with pytest.raises(ConfigError, match="damaged"):
+        decode_returns("no base64!")
+
+
+def test_a_log_that_was_changed_is_not_branched_from(tmp_path: Path) -> None:
+    for line in (b"{", b"[]", b'{"update": "x", "phase": 1}', DEEP.encode()):
+        with pytest.raises(CheckpointError, match="was changed since"):
+            _row_of(line, tmp_path / "metrics.jsonl")
