@@ -1,6 +1,6 @@
 """Measurements that take long, and the pages of docs/evidence from them: `make evidence`. Resumes where it stopped.
 
-`python -m scripts.evidence PAGE` makes one page alone:
+`python -m scripts.evidence PAGE` makes one page alone; ``--stale`` lists and marks those that other code made:
 
 =================== ================================================================================================
 ``ablation``        trainings without single parts of the agent
@@ -9,6 +9,7 @@
 ``durability``      kills, faults of the disk, damaged and manipulated files
 ``exercises``       what single settings of PPO and TRPO do on CartPole-v1
 ``foresight``       the audit's test of foreknowledge: honest strategies, and the smallest leak that it flags
+``fuzzing``         files of every kind, changed at random; ``--fuzz-cases N``, ``--fuzz-seconds S``
 ``generalisation``  regularisers by walk-forward; with ``--markets`` also on other markets, whose test windows it reads
 ``guard``           faults injected into trainings
 ``hand-over``       the transition from the offline to the online phase
@@ -64,6 +65,8 @@ from scripts.evidence.box_tasks import (
 from scripts.evidence.crises import crises_table, crises_variants
 from scripts.evidence.durability_page import durability_page, made_once
 from scripts.evidence.foresight import DRAWS, foresight_page, foresight_variants
+from scripts.evidence.fuzz_files import CASES, fuzz_missing
+from scripts.evidence.fuzz_page import fuzz_table
 from scripts.evidence.generalisation import (
     MULTIPLE,
     REDUCED,
@@ -131,6 +134,7 @@ from scripts.evidence.rollout_controls import (
     momentum_table,
 )
 from scripts.evidence.rollouts import rollout_table, rollout_variants
+from scripts.evidence.stale_pages import mark_pages, marked
 from scripts.evidence.thresholds import threshold_table, threshold_variants
 from scripts.evidence.transfer import transfer_table, transfer_variants
 from scripts.evidence.tuning_evidence import FRESH, TRIALS, tuning_table, tuning_variants
@@ -171,6 +175,7 @@ def main(arguments: Sequence[str]) -> None:
         "crises": _crises,
         "durability": _durability,
         "foresight": _foresight,
+        "fuzzing": _fuzzing,
         "generalisation": _generalisation,
         "guard": _guard,
         "hand-over": _hand_over,
@@ -204,7 +209,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--sb3-python", type=_interpreter, metavar="PATH", help=f"optimality, on-policy-tasks: peers too. {HINT}"
     )
+    parser.add_argument("--fuzz-cases", type=_count, default=CASES, metavar="N", help="fuzzing: of each kind of file")
+    parser.add_argument("--fuzz-seconds", type=_count, default=10**6, metavar="S", help="fuzzing: stop after S seconds")
+    parser.add_argument("--stale", action="store_true", help="mark and list the pages that other code made; no more")
     given = parser.parse_args(arguments)
+    if given.stale:
+        print("\n".join(mark_pages(PAGES)) or "the present code made every page")
+        return
     for name, make in pages.items():
         if given.what in ("all", name):
             make(given)
@@ -252,6 +263,11 @@ def _foresight(given: argparse.Namespace) -> None:
     """Scores of honest strategies in the audit's test of foreknowledge, and of leaks by their size."""
     results = run_missing(foresight_variants(), KEPT, RUNS)
     _write("foresight", foresight_page(results), draws=DRAWS)
+
+
+def _fuzzing(given: argparse.Namespace) -> None:
+    """Files of every kind, changed at random and opened."""
+    _write("fuzzing", fuzz_table(fuzz_missing(KEPT, RUNS / "fuzzing", given.fuzz_cases, given.fuzz_seconds)))
 
 
 def _generalisation(given: argparse.Namespace) -> None:
@@ -430,7 +446,8 @@ def _walk_forward_nulls(given: argparse.Namespace) -> None:
 
 def _write(name: str, content: str, results: Sequence[Mapping[str, Any]] = (), **facts: object) -> None:
     """Write a page: its text, its tables, and the provenance of the results."""
-    write_atomically(PAGES / f"{name}.md", _text(name, **facts) + content + (_made(results) if results else ""))
+    text = _text(name, **facts) + content + (_made(results) if results else "")
+    write_atomically(PAGES / f"{name}.md", marked(text, code_hash()))
 
 
 def _text(name: str, **facts: object) -> str:
