@@ -35,4 +35,4 @@ def _section(kept: dict[str, object]) -> str:
     assert isinstance(facts, dict)
     assert isinstance(rows, list)
     table = comparison_table([Comparison(**row) for row in rows])
-    return f"\n## {_HEADINGS[name]}\n\n{table}\nData: {facts['data']}. Code {kept['code']}.\n"
+    return f"\n## {_HEADINGS[name]}\n\n{table}\nData: {facts['data']}.\n\nCode {kept['code']}.\n"

@@ -53,6 +53,7 @@ ADDED = (
     *("workers", "rollout_workers", "constraint"),
     *("preferences", "preference"),
     *("expert_ranking", "expert_ranking_weight", "regimes"),
+    *("least_sharpe_difference", "walk_forward"),
     *("concentration", "policy_entropy", "entropy_band_low", "entropy_band_high"),
 )
 

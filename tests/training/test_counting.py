@@ -77,7 +77,7 @@ def test_a_damaged_ledger_stops_the_evaluation_before_it_reads(
 ) -> None:
     ledger = tmp_path / "readings.jsonl"
     ledger.write_text("nonsense\n")
-    monkeypatch.setattr(held_out, "run_backtests", lambda *_: pytest.fail("the window was read"))
+    monkeypatch.setattr(held_out, "run_shared_backtests", lambda *_: pytest.fail("the window was read"))
     with pytest.raises(EvidenceError, match=r"line 1 of the ledger of test readings .* is damaged"):
         evaluations.backtest_strategies(tiny(output__readings=str(ledger)), ["momentum"])
     assert ledger.read_text() == "nonsense\n"

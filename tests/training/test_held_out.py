@@ -192,8 +192,8 @@ def test_a_report_without_sweeps_runs_nothing_again(
 ) -> None:
     """Training ends with a report: where it has to be quick, evaluation.sweeps leaves out what takes long."""
     played: list[int] = []
-    play = held_out.run_backtests
-    monkeypatch.setattr(held_out, "run_backtests", lambda *given: (played.append(1), play(*given))[1])
+    play = held_out.run_shared_backtests
+    monkeypatch.setattr(held_out, "run_shared_backtests", lambda *given: (played.append(1), play(*given))[1])
     monkeypatch.setattr(ComparisonContext, "play", lambda *given, **named: pytest.fail("run again"))
     training_data = prepare(tiny())
     held_out.judge_held_out(

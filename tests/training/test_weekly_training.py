@@ -72,7 +72,7 @@ def test_an_agent_of_weeks_is_trained_judged_and_traded_by_the_year(
     before = returns[returns.index < "2014-01-03"].to_numpy(dtype=np.float64)
     expected = Expectation.of(before, 52)
     assert expected is not None
-    low, high = expected.band(1)
     lived = [day for day in account.days if not math.isnan(day.simple_return)]
+    low, high = expected.band(np.array([lived[0].simple_return]))
     capital = weekly.env.initial_capital
     assert (lived[0].low, lived[0].high) == pytest.approx((capital * low[0], capital * high[0]))
