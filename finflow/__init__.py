@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from finflow.errors import FinflowError
     from finflow.guard.rollback import RollbackManager
     from finflow.guard.stability import StabilityMonitor
+    from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
     from finflow.training.make_env import make_env
     from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
     from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics
-    from finflow.training.on_policy.entropy_scheduler import EntropyScheduleConfig, EntropyScheduler
-    from finflow.training.on_policy.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
     from finflow.training.on_policy.train_advanced import train_advanced_ppo
+    from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
     from finflow.training.trainer import FinFlowTrainer
 
 __all__ = [
@@ -56,15 +56,15 @@ _HOMES = {
     "CheckpointManager": "finflow.training.on_policy.checkpoint_manager",
     "CheckpointMetrics": "finflow.training.on_policy.checkpoint_manager",
     "Config": "finflow.config",
-    "EntropyScheduleConfig": "finflow.training.on_policy.entropy_scheduler",
-    "EntropyScheduler": "finflow.training.on_policy.entropy_scheduler",
+    "EntropyScheduleConfig": "finflow.training.phases.schedules",
+    "EntropyScheduler": "finflow.training.phases.schedules",
     "FinFlowTrainer": "finflow.training.trainer",
     "FinflowError": "finflow.errors",
     "PortfolioEnv": "finflow.env.portfolio_env",
     "PortfolioVectorEnv": "finflow.env.vector_env",
     "ReplayBuffer": "finflow.agent.replay_buffer",
-    "RewardNormalizer": "finflow.training.on_policy.reward_normalizer",
-    "RewardNormalizerConfig": "finflow.training.on_policy.reward_normalizer",
+    "RewardNormalizer": "finflow.training.data.reward_normalizer",
+    "RewardNormalizerConfig": "finflow.training.data.reward_normalizer",
     "RollbackConfig": "finflow.config",
     "RollbackManager": "finflow.guard.rollback",
     "StabilityMonitor": "finflow.guard.stability",

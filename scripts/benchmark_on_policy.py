@@ -10,9 +10,9 @@ from in_turn import Contender, Peer, contender, measure, print_ratio
 
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.cores import share_cores
+from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.make_env import make_env
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.task_player import Environment
 from finflow.training.on_policy.vector_tasks import VectorTask
 from scripts.evidence.on_policy_tasks import make_task

@@ -27,8 +27,8 @@ from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.config import Config
 from finflow.errors import EvidenceError
 from finflow.files import write_atomically
+from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
-from finflow.training.on_policy.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.train_advanced import train_advanced_ppo
 from finflow.training.on_policy.vector_tasks import VectorTask
 from scripts.evidence.tables import markdown_table

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from finflow.training.data.replay import make_batch
-from finflow.training.data.rewards import RewardUnits, RollingNormalizer
+from finflow import RewardNormalizer, RewardNormalizerConfig
+from finflow.errors import ConfigError
+from finflow.training.data.replay import MarketTensors, make_batch
+from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.phases.pretrain import fill_window
 from finflow.training.trainer import FinFlowTrainer
 from tests.training.whole_trainings import Make, Stop, latest
@@ -131,10 +138,66 @@ def test_it_goes_on_exactly_where_it_stopped() -> None:
             other.restore(tensors, state)
 
 
-@pytest.mark.parametrize("given", [{"window_size": 1}, {"clip": 0.0}, {"warmup": -1}])
-def test_what_is_no_window_is_refused(given: dict[str, float]) -> None:
+@pytest.mark.parametrize("arguments", [{"window_size": 1}, {"clip": 0.0}, {"warmup": -1}])
+def test_what_is_no_window_is_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError):
-        RollingNormalizer(**given)  # type: ignore[arg-type]
+        RollingNormalizer(**arguments)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(-100.0, 100.0), min_size=1, max_size=40), st.integers(2, 12))
+def test_the_public_normaliser_is_in_units_of_its_window(rewards: list[float], size: int) -> None:
+    normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=size, epsilon=1e-8, clip_range=(-3.0, 10.0)))
+    for count, reward in enumerate(rewards, start=1):
+        window = np.array(rewards[max(0, count - size) : count])
+        expected = np.clip((reward - window.mean()) / (window.std() + 1e-8), -3.0, 10.0)
+        normalised = normalizer.normalize(reward)
+        if window.std() > 1e-6:
+            assert normalised == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    statistics = normalizer.get_statistics()
+    assert statistics["count"] == len(rewards)
+    assert statistics["buffer_size"] == min(len(rewards), size)
+    assert statistics["mean"] == pytest.approx(np.mean(rewards[-size:]), abs=1e-9)
+
+
+def test_a_batch_is_normalised_by_the_window_after_it() -> None:
+    batch = RewardNormalizer().normalize_batch(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_allclose(batch, (np.array([[1.0, 2.0], [3.0, 4.0]]) - 2.5) / np.sqrt(1.25), atol=1e-7)
+
+
+def test_equal_rewards_are_zero_with_the_mean_subtracted_and_unchanged_without() -> None:
+    assert RewardNormalizer().normalize_batch([1.0] * 5).tolist() == [0.0] * 5
+    kept = RewardNormalizer(RewardNormalizerConfig(shift=False)).normalize_batch([1.0] * 5)
+    np.testing.assert_allclose(kept, 1.0)
+
+
+def test_nan_is_not_remembered() -> None:
+    normalizer = RewardNormalizer()
+    normalizer.normalize_batch([1.0, 3.0])
+    assert math.isnan(normalizer.normalize(math.nan))
+    assert normalizer.get_statistics()["mean"] == 2.0
+
+
+def test_reward_presets_and_reset() -> None:
+    assert RewardNormalizer.preset("stable").config == RewardNormalizerConfig(5000, clip_range=(-5.0, 5.0))
+    fast = RewardNormalizer.preset("fast")
+    assert (fast.config.window_size, fast.config.clip_range) == (500, (-10.0, 10.0))
+    fast.normalize(3.0)
+    fast.reset()
+    assert fast.get_statistics()["count"] == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RewardNormalizerConfig(window_size=1),
+        lambda: RewardNormalizerConfig(clip_range=(1.0, -1.0)),
+        lambda: RewardNormalizerConfig.preset("slow"),
+    ],
+)
+def test_settings_that_make_no_normaliser_are_refused_in_one_line(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("calibration", ["fitted", "returns"])
@@ -166,8 +229,6 @@ def test_training_samples_normalised_rewards_and_stores_raw_ones_and_resumes_exa
     assert online["mean"] == pytest.approx(mean, abs=1e-5)  # the replay's are raw, float32
 
     market = trainer._begin().training_data
-    from finflow.training.data.replay import MarketTensors
-
     tensors = MarketTensors.of(market.process, torch.device("cpu"))
     rows = replay.rows(torch.arange(16))
     raw = make_batch(rows, tensors, units)

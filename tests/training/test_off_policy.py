@@ -10,7 +10,8 @@ import pytest
 
 from finflow.config import Config
 from finflow.training.data.replay import MarketTensors, Transitions
-from finflow.training.data.rewards import RewardUnits, RollingNormalizer
+from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.phases.pretrain import fitted_q_value
 from finflow.training.trainer import FinFlowTrainer
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from finflow.config import Config, EntropyScheduleConfig, load_config
+from finflow import EntropyScheduleConfig, EntropyScheduler
+from finflow.config import Config, load_config
 from finflow.errors import ConfigError
-from finflow.training.phases.schedules import EntropySchedule, scheduled
+from finflow.training.phases.schedules import scheduled
 from finflow.training.trainer import FinFlowTrainer
 
 Make = Callable[..., Config]
@@ -21,9 +23,13 @@ FORMULAS: dict[str, Callable[[float], float]] = {
 }
 
 
+def schedule_of(kind: Any, initial: float, final: float, steps: int) -> EntropyScheduler:
+    return EntropyScheduler(EntropyScheduleConfig(initial, final, steps, kind))
+
+
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_every_step_is_on_the_formula_and_the_end_is_held(kind: str) -> None:
-    schedule = EntropySchedule(kind, 0.01, 0.001, steps=40)
+    schedule = schedule_of(kind, 0.01, 0.001, 40)
     values = [schedule.value, *(schedule.step() for _ in range(50))]
     assert values[0] == pytest.approx(0.01, rel=1e-12)
     for step, value in enumerate(values[:40]):
@@ -32,34 +38,47 @@ def test_every_step_is_on_the_formula_and_the_end_is_held(kind: str) -> None:
     assert values == [scheduled(kind, 0.01, 0.001, step / 40) for step in range(51)]
 
 
-def test_the_default_is_what_was_promised() -> None:
-    schedule = EntropySchedule.of(EntropyScheduleConfig())
-    assert schedule.get_info() == {"progress": 0.0, "current_entropy": 0.01, "remaining_steps": 100_000}
-    schedule.taken = 50_000
-    assert schedule.value == pytest.approx(0.0055)
+@pytest.mark.parametrize("name", ["fast", "stable", "default"])
+def test_presets(name: str) -> None:
+    initial, final, steps, middle = {
+        "fast": (0.02, 0.0001, 50_000, 0.02 * math.exp(math.log(0.0001 / 0.02) / 2)),
+        "stable": (0.01, 0.005, 150_000, 0.0075),
+        "default": (0.01, 0.001, 100_000, 0.0055),
+    }[name]
+    scheduler = EntropyScheduler.preset(name)
+    assert scheduler.get_info() == {"progress": 0.0, "current_entropy": initial, "remaining_steps": steps}
+    assert scheduler.advance(steps // 2) == pytest.approx(middle)
+    assert scheduler.advance(steps // 2) == final
 
 
-def test_the_information_and_the_way_back_to_the_beginning() -> None:
-    schedule = EntropySchedule("linear", 0.01, 0.002, steps=4)
+def test_the_defaults_of_the_configuration_and_of_the_scheduler_agree() -> None:
+    assert EntropyScheduler.of(Config().train.entropy_schedule).config == EntropyScheduleConfig()
+
+
+def test_a_share_of_the_training_sets_the_steps() -> None:
+    assert EntropyScheduleConfig(decay_share=0.8).over(15_750).decay_steps == 12_600
+    assert EntropyScheduleConfig().over(15_750).decay_steps == 100_000
+
+
+def test_the_information_and_the_reset() -> None:
+    schedule = schedule_of("linear", 0.01, 0.002, 4)
     schedule.step()
     assert schedule.get_info() == {"progress": 0.25, "current_entropy": pytest.approx(0.008), "remaining_steps": 3}
-    for _ in range(9):
-        schedule.step()
+    schedule.advance(9)
     assert schedule.get_info() == {"progress": 1.0, "current_entropy": 0.002, "remaining_steps": 0}
     schedule.reset()
     assert schedule.get_info() == {"progress": 0.0, "current_entropy": 0.01, "remaining_steps": 4}
 
 
 def test_a_schedule_may_rise() -> None:
-    schedule = EntropySchedule("exponential", 0.1, 0.4, steps=2)
+    schedule = schedule_of("exponential", 0.1, 0.4, 2)
     assert schedule.step() == pytest.approx(0.2)
     assert schedule.step() == 0.4
 
 
-def test_it_goes_on_where_it_stopped() -> None:
-    first, other = (EntropySchedule("cosine", 0.01, 0.001, steps=10) for _ in range(2))
-    for _ in range(3):
-        first.step()
+def test_a_restored_schedule_continues_where_it_was_saved() -> None:
+    first, other = (schedule_of("cosine", 0.01, 0.001, 10) for _ in range(2))
+    first.advance(3)
     tensors, state = first.capture()
     other.restore(tensors, json.loads(json.dumps(state)))
     assert [first.step() for _ in range(9)] == [other.step() for _ in range(9)]
@@ -69,11 +88,20 @@ def test_it_goes_on_where_it_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [("steep", 0.1, 0.01, 5), ("linear", 0.0, 0.01, 5), ("linear", 0.1, math.inf, 5), ("linear", 0.1, 0.01, 0)]
+    "make",
+    [
+        lambda: schedule_of("steep", 0.1, 0.01, 5),
+        lambda: schedule_of("linear", 0.0, 0.01, 5),
+        lambda: schedule_of("linear", 0.1, math.inf, 5),
+        lambda: schedule_of("linear", 0.1, 0.01, 0),
+        lambda: EntropyScheduleConfig(decay_share=1.5).over(10),
+        lambda: EntropyScheduleConfig.preset("slow"),
+    ],
 )
-def test_what_is_no_schedule_is_refused(given: tuple[str, float, float, int]) -> None:
-    with pytest.raises(ValueError):
-        EntropySchedule(*given)
+def test_settings_that_make_no_schedule_are_refused_in_one_line(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert "\n" not in str(error.value)
 
 
 def test_a_target_entropy_can_only_move_where_alpha_is_tuned() -> None:

@@ -16,13 +16,13 @@ from finflow.agent.on_policy.policy_interface import Rollout
 from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.config import RollbackConfig
 from finflow.errors import ConfigError
+from finflow.training.data.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.entropy_scheduler import EntropyScheduleConfig, EntropyScheduler
 from finflow.training.on_policy.guarded_update import guarded_update
-from finflow.training.on_policy.reward_normalizer import RewardNormalizer, RewardNormalizerConfig
 from finflow.training.on_policy.rollout_collection import most_probable, rollout_of
 from finflow.training.on_policy.task_player import Environment, TaskPlayer
 from finflow.training.on_policy.training_progress import Learning, PartStatistics, Progress
+from finflow.training.phases.schedules import EntropyScheduleConfig, EntropyScheduler
 
 
 class AdvancedPPOTrainer:

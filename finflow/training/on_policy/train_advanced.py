@@ -15,12 +15,12 @@ from finflow.errors import CheckpointError, ConfigError
 from finflow.files import write_atomically
 from finflow.guard.checkpoint_folder import LATEST, SUFFIX
 from finflow.json_text import parse_json
+from finflow.training.data.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.advanced_trainer import AdvancedPPOTrainer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.entropy_scheduler import EntropyScheduleConfig
-from finflow.training.on_policy.reward_normalizer import RewardNormalizerConfig
 from finflow.training.on_policy.task_player import Environment
 from finflow.training.on_policy.vector_tasks import VectorTask
+from finflow.training.phases.schedules import EntropyScheduleConfig
 
 METRICS = "metrics.jsonl"
 Row = dict[str, Any]

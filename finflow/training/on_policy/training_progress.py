@@ -16,10 +16,10 @@ from finflow.agent.on_policy.task_policies import TaskActorCritic
 from finflow.errors import CheckpointError
 from finflow.guard.state_capture import capture, restore
 from finflow.tensor_file import read_tensors, write_tensors
+from finflow.training.data.reward_normalizer import RewardNormalizer
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager
-from finflow.training.on_policy.entropy_scheduler import EntropyScheduler
-from finflow.training.on_policy.reward_normalizer import RewardNormalizer
 from finflow.training.on_policy.vector_tasks import TaskSpaces
+from finflow.training.phases.schedules import EntropyScheduler
 
 RETURNS_KEPT = 100  # newest episodes whose returns are averaged
 

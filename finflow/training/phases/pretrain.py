@@ -20,7 +20,8 @@ from finflow.offline.recorder import episode_ends, lambda_returns
 from finflow.training.data.epoch_order import epoch_order, group_size, markets_of, n_groups
 from finflow.training.data.replay import MarketTensors, Transitions, make_batch
 from finflow.training.data.return_rankings import return_rankings
-from finflow.training.data.rewards import RewardUnits, RollingNormalizer
+from finflow.training.data.reward_normalizer import RollingNormalizer
+from finflow.training.data.rewards import RewardUnits
 from finflow.training.data.rollouts import RolloutMarket
 from finflow.training.phases.critic_evaluation import measure_decision_scale
 from finflow.training.phases.guard_snapshots import LearnerProbe

@@ -24,12 +24,12 @@ from finflow.training.checkpoints.reference_policy import ReferenceControl
 from finflow.training.data.replay import ONLINE as FAMILY
 from finflow.training.data.replay import Transitions
 from finflow.training.data.reward_constraint import RewardConstraint, make_constraint
-from finflow.training.data.rewards import RollingNormalizer
+from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
 from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.on_policy.on_policy_state import OnPolicyState
 from finflow.training.phases.rollout_state import RolloutState
-from finflow.training.phases.schedules import EntropySchedule
+from finflow.training.phases.schedules import EntropyScheduler
 
 OFFLINE, ONLINE = "offline", "online"
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
@@ -182,7 +182,7 @@ class TrainingState:
         Draws everything that is random inside an update.
     exploration : Generator
         Draws the actions of the online portfolios.
-    entropy_schedule, target_entropy_schedule : EntropySchedule
+    entropy_schedule, target_entropy_schedule : EntropyScheduler
         Step with the online updates.
     reward_normalizer : RollingNormalizer or None
         With ``train.reward_normalization``.
@@ -209,8 +209,8 @@ class TrainingState:
     counters: Counters
     noise: Generator
     exploration: Generator
-    entropy_schedule: EntropySchedule
-    target_entropy_schedule: EntropySchedule
+    entropy_schedule: EntropyScheduler
+    target_entropy_schedule: EntropyScheduler
     watch: GuardState
     reward_normalizer: RollingNormalizer | None = field(default=None)
     learner: OfflineLearner | None = field(default=None)
@@ -242,8 +242,8 @@ def start_offline(config: Config, training_data: TrainingData, device: torch.dev
         Counters(),
         seeded(seed, 2, device),
         seeded(seed, 3, device),
-        EntropySchedule.of(train.entropy_schedule),
-        EntropySchedule.of(train.target_entropy_schedule),
+        EntropyScheduler.of(train.entropy_schedule),
+        EntropyScheduler.of(train.target_entropy_schedule),
         GuardState(config),
         RollingNormalizer.of(train.reward_normalization) if train.reward_normalization.enabled else None,
         learner,

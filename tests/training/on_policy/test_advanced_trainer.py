@@ -16,6 +16,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch.nn.utils import parameters_to_vector
 
+import finflow
 from finflow import AdvancedPPOTrainer, EntropyScheduleConfig, RewardNormalizerConfig, train_advanced_ppo
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.errors import CheckpointError, ConfigError, TrainingError
@@ -207,3 +208,9 @@ def test_decisions_are_the_policys_modes() -> None:
     assert trainer.act(np.zeros((7, 3), np.float32)).shape == (7, 2)
     with pytest.raises(ConfigError, match="observations have the shape"):
         trainer.act(np.zeros((7, 4), np.float32))
+
+
+def test_all_are_importable_from_finflow() -> None:
+    names = ("EntropyScheduler", "RewardNormalizer", "CheckpointManager", "CheckpointMetrics", "RollbackManager")
+    for name in (*names, "AdvancedPPOTrainer", "train_advanced_ppo", "EntropyScheduleConfig", "RewardNormalizerConfig"):
+        assert getattr(finflow, name).__name__ == name

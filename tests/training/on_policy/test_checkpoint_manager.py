@@ -13,7 +13,7 @@ from torch import nn
 from finflow.config import RollbackConfig
 from finflow.errors import CheckpointError, OutputError
 from finflow.training.on_policy.checkpoint_manager import CheckpointManager, CheckpointMetrics, read_checkpoint
-from finflow.training.on_policy.entropy_scheduler import EntropyScheduler
+from finflow.training.phases.schedules import EntropyScheduler
 
 Parts = tuple[nn.Module, torch.optim.Optimizer, Any]
 

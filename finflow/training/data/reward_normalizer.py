@@ -1,0 +1,263 @@
+"""Rewards in units of their recent past: ``(r - mean) / (std + epsilon)`` over a window of the last rewards.
+
+The window's sum and sum of squares are kept exactly. A double is an integer times a power of two, and so are sums of
+doubles and of their squares: held as integers, what leaves the window is subtracted without an error, each reward costs
+the same, and mean and deviation depend on the contents of the window alone. A Welford recurrence with downdates would
+lose a deviation of 1 at an offset of 1e8 after a million of them.
+
+References
+----------
+Welford (1962), Note on a method for calculating corrected sums of squares and products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from finflow.config import RewardNormalizationConfig
+from finflow.errors import ConfigError
+
+EPSILON = 1e-8
+LARGEST = 1e150  # rewards beyond it are skipped: their squares overflow a double
+_UNIT = 1074  # the smallest double is 2**-1074: every finite one is a whole number of these
+Rewards = TypeVar("Rewards", float, NDArray[Any], Tensor)
+
+
+class RollingMoments:
+    """Mean and deviation of the last rewards, exact to the last bit.
+
+    Parameters
+    ----------
+    window_size : int
+        Rewards remembered.
+    """
+
+    def __init__(self, window_size: int) -> None:
+        if window_size < 2:
+            raise ValueError(f"a window has room for at least two rewards, not {window_size}")
+        self.window_size = window_size
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every reward."""
+        self._window: deque[int] = deque()  # in units of 2**-1074
+        self._sum = self._squares = self._count = 0
+        self._moments: tuple[float, float] | None = None
+
+    def update(self, rewards: float | Iterable[float] | NDArray[Any] | Tensor) -> None:
+        """Remember one reward, or several in order, and drop the oldest; NaN, infinite and absurd ones are skipped."""
+        for reward in np.asarray(rewards, dtype=np.float64).ravel().tolist():
+            if not abs(reward) < LARGEST:
+                continue
+            numerator, denominator = reward.as_integer_ratio()
+            units = numerator << (_UNIT + 1 - denominator.bit_length())
+            self._window.append(units)
+            self._sum += units
+            self._squares += units * units
+            self._count += 1
+            if len(self._window) > self.window_size:
+                oldest = self._window.popleft()
+                self._sum -= oldest
+                self._squares -= oldest * oldest
+        self._moments = None
+
+    def get_statistics(self) -> dict[str, float]:
+        """``mean`` and ``std`` of the window, ``count`` of all rewards ever seen, ``buffer_size`` of those in it."""
+        mean, std = self._statistics()
+        return {"mean": mean, "std": std, "count": self._count, "buffer_size": len(self._window)}
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Capture the window and the count."""
+        window = torch.tensor([_value(units) for units in self._window], dtype=torch.float64)
+        return {"window": window}, {"count": self._count}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Restore both; of a longer window the newest rewards are taken."""
+        window, count = tensors["window"], state["count"]
+        if window.ndim != 1 or window.dtype != torch.float64 or not bool(window.isfinite().all()):
+            raise ValueError("the window holds no rewards")
+        if type(count) is not int or count < len(window):
+            raise ValueError("the count of rewards is not a whole number, or too small for the window")
+        self.reset()
+        self.update(window[-self.window_size :])
+        self._count = count
+
+    def _statistics(self) -> tuple[float, float]:
+        """Mean and population deviation of the window, each rounded once; computed when they are asked for."""
+        if self._moments is None:
+            size = len(self._window)
+            if size == 0:
+                return 0.0, 0.0
+            spread = (size * self._squares - self._sum * self._sum) / (size * size << 2 * _UNIT)  # rounded once
+            self._moments = _value(self._sum, size), math.sqrt(spread)
+        return self._moments
+
+
+class RollingNormalizer(RollingMoments):
+    """``(r - mean) / (std + 1e-8)`` over the last rewards, clipped; normalising a reward does not remember it.
+
+    Parameters
+    ----------
+    window_size : int
+        Rewards remembered.
+    clip : float
+        Normalised rewards lie in (-clip, clip).
+    warmup : int
+        Nothing is normalised before so many rewards were seen.
+    shift : bool
+        Whether the mean is subtracted; without, rewards are scaled alone, which leaves the objective what it was.
+    """
+
+    def __init__(self, window_size: int = 1000, clip: float = 10.0, warmup: int = 100, shift: bool = True) -> None:
+        if not clip > 0.0 or warmup < 0:
+            raise ValueError("clipping has a positive limit, and a warm-up a length")
+        super().__init__(window_size)
+        self.clip, self.warmup, self.shift = clip, warmup, shift
+
+    @classmethod
+    def of(cls, keys: RewardNormalizationConfig) -> Self:
+        """The normaliser of a section of the configuration."""
+        return cls(keys.window_size, keys.clip, keys.warmup, keys.shift)
+
+    def normalize(self, rewards: Rewards) -> Rewards:
+        """One reward, or an array or tensor of them, in units of the window; as they are during the warm-up.
+
+        NaN stays NaN, for the guard to notice.
+        """
+        if self._count < max(self.warmup, 1):
+            return rewards
+        mean, std = self._statistics()
+        scaled = (rewards - (mean if self.shift else 0.0)) / (std + EPSILON)
+        if isinstance(scaled, Tensor):
+            return scaled.clamp(-self.clip, self.clip)
+        clipped = np.clip(scaled, -self.clip, self.clip)
+        return clipped if isinstance(rewards, np.ndarray) else float(clipped)
+
+    def denormalize(self, reward: float) -> float:
+        """Inverse of ``normalize`` for a reward that was not clipped."""
+        if self._count < max(self.warmup, 1):
+            return reward
+        mean, std = self._statistics()
+        return reward * (std + EPSILON) + (mean if self.shift else 0.0)
+
+
+@dataclass(frozen=True)
+class RewardNormalizerConfig:
+    """Settings of a reward normaliser.
+
+    Attributes
+    ----------
+    window_size : int
+        Rewards whose mean and deviation are taken.
+    epsilon : float
+        Added to the deviation.
+    clip_range : tuple of float
+        Least and greatest normalised reward.
+    shift : bool
+        Whether the mean is subtracted. It changes the objective where the length of an episode depends on the actions:
+        of a reward that is always 1 nothing is left. Without, rewards are divided by the deviation alone.
+    scale : bool
+        Whether rewards are divided by the deviation.
+    """
+
+    window_size: int = 1000
+    epsilon: float = 1e-8
+    clip_range: tuple[float, float] = (-10.0, 10.0)
+    shift: bool = True
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.window_size < 2:
+            raise ConfigError(f"the window of a reward normaliser holds at least 2 rewards, not {self.window_size}")
+        if not 0.0 <= self.epsilon < math.inf:
+            raise ConfigError(f"the epsilon of a reward normaliser is a number of at least 0, not {self.epsilon}")
+        if len(self.clip_range) != 2 or not self.clip_range[0] < self.clip_range[1]:
+            raise ConfigError(f"rewards are clipped to a range (least, greatest), not {self.clip_range}")
+
+    @classmethod
+    def preset(cls, name: str) -> Self:
+        """Make the settings of a preset.
+
+        Parameters
+        ----------
+        name : str
+            ``default``; ``stable``, 5000 rewards and +-5; ``fast``, 500 rewards and +-10; ``off``, rewards as they are,
+            and their statistics alone.
+        """
+        if name not in _PRESETS:
+            raise ConfigError(f"a reward normaliser's preset is {', '.join(_PRESETS)}, not {name!r}")
+        return cls(**_PRESETS[name])
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "stable": {"window_size": 5000, "clip_range": (-5.0, 5.0)},
+    "fast": {"window_size": 500, "clip_range": (-10.0, 10.0)},
+    "off": {"shift": False, "scale": False, "clip_range": (-math.inf, math.inf)},
+}
+
+
+class RewardNormalizer(RollingMoments):
+    """``clip((r - mean) / (std + epsilon))`` over the last rewards, the one to normalise among them.
+
+    A reward that is not a number is not remembered, and stays as it is.
+
+    Parameters
+    ----------
+    config : RewardNormalizerConfig, optional
+
+    Examples
+    --------
+    >>> normalizer = RewardNormalizer(RewardNormalizerConfig(window_size=3))
+    >>> [round(normalizer.normalize(reward), 3) for reward in (1.0, 2.0, 3.0, 4.0)]
+    [0.0, 1.0, 1.225, 1.225]
+    """
+
+    def __init__(self, config: RewardNormalizerConfig | None = None) -> None:
+        self.config = config or RewardNormalizerConfig()
+        super().__init__(self.config.window_size)
+
+    @classmethod
+    def preset(cls, name: str) -> Self:
+        """Make a normaliser with the settings of a preset: ``default``, ``stable`` or ``fast``."""
+        return cls(RewardNormalizerConfig.preset(name))
+
+    def normalize(self, reward: float) -> float:
+        """Remember a reward, and return it normalised."""
+        return float(self.normalize_batch([reward])[0])
+
+    def normalize_batch(self, rewards: Iterable[float] | NDArray[Any] | Tensor) -> NDArray[np.float64]:
+        """Remember rewards in their order, and return all of them normalised by the window after the last.
+
+        Parameters
+        ----------
+        rewards : array_like, any shape
+
+        Returns
+        -------
+        array, the same shape
+        """
+        given = np.asarray(rewards if isinstance(rewards, np.ndarray | Tensor) else list(rewards), dtype=np.float64)
+        self.update(given)
+        mean, std = self._statistics()
+        without_scale = not self.config.scale or (not self.config.shift and std == 0.0)  # equal rewards have none
+        divisor = 1.0 if without_scale else std + self.config.epsilon
+        with np.errstate(invalid="ignore", divide="ignore"):
+            centred = given - (mean if self.config.shift else 0.0)
+            normalised: NDArray[np.float64] = np.clip(centred / divisor, *self.config.clip_range)
+        return normalised
+
+
+def _value(units: int, divisor: int = 1) -> float:
+    """The double that is nearest to so many units over a divisor."""
+    return units / (divisor << _UNIT)
