@@ -1,18 +1,21 @@
-"""Return of cash, from one annual rate, a file of rates, or a series by name."""
+"""Return of cash, from one annual rate, a file of rates, or one-month US Treasury bills."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.sources.price_sheet import read_sheet
-from finflow.market.sources.treasury_bills import treasury_bills
+from finflow.market.sources.shipped_tables import package_file
 
 FloatArray = NDArray[np.float64]
 DateArray = NDArray[np.datetime64]
@@ -20,7 +23,7 @@ DateArray = NDArray[np.datetime64]
 
 @dataclass(frozen=True)
 class CashRates:
-    """Annual rates of a file or of a series by name, each in force from its date on until the next.
+    """Annual rates of a file or of Treasury bills, each in force from its date on until the next.
 
     Attributes
     ----------
@@ -32,9 +35,9 @@ class CashRates:
     sha256 : str
         Hash of the file.
     name : str
-        Of a series by name; empty for a file.
+        ``treasury-bills``; empty for a file.
     until : datetime64[D] or None
-        Last day that a series by name covers.
+        Last day that Treasury bills cover; None for a file.
     """
 
     dates: DateArray
@@ -53,20 +56,38 @@ class CashRates:
         }
 
 
-def named_rates(name: str) -> CashRates:
-    """Rates of a series by name: ``treasury-bills``.
+@lru_cache(maxsize=1)
+def treasury_bills() -> CashRates:
+    """Read one-month US Treasury bills, once in a process.
+
+    The series is RF of Kenneth R. French's data library, as the package arch ships it: 1,109 months, July 1926 to
+    November 2018, simple returns in percent with two decimals. The return r of a month is known when the month begins,
+    so the rate ``(1 + r) ** 12 - 1`` is in force from the last day of the month before.
 
     Raises
     ------
     MarketError
-        If its data are not there.
+        If the package's file is not there, or is another one.
     """
-    bills = treasury_bills()
-    return CashRates(bills.dates, bills.rates, bills.path, bills.sha256, name, bills.until)
+    name = "treasury-bills"
+    path = package_file("arch", "data", "frenchdata", "frenchdata.csv.gz") or Path("frenchdata.csv.gz")
+    try:
+        content = path.read_bytes()
+        table = pd.read_csv(path, compression="gzip")
+        months = pd.PeriodIndex(pd.to_datetime(table["Date"].astype(str), format="%Y%m"), freq="M")
+        monthly = table["RF"].to_numpy(dtype=np.float64) / 100.0
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise MarketError(f"market.cash_rate = {name}: {path} of arch cannot be read ({reason})") from None
+    if not (np.diff(months.asi8) == 1).all() or not np.isfinite(monthly).all():
+        raise MarketError(f"market.cash_rate = {name}: {path} of arch lacks a month")
+    begins = (months - 1).to_timestamp(how="end").to_numpy().astype("datetime64[D]")
+    until = months[-1:].to_timestamp(how="end").to_numpy().astype("datetime64[D]")[0]
+    return CashRates(begins, (1.0 + monthly) ** 12 - 1.0, path, hashlib.sha256(content).hexdigest(), name, until)
 
 
 def check_covered(rate: float | CashRates, last: np.datetime64) -> None:
-    """Refuse bars that lie a month or more after the end of a series by name: its last rate says nothing of them.
+    """Refuse bars that lie a month or more after the end of Treasury bills, which have no rate for them.
 
     Parameters
     ----------
@@ -95,8 +116,8 @@ def read_rates(path: Path) -> CashRates:
     """
     sheet = read_sheet(path, "parquet" if path.suffix.lower() == ".parquet" else "csv", "market.cash_rate")
     if sheet.assets is not None or len(sheet.columns) != 1:
-        found = ", ".join(name for _, name in sheet.columns[:5]) or "none"
-        raise MarketError(f"{path} must have two columns, Date and the annual rate; beside the date it has {found}")
+        others = ", ".join(name for _, name in sheet.columns[:5]) or "none"
+        raise MarketError(f"{path} must have two columns, Date and the annual rate; beside the date it has {others}")
     rates = sheet.numbers(0)
     days = sheet.days.to_numpy().astype("datetime64[D]")
     wrong = np.flatnonzero(~np.isnan(rates) & ~((rates > -1.0) & (rates <= 1.0)))
@@ -138,8 +159,8 @@ def cash_returns(dates: DateArray, rate: float | CashRates) -> FloatArray:
         annual = rate.rates[np.searchsorted(rate.dates, dates[:-1], side="right") - 1]
     else:
         annual = np.full(max(len(dates) - 1, 0), rate)
-    # One by one: a vectorised power may round differently by position.
-    found, places = np.unique(annual, return_inverse=True)
+    # Distinct rates one by one: a vectorised power may round differently by position.
+    distinct, places = np.unique(annual, return_inverse=True)
     returns, year = np.zeros(len(dates)), bars_per_year(dates)
-    returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / year) - 1.0 for one in found])[places]
+    returns[1:] = np.array([(1.0 + float(one)) ** (1.0 / year) - 1.0 for one in distinct])[places]
     return returns

@@ -11,10 +11,9 @@ import pytest
 
 from finflow.config import Config, MarketConfig, dump_config, load_config
 from finflow.errors import ConfigError, MarketError
-from finflow.market.cash import cash_returns, read_rates
+from finflow.market.cash import cash_returns, read_rates, treasury_bills
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
-from finflow.market.sources.treasury_bills import treasury_bills
 from finflow.training.judging.held_out import cash_rate
 
 DAYS = pd.DatetimeIndex(pd.bdate_range("2020-01-01", periods=8), name="Date")

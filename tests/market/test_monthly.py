@@ -230,7 +230,7 @@ def test_another_file_of_the_package_is_one_line(shipped: Path, change: object, 
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(french.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("finflow.market.sources.shipped_tables.find_spec", lambda name: None)
     with pytest.raises(MarketError, match=r"pip install 'finflow\[markets\]'"):
         load_panel(CONFIG)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.errors import MarketError
+from finflow.market.sources.shipped_tables import package_file
 
 INDEX = "Market"
 INDUSTRIES = (
@@ -35,7 +36,6 @@ SIZE_AND_VALUE = tuple(f"S{size}V{value}" for size in (1, 3, 5) for value in (1,
 SIZE_AND_MOMENTUM = tuple(f"S{size}M{past}" for size in (1, 3, 5) for past in (1, 3, 5))
 _PORTFOLIOS = (*INDUSTRIES, *SIZE_AND_VALUE, *SIZE_AND_MOMENTUM)
 _COLUMNS = ("dates", "MktRF", "RF", *_PORTFOLIOS)
-_FILE = Path("datasets", "french", "french.csv.bz2")
 
 
 class FrenchPortfolios(NamedTuple):
@@ -86,12 +86,12 @@ def french_portfolios() -> FrenchPortfolios:
 
 
 def _file() -> Path:
-    found = util.find_spec("linearmodels")
-    if found is None or not found.submodule_search_locations:
+    path = package_file("linearmodels", "datasets", "french", "french.csv.bz2")
+    if path is None:
         raise MarketError(
             "market.source = french needs the package linearmodels, which has the data: pip install 'finflow[markets]'"
         )
-    return Path(next(iter(found.submodule_search_locations))) / _FILE
+    return path
 
 
 def _facts(digest: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.files import read_text_input
-from finflow.market.cash import CashRates, cash_returns, check_covered, named_rates, read_rates
+from finflow.market.cash import CashRates, cash_returns, check_covered, read_rates, treasury_bills
 from finflow.market.dividends import reinvest
 from finflow.market.panel import MarketPanel
 from finflow.market.price_gaps import hold_over_gaps
@@ -155,7 +155,7 @@ def _asset_names(config: MarketConfig) -> tuple[str, ...] | None:
 def _rate(config: MarketConfig) -> float | CashRates:
     if isinstance(config.cash_rate, Path):
         return read_rates(config.cash_rate)
-    return named_rates(config.cash_rate) if isinstance(config.cash_rate, str) else config.cash_rate
+    return treasury_bills() if isinstance(config.cash_rate, str) else config.cash_rate
 
 
 def _assemble(

@@ -1,4 +1,4 @@
-"""Tables of prices that skfolio ships."""
+"""Tables that other packages ship, read without importing the packages, which takes seconds."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from pathlib import Path
 import pandas as pd
 
 
+def package_file(package: str, *parts: str) -> Path | None:
+    """Path of a file inside an installed package; None where the package is not installed."""
+    spec = find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return Path(folders[0], *parts) if folders else None
+
+
 def shipped_table(name: str) -> pd.DataFrame:
-    """Read a table that skfolio ships, as its own loader does, but without importing skfolio, which takes seconds.
+    """Read a table that skfolio ships, as its own loader does.
 
     Parameters
     ----------
     name : str
         "sp500_dataset", "sp500_index" or "factors_dataset".
     """
-    package = find_spec("skfolio")
-    folders = package.submodule_search_locations if package is not None else None
-    path = Path(folders[0], "datasets", "data", f"{name}.csv.gz") if folders else None
+    path = package_file("skfolio", "datasets", "data", f"{name}.csv.gz")
     if path is not None and path.is_file():
         return pd.read_csv(path, index_col=0, parse_dates=[0], date_format="%Y-%m-%d")
     table: pd.DataFrame = getattr(import_module("skfolio.datasets"), f"load_{name}")()

@@ -96,9 +96,13 @@ def yfinance_download() -> Download:
     return download
 
 
-def finished() -> dt.date:
-    """Return the first date that has not ended in every time zone: bars before it are complete at every exchange."""
-    return _now().astimezone(dt.timezone(dt.timedelta(hours=-12))).date()
+def request_end(config: MarketConfig) -> dt.date:
+    """First date that is not asked for: the day after `market.test_end`, or the first that may not be over yet.
+
+    A date is over once it has ended in every time zone: bars before it are complete at every exchange.
+    """
+    incomplete = _now().astimezone(dt.timezone(dt.timedelta(hours=-12))).date()
+    return incomplete if config.test_end is None else min(incomplete, config.test_end + dt.timedelta(days=1))
 
 
 def _now() -> dt.datetime:
@@ -109,15 +113,12 @@ def fetch_prices(
     config: MarketConfig, tickers: list[str], assets: Sequence[str], download: Download
 ) -> tuple[PriceTables, dict[str, Any]]:
     """Download prices, and check and align them."""
-    found, reasons = request_prices(config, tickers, download)
-    missing = [name for name in tickers if name not in found]
-    if missing:
-        raise MarketError(describe_failure(missing, found, reasons))
+    found = request_prices(config, tickers, download)
     fields = [field for field in _FIELDS.values() if all(field in found[name] for name in tickers)]
     tables = {field: pd.concat([found[name][field] for name in tickers], axis=1).sort_index() for field in fields}
     check_closes(tables["close"])
     tables, calendar = same_calendar(tables)
-    tables, left_out = complete_fields(tables, list(dict.fromkeys(assets)))
+    tables, left_out = complete_fields(tables, list(assets))
     return tables, {
         "source": "yfinance",
         "yfinance": metadata.version("yfinance"),
@@ -131,44 +132,46 @@ def fetch_prices(
     }
 
 
-def request_prices(
-    config: MarketConfig, tickers: list[str], download: Download
-) -> tuple[dict[str, PriceTables], list[str]]:
-    """Request the missing tickers until none is, or until further requests are useless; return the last log lines."""
-    unfinished = finished()
-    end = unfinished if config.test_end is None else min(unfinished, config.test_end + dt.timedelta(days=1))
+def request_prices(config: MarketConfig, tickers: list[str], download: Download) -> dict[str, PriceTables]:
+    """Request prices from `market.start` on, and those still missing again while that may help.
+
+    Raises
+    ------
+    MarketError
+        With the tickers that have no prices, yfinance's reason and advice.
+    """
     options = {
-        **{"start": str(config.start or dt.date(1900, 1, 1)), "end": str(end), "auto_adjust": config.auto_adjust},
-        **{"interval": "1d", "actions": False, "ignore_tz": True, "group_by": "column", "multi_level_index": True},
-        **{"progress": False, "threads": True, "timeout": _TIMEOUT},
+        **{"start": str(config.start or dt.date(1900, 1, 1)), "end": str(request_end(config))},
+        **{"auto_adjust": config.auto_adjust, "interval": "1d", "actions": False, "ignore_tz": True},
+        **{"group_by": "column", "multi_level_index": True, "progress": False, "threads": True, "timeout": _TIMEOUT},
     }
     found: dict[str, PriceTables] = {}
-    reasons: list[str] = []
+    missing = list(tickers)
     began = time.monotonic()
     for attempt in range(_ATTEMPTS):
-        missing = [name for name in tickers if name not in found]
-        with _captured_log() as lines:
+        with _captured_log() as reasons:
             try:
                 frame = download(missing, **options)
             except Exception as error:
                 # yfinance lets anything through: its own errors, the HTTP library's, KeyError on odd answers.
                 frame = None
-                lines.append(f"{type(error).__name__}: {error}")
-        reasons = list(lines)
+                reasons.append(f"{type(error).__name__}: {error}")
         tables = tables_from_frame(frame, missing)
         for name in missing:
             if tables and name in tables["close"].columns:
                 found[name] = {field: table[[name]] for field, table in tables.items()}
         missing = [name for name in tickers if name not in found]
+        if not missing:
+            return found
         permanent = bool(reasons) and all(_PERMANENT.search(line) for line in reasons) and bool(found)
         limited = any(_LIMITED.search(line) for line in reasons)
         too_slow = not found and not limited and time.monotonic() - began > _PATIENCE
-        if not missing or permanent or too_slow or attempt == _ATTEMPTS - 1:
+        if permanent or too_slow or attempt == _ATTEMPTS - 1:
             break
         seconds = (_LONG_WAITS if limited else _WAITS)[attempt]
         logger.warning("no prices yet for %s; asking again in %g s", ", ".join(missing[:10]), seconds)
         _wait(seconds)
-    return found, reasons
+    raise MarketError(_describe_failure(missing, len(found), reasons))
 
 
 def _wait(seconds: float) -> None:
@@ -199,7 +202,7 @@ def _captured_log() -> Iterator[list[str]]:
         source.setLevel(level)
 
 
-def describe_failure(missing: list[str], found: dict[str, PriceTables], reasons: list[str]) -> str:
+def _describe_failure(missing: list[str], n_found: int, reasons: list[str]) -> str:
     """Return one line with the missing tickers, yfinance's reason and advice."""
     reason = " ".join(" ".join(reasons).split())
     names = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
@@ -208,9 +211,9 @@ def describe_failure(missing: list[str], found: dict[str, PriceTables], reasons:
         return (
             f"Yahoo limits the rate of requests and gave no prices for {names}; wait some minutes and try again{shown}"
         )
-    if found:
+    if n_found:
         return (
-            f"no prices for {names}, though {len(found)} other tickers were found; check the spelling or leave "
+            f"no prices for {names}, though {n_found} other tickers were found; check the spelling or leave "
             f"{'it' if len(missing) == 1 else 'them'} out of market.tickers{shown}"
         )
     return (
@@ -248,15 +251,12 @@ def same_calendar(tables: PriceTables) -> tuple[PriceTables, dict[str, Any]]:
     last = np.where(last >= len(close) - 1 - _LIVE_BARS, len(close) - 1, last)
     holes = (rows >= first) & (rows <= last) & ~present
     for column, name in enumerate(close.columns):
-        where = np.flatnonzero(holes[:, column])
-        run_starts = np.flatnonzero(np.diff(where, prepend=-2) > 1)
-        run_lengths = np.diff(np.append(run_starts, len(where)))
-        if run_lengths.size and run_lengths.max() > _LONGEST_HOLE:
-            longest = int(run_lengths.argmax())
-            since = close.index[int(where[run_starts[longest]])].date()
+        missing = np.flatnonzero(holes[:, column])
+        longest = max(np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1), key=len)
+        if len(longest) > _LONGEST_HOLE:
             raise MarketError(
-                f"{name} has no prices on {int(run_lengths[longest])} dates in a row from {since}, between its first "
-                "and last price; leave it out or set market.start after the gap"
+                f"{name} has no prices on {len(longest)} dates in a row from {close.index[longest[0]].date()}, between "
+                "its first and last price; leave it out or set market.start after the gap"
             )
     dropped = holes.any(axis=1)
     facts: dict[str, Any] = {"dates_dropped": int(dropped.sum())}

@@ -23,9 +23,8 @@ from finflow.market.sources.yahoo import (
     Download,
     check_closes,
     complete_fields,
-    describe_failure,
     fetch_prices,
-    finished,
+    request_end,
     request_prices,
     same_calendar,
     yfinance_download,
@@ -101,16 +100,15 @@ def _extend(
     tables = _unpack(stored.frame)
     close = tables["close"]
     last = close.index[-1]
-    end = finished() if config.test_end is None else min(finished(), config.test_end + dt.timedelta(days=1))
-    if last.date() + dt.timedelta(days=1) >= end:
+    if last.date() + dt.timedelta(days=1) >= request_end(config):
         return None
     again = close.iloc[-OVERLAP:]
     live = [str(name) for name in close.columns if bool(again[name].notna().any())]
     latest = config.model_copy(update={"start": again.index[0].date()})
-    found = _requested(latest, live, download)
+    found = request_prices(latest, live, download)
     factors = _restated(close, found)
     if factors:
-        found |= _requested(config, list(factors), download)
+        found |= request_prices(config, list(factors), download)
     joined = {
         field: pd.concat([_column(table, name, field, found, factors) for name in close.columns], axis=1).sort_index()
         for field, table in tables.items()
@@ -120,7 +118,7 @@ def _extend(
     longer, gaps = same_calendar(joined)
     if not factors and not (longer["close"].index > last).any():
         return None
-    longer, left_out = complete_fields(longer, list(dict.fromkeys(assets)))
+    longer, left_out = complete_fields(longer, list(assets))
     new = joined["close"].index[joined["close"].index > last]
     dropped = int((~new.isin(longer["close"].index)).sum())
     facts = {**stored.facts, **gaps, "dates_dropped": stored.facts.get("dates_dropped", 0) + dropped}
@@ -129,15 +127,6 @@ def _extend(
     day = longer["close"].index[-1].date()
     _add(facts, "restated", ", ".join(f"{name} by {factor:.6g}" for name, factor in factors.items()), f" ({day})")
     return longer, facts
-
-
-def _requested(config: MarketConfig, tickers: list[str], download: Download) -> dict[str, PriceTables]:
-    """Prices of all tickers from `market.start` of a configuration on."""
-    found, reasons = request_prices(config, tickers, download)
-    missing = [name for name in tickers if name not in found]
-    if missing:
-        raise MarketError(describe_failure(missing, found, reasons))
-    return found
 
 
 def _restated(close: pd.DataFrame, found: Mapping[str, PriceTables]) -> dict[str, float]:
