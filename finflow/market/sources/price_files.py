@@ -29,6 +29,7 @@ FILE_A_FIELD, FILE_AN_ASSET = "one file a field", "one file an asset"
 
 _KNOWN = {**{name: name for name in FIELDS}, "adjclose": ADJUSTED, "adjustedclose": ADJUSTED, DIVIDENDS: DIVIDENDS}
 _CLOSES = ("close", ADJUSTED)
+_READ = (*FIELDS, ADJUSTED, DIVIDENDS)
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,8 @@ def read_prices(
 
 def _file(sheet: Sheet, wanted: _Wanted) -> tuple[PriceTables, str, tuple[str, ...]]:
     if sheet.assets is not None:
-        tables, names = _stacked([_Rows.of_many(sheet)], wanted)
-        return tables, LONG, names
+        names = tuple(pd.unique(sheet.assets))
+        return _stacked([_Rows.of_many(sheet)], names, wanted), LONG, names
     if any(field for field, _ in sheet.columns):
         tables, names = _two_levels(sheet, wanted)
         return tables, TWO_LEVELS, names
@@ -152,7 +153,7 @@ def _folder(path: Path, kind: str, wanted: _Wanted) -> tuple[PriceTables, str, l
             raise MarketError(f"{path} has two files of one field: {', '.join(file.name for file in files)}")
         tables, names = _by_field(sheets, wanted)
         return tables, FILE_A_FIELD, list(sheets.values()), names
-    names = _unique(file.stem for file in files)
+    names = tuple(dict.fromkeys(file.stem for file in files))
     chosen = [file for file in files if file.stem in wanted]
     first = read_sheet((chosen or files)[0], kind)
     of_many = first.assets is not None
@@ -165,10 +166,11 @@ def _folder(path: Path, kind: str, wanted: _Wanted) -> tuple[PriceTables, str, l
                 "holds files of one kind"
             )
     if of_many:
-        tables, names = _stacked([_Rows.of_many(sheet) for sheet in sheets_read], wanted)
-        return tables, LONG, sheets_read, names
-    tables, _ = _stacked([_Rows.of_one(sheet) for sheet in sheets_read], wanted)
-    return tables, FILE_AN_ASSET, sheets_read, names
+        rows = [_Rows.of_many(sheet) for sheet in sheets_read]
+        names = tuple(pd.unique(np.concatenate([part.assets for part in rows])))
+        return _stacked(rows, names, wanted), LONG, sheets_read, names
+    rows = [_Rows.of_one(sheet) for sheet in sheets_read]
+    return _stacked(rows, names, wanted), FILE_AN_ASSET, sheets_read, names
 
 
 def _files(path: Path, kind: str) -> list[Path]:
@@ -238,20 +240,24 @@ class _Rows:
     """A sheet whose rows are one asset on one date each: the asset of each row, and the column of each field."""
 
     sheet: Sheet
-    codes: NDArray[np.intp]
-    names: tuple[str, ...]
+    assets: NDArray[np.object_]
     fields: dict[str, int]
+
+    def numbers(self, field: str) -> NDArray[np.float64]:
+        """Values of a field, (rows,); NaN where the sheet does not have it."""
+        if field not in self.fields:
+            return np.full(len(self.assets), np.nan)
+        return self.sheet.numbers(self.fields[field])
 
     @classmethod
     def of_many(cls, sheet: Sheet) -> _Rows:
-        codes, names = pd.factorize(np.asarray(sheet.assets, dtype=object))
         fields = _fields_of(sheet, [name for _, name in sheet.columns])
         if not any(close in fields for close in _CLOSES):
             raise MarketError(
                 f"{sheet.path} has a column that names the asset of a row (Ticker, Symbol or Asset) and no column "
                 "Close; add one, or rename the first if it is an asset"
             )
-        return cls(sheet, codes, tuple(str(name) for name in names), fields)
+        return cls(sheet, np.asarray(sheet.assets, dtype=object), fields)
 
     @classmethod
     def of_one(cls, sheet: Sheet) -> _Rows:
@@ -266,7 +272,7 @@ class _Rows:
                 f"{sheet.path} has no column Close ({', '.join(labels[:6]) or 'no columns but the date'}); each file "
                 "of a folder is one asset, with Date, Close and perhaps Open, High, Low and Volume"
             )
-        return cls(sheet, np.zeros(len(sheet.days), dtype=np.intp), (name,), fields)
+        return cls(sheet, np.full(len(sheet.days), name, dtype=object), fields)
 
 
 def _fields_of(sheet: Sheet, labels: Sequence[str]) -> dict[str, int]:
@@ -280,58 +286,31 @@ def _fields_of(sheet: Sheet, labels: Sequence[str]) -> dict[str, int]:
     return fields
 
 
-def _stacked(parts: Sequence[_Rows], wanted: _Wanted) -> tuple[PriceTables, tuple[str, ...]]:
-    """Tables from rows: dates are those of the assets wanted, in ascending order."""
-    names = _unique(name for part in parts for name in part.names)
+def _stacked(parts: Sequence[_Rows], names: Iterable[str], wanted: _Wanted) -> PriceTables:
+    """Tables of the assets wanted among `names`, from rows in any order; dates ascend."""
     kept = [name for name in names if name in wanted]
-    column_of = {name: column for column, name in enumerate(kept)}
-    columns = [np.array([column_of.get(name, -1) for name in part.names], dtype=np.intp)[part.codes] for part in parts]
-    rows = [np.flatnonzero(column >= 0) for column in columns]
-    days = pd.DatetimeIndex(
-        np.concatenate([part.sheet.days.to_numpy("datetime64[s]")[row] for part, row in zip(parts, rows, strict=True)])
-        if parts
-        else []
+    if not parts:
+        return {"close": pd.DataFrame(index=pd.DatetimeIndex([]), columns=kept, dtype=np.float64)}
+    labels = pd.concat(
+        [pd.DataFrame({"day": part.sheet.days.astype("datetime64[s]"), "asset": part.assets}) for part in parts],
+        keys=range(len(parts)),
     )
-    index = days.unique().sort_values()
-    column = np.concatenate([c[row] for c, row in zip(columns, rows, strict=True)]) if parts else np.zeros(0, np.intp)
-    cell = index.get_indexer(days) * max(len(kept), 1) + column
-    _check_once(parts, rows, cell, days, [kept[i] for i in column[_repeats(cell)[:1]]])
-    tables: PriceTables = {}
-    found = [name for name in (*FIELDS, ADJUSTED, DIVIDENDS) if any(name in part.fields for part in parts)]
-    for field in wanted.fields(found):
-        values = np.full(len(index) * len(kept), np.nan)
-        values[cell] = np.concatenate(
-            [
-                part.sheet.numbers(part.fields[field])[row] if field in part.fields else np.full(len(row), np.nan)
-                for part, row in zip(parts, rows, strict=True)
-            ]
-        )
-        tables[field] = pd.DataFrame(values.reshape(len(index), len(kept)), index=index, columns=kept)
-    return tables or {"close": pd.DataFrame(index=index, columns=kept, dtype=np.float64)}, names
+    chosen = labels["asset"].isin(kept).to_numpy()
+    labels = labels[chosen]
+    _check_once(parts, labels)
+    fields = wanted.fields(field for field in _READ if any(field in part.fields for part in parts))
+    values = {field: np.concatenate([part.numbers(field) for part in parts])[chosen] for field in fields}
+    table = pd.DataFrame(values, index=pd.MultiIndex.from_frame(labels, names=[None, None]))
+    return {field: table[field].unstack().reindex(columns=kept) for field in fields}
 
 
-def _repeats(cell: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Positions whose cell was met before."""
-    return np.flatnonzero(pd.Series(cell).duplicated())
-
-
-def _check_once(
-    parts: Sequence[_Rows], rows: list[NDArray[np.intp]], cell: NDArray[np.intp], days: pd.DatetimeIndex, who: list[str]
-) -> None:
-    twice = _repeats(cell)
-    if not twice.size:
+def _check_once(parts: Sequence[_Rows], labels: pd.DataFrame) -> None:
+    """Refuse a second row of a date and asset; the index of the labels is (part, row)."""
+    repeated = labels.duplicated()
+    if not repeated.any():
         return
-    second = int(twice[0])
-    first = int(np.flatnonzero(cell == cell[second])[0])
-    ends = np.cumsum([len(row) for row in rows])
-
-    def place(position: int) -> str:
-        part = int(np.searchsorted(ends, position, side="right"))
-        row = int(rows[part][position - (ends[part - 1] if part else 0)])
-        return f"{parts[part].sheet.path}, {parts[part].sheet.place(row)}"
-
-    raise MarketError(f"{place(second)}: {who[0]!r} has a second row of {days[second].date()} (first: {place(first)})")
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
+    second = labels.index[int(repeated.argmax())]
+    day, asset = labels.loc[second]
+    first = labels.index[((labels["day"] == day) & (labels["asset"] == asset)).to_numpy().argmax()]
+    places = [f"{parts[part].sheet.path}, {parts[part].sheet.place(row)}" for part, row in (second, first)]
+    raise MarketError(f"{places[0]}: {asset!r} has a second row of {day.date()} (first: {places[1]})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null"
 
 @dataclass(frozen=True)
 class Sheet:
-    """The content of a file, not yet understood.
+    """Columns of a file, numbers not yet parsed.
 
     Attributes
     ----------
@@ -40,8 +40,8 @@ class Sheet:
     columns : tuple of (str, str)
         (field, asset) of each column of numbers. The field is "" in files with one line of column names, which are
         then the second.
-    numbers : callable
-        Position of a column -> its values, NaN where missing; complains of what is not a number.
+    cells : tuple of Series
+        Content of each column of numbers, as it was read.
     assets : array of str, or None
         The asset of each row, where the file has a column Ticker, Symbol or Asset.
     place : callable
@@ -52,9 +52,27 @@ class Sheet:
     sha256: str
     days: pd.DatetimeIndex
     columns: tuple[tuple[str, str], ...]
-    numbers: Callable[[int], NDArray[np.float64]]
+    cells: tuple[pd.Series[Any], ...]
     assets: NDArray[np.object_] | None
     place: Callable[[int], str]
+
+    def numbers(self, position: int) -> NDArray[np.float64]:
+        """Values of a column, NaN where missing; `MarketError` for what is not a number."""
+        cells, (field, asset) = self.cells[position], self.columns[position]
+        name = f"{field} of {asset}" if field else asset
+        if pd.api.types.is_bool_dtype(cells.dtype) or pd.api.types.is_datetime64_any_dtype(cells.dtype):
+            raise MarketError(f"{self.path}: column {name!r} holds {cells.dtype} values, not numbers")
+        if pd.api.types.is_numeric_dtype(cells.dtype):
+            return cells.to_numpy(dtype=np.float64, na_value=np.nan)
+        values = pd.to_numeric(cells, errors="coerce")
+        wrong = np.flatnonzero((values.isna() & cells.notna()).to_numpy())
+        if wrong.size:
+            row = int(wrong[0])
+            raise MarketError(
+                f"{self.path}, {self.place(row)}: column {name!r} has {str(cells.iloc[row])[:40]!r} on "
+                f"{self.days[row].date()}, which is not a number"
+            )
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def plain_name(name: str) -> str:
@@ -208,18 +226,14 @@ def _sheet(
     place: Callable[[int], str],
 ) -> Sheet:
     positions = [position for position in range(len(columns)) if position not in (date, name)]
-    _check_header(path, [columns[position] for position in positions], positions)
+    kept = tuple(columns[position] for position in positions)
+    _check_header(path, kept, positions)
     days = _dates(path, frame[date], columns[date][1] or columns[date][0], place)
-
-    def numbers(column: int) -> NDArray[np.float64]:
-        field, asset = columns[positions[column]]
-        return _numbers(path, frame[positions[column]], f"{field} of {asset}" if field else asset, days, place)
-
     assets = None if name is None else _assets(path, frame[name], columns[name][1], place)
-    return Sheet(path, digest, days, tuple(columns[position] for position in positions), numbers, assets, place)
+    return Sheet(path, digest, days, kept, tuple(frame[position] for position in positions), assets, place)
 
 
-def _check_header(path: Path, columns: list[tuple[str, str]], positions: list[int]) -> None:
+def _check_header(path: Path, columns: Sequence[tuple[str, str]], positions: list[int]) -> None:
     seen: set[tuple[str, str]] = set()
     for (field, asset), position in zip(columns, positions, strict=True):
         if not asset:
@@ -246,8 +260,8 @@ def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int],
         if missing.size:
             raise MarketError(f"{path}, {place(int(missing[0]))}: the date is missing")
         return days
-    codes, found = pd.factorize(column.astype(str).str.strip(), use_na_sentinel=False)
-    texts = pd.Series(found, dtype=object).where(pd.Series(found).notna(), "").astype(str)
+    codes, distinct = pd.factorize(column.astype(str).str.strip(), use_na_sentinel=False)
+    texts = pd.Series(distinct, dtype=object).where(pd.Series(distinct).notna(), "").astype(str)
     formed = texts.str.fullmatch(r"\d{4}-\d{2}-\d{2}([T ].*)?")
     if not formed.all():
         row = int(np.flatnonzero(~formed.to_numpy()[codes])[0])
@@ -260,21 +274,3 @@ def _dates(path: Path, column: pd.Series[Any], name: str, place: Callable[[int],
         row = int(wrong[0])
         raise MarketError(f"{path}, {place(row)}: {texts.iloc[codes[row]]!r} is not a date")
     return known[codes]
-
-
-def _numbers(
-    path: Path, column: pd.Series[Any], name: str, days: pd.DatetimeIndex, place: Callable[[int], str]
-) -> NDArray[np.float64]:
-    if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_datetime64_any_dtype(column.dtype):
-        raise MarketError(f"{path}: column {name!r} holds {column.dtype} values, not numbers")
-    if pd.api.types.is_numeric_dtype(column.dtype):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    values = pd.to_numeric(column, errors="coerce")
-    wrong = np.flatnonzero((values.isna() & column.notna()).to_numpy())
-    if wrong.size:
-        row = int(wrong[0])
-        raise MarketError(
-            f"{path}, {place(row)}: column {name!r} has {str(column.iloc[row])[:40]!r} on {days[row].date()}, "
-            "which is not a number"
-        )
-    return values.to_numpy(dtype=np.float64, na_value=np.nan)
