@@ -6,6 +6,8 @@ message and exits with status 2; anything that is not a `FinflowError` is a faul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class FinflowError(Exception):
     """A user's mistake, or an outside condition that the user can mend."""
@@ -33,3 +35,18 @@ class EvidenceError(FinflowError):
 
 class TrainingError(FinflowError):
     """A training that cannot go on, and what to try."""
+
+
+def one_line(error: BaseException, most: int = 160) -> str:
+    """Text of an error on one line, of so many characters at most."""
+    return " ".join(str(error).split())[:most]
+
+
+def typed_line(error: BaseException) -> str:
+    """Class and text of an error on one line."""
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """Names separated by commas, so many at most, and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.errors import MarketError
+from finflow.errors import MarketError, one_line
 from finflow.market.bar_frequency import bars_per_year
 from finflow.market.sources.price_sheet import read_sheet
 from finflow.market.sources.shipped_tables import package_file
@@ -77,8 +77,9 @@ def treasury_bills() -> CashRates:
         months = pd.PeriodIndex(pd.to_datetime(table["Date"].astype(str), format="%Y%m"), freq="M")
         monthly = table["RF"].to_numpy(dtype=np.float64) / 100.0
     except (OSError, ValueError, KeyError, EOFError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise MarketError(f"market.cash_rate = {name}: {path} of arch cannot be read ({reason})") from None
+        raise MarketError(
+            f"market.cash_rate = {name}: {path} of arch cannot be read ({one_line(error, 120)})"
+        ) from None
     if not (np.diff(months.asi8) == 1).all() or not np.isfinite(monthly).all():
         raise MarketError(f"market.cash_rate = {name}: {path} of arch lacks a month")
     begins = (months - 1).to_timestamp(how="end").to_numpy().astype("datetime64[D]")

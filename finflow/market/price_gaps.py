@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
 
 __all__ = ["Halt", "describe_halts", "find_halts", "hold_over_gaps"]
@@ -81,20 +81,18 @@ def find_halts(panel: MarketPanel, since: int = 0) -> list[Halt]:
     """List the halts of a panel that reach the bar `since` or a later one, by date."""
     if panel.halted is None:
         return []
-    found = []
+    halts = []
     for column, asset in enumerate(panel.assets):
-        bars = np.flatnonzero(panel.halted[:, column]).tolist()
-        for _, run in groupby(enumerate(bars), key=lambda pair: pair[1] - pair[0]):
-            held = [bar for _, bar in run]
-            if held[-1] >= since:
-                found.append(Halt(asset, str(panel.dates[held[0]]), str(panel.dates[held[-1]]), len(held)))
-    return sorted(found, key=lambda halt: (halt.first, halt.asset))
+        bars = np.flatnonzero(panel.halted[:, column])
+        for run in np.split(bars, np.flatnonzero(np.diff(bars) > 1) + 1):
+            if len(run) and run[-1] >= since:
+                halts.append(Halt(asset, str(panel.dates[run[0]]), str(panel.dates[run[-1]]), len(run)))
+    return sorted(halts, key=lambda halt: (halt.first, halt.asset))
 
 
 def describe_halts(halts: Sequence[Halt]) -> str:
     """One sentence that names the halts, the first of them in full; empty where there are none."""
     if not halts:
         return ""
-    named = ", ".join(str(halt) for halt in halts[:_SHOWN])
-    more = f" and {len(halts) - _SHOWN} more" if len(halts) > _SHOWN else ""
-    return f"no price, held at the last one and not traded (market.max_gap): {named}{more}"
+    named = first_few([str(halt) for halt in halts], _SHOWN)
+    return f"no price, held at the last one and not traded (market.max_gap): {named}"

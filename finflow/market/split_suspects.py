@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.errors import first_few
 from finflow.market.panel import MarketPanel
 
 __all__ = ["SplitSuspect", "describe_suspects", "find_split_suspects", "in_words", "split_of"]
@@ -98,11 +99,10 @@ def describe_suspects(suspects: Sequence[SplitSuspect]) -> str:
     """One sentence that names the jumps and says what to do; empty where there are none."""
     if not suspects:
         return ""
-    named = ", ".join(str(one) for one in suspects[:_SHOWN])
-    more = f" and {len(suspects) - _SHOWN} more" if len(suspects) > _SHOWN else ""
+    named = first_few([str(suspect) for suspect in suspects], _SHOWN)
     before = suspects[0]
     return (
-        f"jumps that look like splits the prices are not adjusted for: {named}{more}. If it is a split, divide the "
+        f"jumps that look like splits the prices are not adjusted for: {named}. If it is a split, divide the "
         f"prices of {before.asset} before {before.date} by {before.split:g} (or give an Adj Close); else the jump "
         "counts as a return"
     )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import EvaluationConfig
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, typed_line
 from finflow.imports import import_path
 from finflow.market.bar_frequency import bars_per_month
 from finflow.strategies.online_selection import (
@@ -174,8 +174,7 @@ def _imported(path: str, config: EvaluationConfig) -> Strategy:
             found = found(config) if needed else found()
     except Exception as error:
         # Whatever a user's own module raises is reported to that user.
-        reason = " ".join(str(error).split())[:160]
-        raise FinflowError(f"strategy {path!r} cannot be made: {type(error).__name__}: {reason}") from error
+        raise FinflowError(f"strategy {path!r} cannot be made: {typed_line(error)}") from error
     if not isinstance(found, Strategy):
         raise FinflowError(f"strategy {path!r} has no name and decide(information), as a strategy must")
     return found

@@ -31,10 +31,13 @@ class OnlineSelection(ABC):
     ----------
     memo : mutable mapping, optional
         Moves made before.
+    window : int
+        Newest prices that a move depends on.
     """
 
     name = "online"
     memo: Memo | None = None
+    window = 2
 
     def __init__(self) -> None:
         self._weights: FloatArray = np.zeros(0)
@@ -64,11 +67,8 @@ class OnlineSelection(ABC):
 
     def _advance_once(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, from the memo where it is there."""
-        return memoised(self.memo, self.name, [self._weights, self.newest(prices)], lambda: self._advance(prices))
-
-    def newest(self, prices: FloatArray) -> FloatArray:
-        """Prices that a move depends on, of those known (bars, assets)."""
-        return prices
+        newest = prices[-max(self.window, 2) :]
+        return memoised(self.memo, self.name, [self._weights, newest], lambda: self._advance(prices))
 
     def _advance(self, prices: FloatArray) -> FloatArray:
         """The next portfolio, over the assets that have a price at both of the last two bars."""
@@ -124,9 +124,6 @@ class ExponentiatedGradient(OnlineSelection):
         super().__init__()
         self.rate = rate
 
-    def newest(self, prices: FloatArray) -> FloatArray:
-        return prices[-2:]
-
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         relatives = prices[-1] / prices[-2]
         exponent = self.rate * relatives / float(weights @ relatives)
@@ -165,9 +162,6 @@ class PassiveAggressiveMeanReversion(OnlineSelection):
         super().__init__()
         self.threshold = threshold
 
-    def newest(self, prices: FloatArray) -> FloatArray:
-        return prices[-2:]
-
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         relatives = prices[-1] / prices[-2]
         loss = max(0.0, float(weights @ relatives) - self.threshold)
@@ -199,9 +193,6 @@ class MeanReversion(OnlineSelection):
         super().__init__()
         self.window = window
         self.threshold = threshold
-
-    def newest(self, prices: FloatArray) -> FloatArray:
-        return prices[-max(self.window, 2) :]
 
     def update(self, weights: FloatArray, prices: FloatArray) -> FloatArray:
         predicted = self.predict(prices)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.errors import FinflowError
+from finflow.errors import FinflowError, one_line
 from finflow.market.bar_frequency import bars_per_month
 from finflow.strategies.memo import Memo, memoised
 from finflow.strategies.strategy import Information, equal_weights, with_cash
@@ -83,8 +83,7 @@ class Rolling(ABC):
         try:
             fitted = np.asarray(self._fit_once(chosen[1:] / chosen[:-1] - 1.0), dtype=np.float64)
         except Exception as error:
-            reason = " ".join(str(error).split())[:160]
-            raise FinflowError(f"{where} could not be fitted: {reason}") from error
+            raise FinflowError(f"{where} could not be fitted: {one_line(error)}") from error
         nothing = not self.leaves_cash and fitted.sum() <= 0.0
         if fitted.shape != (chosen.shape[1],) or not np.isfinite(fitted).all() or nothing:
             raise FinflowError(f"{where} was fitted to something that is not a portfolio")

@@ -61,6 +61,12 @@ def area(score: FloatArray, positive: NDArray[np.bool_]) -> float:
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(score) - count)))
 
 
+def score_of(panel: MarketPanel, fit_until: int) -> FloatArray:
+    """The crisis probability, fitted on the bars before `fit_until`."""
+    view = PanelView(panel)
+    return crisis(view, fit_states(view.market[:fit_until, 0]))
+
+
 def test_the_filter_equals_bayes_rule() -> None:
     returns, _ = switching(0, 1500)
     returns[[0, 700, 701]] = np.nan
@@ -74,7 +80,7 @@ def test_the_filter_equals_bayes_rule() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_score_tells_the_states_apart_out_of_sample(seed: int) -> None:
     returns, states = switching(seed)
-    score = crisis(PanelView(panel_of(returns)), 3000)
+    score = score_of(panel_of(returns), 3000)
     assert area(score[3000:], states[3000:] == 1) > 0.9
     # As well as the filter that knows the truth, up to what 3000 bars can teach.
     best = area(filtered(returns, TRUTH)[3000:], states[3000:] == 1)
@@ -110,14 +116,14 @@ def test_the_bad_state_is_the_wilder_one_whatever_its_mean() -> None:
 
 def test_what_comes_after_training_changes_no_fit_and_no_bit_before_it() -> None:
     panel = panel_of(switching(5, 1200)[0])
-    whole = crisis(PanelView(panel), 800)
+    whole = score_of(panel, 800)
     shocked = np.array(panel.close)
     shocked[900:] *= np.random.default_rng(1).uniform(0.2, 5.0, shocked[900:].shape)
-    other = crisis(PanelView(MarketPanel(dates=panel.dates, assets=panel.assets, close=shocked)), 800)
+    other = score_of(MarketPanel(dates=panel.dates, assets=panel.assets, close=shocked), 800)
     np.testing.assert_array_equal(other[:900], whole[:900])
     assert not np.array_equal(other[900:], whole[900:])
     for bars in (800, 801, 1000, 1199):
-        np.testing.assert_array_equal(crisis(PanelView(panel.until(bars)), 800), whole[:bars])
+        np.testing.assert_array_equal(score_of(panel.until(bars), 800), whole[:bars])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,7 @@ def test_markets_without_two_states_give_probabilities(returns: FloatArray) -> N
 
 def test_known_crises_of_the_embedded_market_score_high() -> None:
     panel = load_panel(MarketConfig())
-    score = crisis(PanelView(panel), 5547)
+    score = score_of(panel, 5547)
     years = panel.dates.astype("datetime64[Y]").astype(int) + 1970
     mean = {year: float(np.nanmean(score[years == year])) for year in range(1991, 2023)}
     assert {2008, 2002, 2009} == set(sorted(mean, key=lambda year: mean[year])[-3:])

@@ -13,7 +13,7 @@ from finflow.config import MarketConfig
 from finflow.errors import MarketError
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.feature_set import LENSES, Features, apply_features, compute_features
-from finflow.market.features.market_features import MARKET_FEATURES, crisis, turbulence
+from finflow.market.features.market_features import MARKET_FEATURES, crisis, fit_turbulence, turbulence
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
@@ -224,7 +224,8 @@ def test_turbulence_is_the_mahalanobis_distance_to_training() -> None:
     inverse = np.linalg.inv(0.9 * np.corrcoef(training.T) + 0.1 * np.eye(4))
     distance = np.einsum("ti,ij,tj->t", z, inverse, z) / 4
     expected = np.log(distance[-10:].mean())
-    assert turbulence(PanelView(panel), FIT)[-1] == pytest.approx(expected, rel=1e-9)
+    view = PanelView(panel)
+    assert turbulence(view, fit_turbulence(view, FIT))[-1] == pytest.approx(expected, rel=1e-9)
 
 
 def test_turbulence_rises_when_correlations_break() -> None:
@@ -232,7 +233,8 @@ def test_turbulence_rises_when_correlations_break() -> None:
     returns = np.diff(np.log(close), axis=0)
     returns[600:] = np.abs(returns[600:]) * np.array([1, -1, 1, -1]) * 3
     broken = rebuilt(np.exp(np.vstack([np.zeros(4), np.cumsum(returns, axis=0)])))
-    index = turbulence(PanelView(broken), FIT)
+    view = PanelView(broken)
+    index = turbulence(view, fit_turbulence(view, FIT))
     assert index[620:].min() > np.nanmax(index[:600])
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from finflow.config import FeaturesConfig
 from finflow.market.features.feature_set import apply_features, compute_features
-from finflow.market.features.market_features import crisis
+from finflow.market.features.market_features import crisis, fit_states
 from finflow.market.features.regimes import fit_regimes, regime
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.panel import MarketPanel
@@ -46,7 +46,7 @@ def test_it_sees_who_leads_where_the_mean_says_nothing() -> None:
     view = PanelView(panel_of(returns))
     found = regime(view, fit_regimes(view, FIT))
     assert agreement(found[FIT:], states[FIT:]) > 0.9  # bars that it was not fitted to
-    assert agreement(crisis(view, FIT)[FIT:], states[FIT:]) < 0.65
+    assert agreement(crisis(view, fit_states(view.market[:FIT, 0]))[FIT:], states[FIT:]) < 0.65
 
 
 def test_the_second_regime_is_the_one_that_spreads_more() -> None:

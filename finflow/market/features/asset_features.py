@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from finflow.config import LENSES
 from finflow.market.features import rolling_windows as rolling
 from finflow.market.features.rolling_windows import FLOOR, PanelView
 
-__all__ = ["ASSET_FEATURES", "LENSES", "AssetFeature", "Compute"]
+__all__ = ["ASSET_FEATURES", "LENSES", "AssetFeature", "registered"]
 
 FloatArray = NDArray[np.float64]
 Compute = Callable[[PanelView], FloatArray]
@@ -59,14 +60,19 @@ class AssetFeature:
 ASSET_FEATURES: list[AssetFeature] = []
 
 
-def _feature(*lenses: str, ranked: bool = False) -> Callable[[Compute], Compute]:
-    """Register a function as a feature of the lenses, under its own name."""
+def registered(
+    features: list[AssetFeature], *lenses: str, ranked: bool = False, needs: tuple[str, ...] = ()
+) -> Callable[[Compute], Compute]:
+    """Append a function to a list of features, under its own name; parameters as of `AssetFeature`."""
 
     def register(compute: Compute) -> Compute:
-        ASSET_FEATURES.append(AssetFeature(compute.__name__, lenses, compute, ranked))
+        features.append(AssetFeature(compute.__name__, lenses, compute, ranked, needs))
         return compute
 
     return register
+
+
+_feature = partial(registered, ASSET_FEATURES)
 
 
 def _moved(view: PanelView, window: int) -> FloatArray:
@@ -74,7 +80,7 @@ def _moved(view: PanelView, window: int) -> FloatArray:
     return view.change(window) / (view.spread(view.windows.medium) * math.sqrt(float(window)))
 
 
-def _twelve_less_one(view: PanelView) -> FloatArray:
+def _momentum_12_1(view: PanelView) -> FloatArray:
     """Log return of the last twelve months but the last one."""
     return view.change(view.windows.year) - view.change(view.windows.skipped)
 
@@ -107,13 +113,13 @@ def return_63(view: PanelView) -> FloatArray:
 def momentum_12_1(view: PanelView) -> FloatArray:
     """Sum of r from t - 251 to t - 21 / (s(252) sqrt 231): a year less its last month (Jegadeesh and Titman 1993)."""
     windows = view.windows
-    return _twelve_less_one(view) / (view.spread(windows.long) * math.sqrt(float(windows.year - windows.skipped)))
+    return _momentum_12_1(view) / (view.spread(windows.long) * math.sqrt(float(windows.year - windows.skipped)))
 
 
 @_feature("momentum", "growth", ranked=True)
 def momentum_rank(view: PanelView) -> FloatArray:
     """Rank of the raw 12-1 return among the assets, -1 to 1; winners minus losers (Jegadeesh and Titman 1993)."""
-    return _twelve_less_one(view)
+    return _momentum_12_1(view)
 
 
 @_feature("momentum")
@@ -193,8 +199,8 @@ def correlation_change(view: PanelView) -> FloatArray:
 def idiosyncratic(view: PanelView) -> FloatArray:
     """ln of s(252) sqrt(1 - corr(252)^2) sqrt 252: annual idiosyncratic volatility (Ang et al. 2006)."""
     window = view.windows.long
-    own = np.sqrt(np.maximum(1.0 - view.correlation(window) ** 2, 1e-4))
-    return np.log(view.spread(window) * own * math.sqrt(view.panel.bars_per_year))
+    unexplained = np.sqrt(np.maximum(1.0 - view.correlation(window) ** 2, 1e-4))
+    return np.log(view.spread(window) * unexplained * math.sqrt(view.panel.bars_per_year))
 
 
 @_feature("correlation", "momentum")

@@ -1,4 +1,4 @@
-"""Features of one bar beside their range in training, before clipping: how far from what was learned a day is."""
+"""Features of one bar with their ranges in training, before clipping: how far a day is from the training data."""
 
 from __future__ import annotations
 
@@ -59,13 +59,11 @@ def compute_features_and_ranges(
         As `compute_features`.
     """
     raw, fitted = fit_features(panel, fit_until, chosen)
-    usable = raw.defined[:fit_until].copy()
-    usable[: raw.first_bar] = False
     seen = [
-        np.array([[column[:fit_until][mask].min(), column[:fit_until][mask].max()] for column in values])
+        np.array([[column[mask].min(), column[mask].max()] for column in values[:, :fit_until]])
         for values, mask in (
-            (raw.assets, usable),
-            (raw.market, raw.market_defined[:fit_until] & (np.arange(fit_until) >= raw.first_bar)),
+            (raw.assets, raw.defined[:fit_until]),
+            (raw.market, raw.market_defined[:fit_until]),
         )
     ]
     newest = np.where(raw.defined[bar], raw.assets[:, bar], np.nan)

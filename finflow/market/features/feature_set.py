@@ -25,10 +25,10 @@ from finflow.market.features.market_features import (
     fit_turbulence,
     turbulence,
 )
-from finflow.market.features.own_features import own_feature
 from finflow.market.features.regimes import RegimeFit, fit_regimes, regime
 from finflow.market.features.rolling_windows import PanelView
 from finflow.market.features.trading_features import TRADING_FEATURES
+from finflow.market.features.user_features import user_feature
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
@@ -151,7 +151,7 @@ def fit_features(panel: MarketPanel, fit_until: int, chosen: FeaturesConfig) -> 
             f"only from bar {raw.first_bar}, and {_FEWEST_ROWS} more are needed; move market.train_end or use more data"
         )
     scales = [
-        _fits(values, defined, raw.first_bar, fit_until)
+        np.array([_fit(column[:fit_until][defined[:fit_until]]) for column in values])
         for values, defined in ((raw.assets, raw.defined), (raw.market, raw.market_defined))
     ]
     return raw, Fitted(*raw.models, *scales)
@@ -172,7 +172,7 @@ def apply_features(panel: MarketPanel, fitted: Fitted, chosen: FeaturesConfig = 
 
 
 class RawFeatures(NamedTuple):
-    """Features before scaling, (F, bars, assets) and (M, bars), with masks of defined cells, and names."""
+    """Features before scaling, (F, bars, assets) and (M, bars), with masks of defined cells from `first_bar` on."""
 
     assets: FloatArray
     market: FloatArray
@@ -187,7 +187,7 @@ class RawFeatures(NamedTuple):
 def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelView], Models]) -> RawFeatures:
     """Compute every feature of every bar, unscaled."""
     view = PanelView(panel)
-    added = [own_feature(path) for path in chosen.extra]
+    added = [user_feature(path) for path in chosen.extra]
     own = [*features_of(panel), *filter_features(chosen)]
     computed = [(one, one.compute(panel)) for one in added]
     of_assets = [(one, values) for one, values in computed if values.ndim == 2]
@@ -215,6 +215,7 @@ def _raw(panel: MarketPanel, chosen: FeaturesConfig, models_of: Callable[[PanelV
     market_defined = _all_finite(market_raw)
     ready = np.flatnonzero((defined.sum(axis=1) >= 2) & market_defined)
     first_bar = int(ready[0]) if ready.size else panel.n_bars
+    defined[:first_bar], market_defined[:first_bar] = False, False
     return RawFeatures(raw, market_raw, defined, market_defined, listing, market_names, first_bar, models)
 
 
@@ -228,8 +229,8 @@ def scale_features(raw: RawFeatures, fitted: Fitted) -> Features:
     """Scale features by what was fitted, and clip them."""
     lenses = {lens: tuple(index for index, (_, lenses) in enumerate(raw.listing) if lens in lenses) for lens in LENSES}
     return Features(
-        assets=_scale(raw.assets, raw.defined, raw.first_bar, fitted.assets),
-        market=_scale(raw.market, raw.market_defined, raw.first_bar, fitted.market),
+        assets=_scale(raw.assets, raw.defined, fitted.assets),
+        market=_scale(raw.market, raw.market_defined, fitted.market),
         asset_names=tuple(name for name, _ in raw.listing),
         market_names=raw.market_names,
         lenses=lenses,
@@ -278,32 +279,23 @@ def _of_assets(view: PanelView, features: Sequence[AssetFeature], raw: FloatArra
             column[:] = rolling.percentile_rank(column)
 
 
-def _fits(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fit_until: int) -> FloatArray:
-    """Training mean and deviation of each feature, (features, 2)."""
-    usable = defined[:fit_until].copy()
-    usable[:first_bar] = False
-    return np.array([_fit(column[:fit_until][usable]) for column in raw])
-
-
-def _scale(raw: FloatArray, defined: NDArray[np.bool_], first_bar: int, fits: FloatArray) -> NDArray[np.float32]:
+def _scale(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray) -> NDArray[np.float32]:
     """Subtract the training mean, divide by the training deviation, clip; zeros where not defined."""
-    usable = defined.copy()
-    usable[:first_bar] = False
     result = np.zeros((*defined.shape, len(raw)), dtype=np.float32)
     bars = len(defined)
-    _fill(raw.reshape(len(raw), bars, -1), usable.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
+    _fill(raw.reshape(len(raw), bars, -1), defined.reshape(bars, -1), fits, result.reshape(bars, -1, len(raw)))
     result.setflags(write=False)
     return result
 
 
 @compiled_function(error_model="numpy")
-def _fill(raw: FloatArray, usable: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
+def _fill(raw: FloatArray, defined: NDArray[np.bool_], fits: FloatArray, result: NDArray[np.float32]) -> None:
     """Scale bar by bar, in the order of the result in memory."""
     for bar in range(raw.shape[1]):
         for index in range(len(raw)):
             center, spread = fits[index]
             for column in range(raw.shape[2]):
-                if usable[bar, column]:
+                if defined[bar, column]:
                     scaled = (raw[index, bar, column] - center) / spread
                     result[bar, column, index] = min(max(scaled, -_CLIP), _CLIP)
 

@@ -58,7 +58,7 @@ def _feature(compute: Callable[[PanelView], FloatArray]) -> Callable[[PanelView]
 
 
 def _spread(view: PanelView, window: int) -> FloatArray:
-    return np.maximum(view.market_series.std(window)[:, 0], FLOOR)
+    return view.market_spread(window)[:, 0]
 
 
 @_feature
@@ -166,15 +166,13 @@ class TurbulenceFit(NamedTuple):
     inverse: FloatArray
 
 
-def turbulence(view: PanelView, fit: int | TurbulenceFit) -> FloatArray:
+def turbulence(view: PanelView, fitted: TurbulenceFit) -> FloatArray:
     """ln of the mean over 10 bars of z' C^-1 z / n, a log ratio: unusual moves (Kritzman and Li 2010).
 
     z are returns standardised by each asset's training mean and deviation, C their training correlations shrunk a tenth
-    towards the identity, n the number of assets that have a return. Mean, deviation and C come from the rows before
-    `fit` alone, or are those given. An asset with under 60 training returns is left out; one that is not listed adds
-    nothing.
+    towards the identity, n the number of assets that have a return. An asset with under 60 training returns is left
+    out; one that is not listed adds nothing.
     """
-    fitted = fit_turbulence(view, fit) if isinstance(fit, int) else fit
     known = np.isfinite(view.returns) & fitted.used
     padded = _standardised(view, known, fitted.center, fitted.scale)
     distance = np.empty(len(padded))
@@ -231,14 +229,13 @@ class TwoStates(NamedTuple):
     stay: FloatArray
 
 
-def crisis(view: PanelView, fit: int | TwoStates) -> FloatArray:
+def crisis(view: PanelView, states: TwoStates) -> FloatArray:
     """P(bad state at t | m up to t), 0 to 1: a filter of two states fitted on training (Hamilton 1989), shape (bars,).
 
     Two states in which m is normal, each with a mean, a variance and a persistence; bad is the one of larger variance.
-    The horizon follows from the persistence, some weeks. Parameters are fitted on the rows before `fit`, or given.
+    The horizon follows from the persistence, some weeks.
     """
-    market = view.market[:, 0]
-    return filtered(market, fit_states(market[:fit]) if isinstance(fit, int) else fit)
+    return filtered(view.market[:, 0], states)
 
 
 def fit_states(returns: FloatArray) -> TwoStates:

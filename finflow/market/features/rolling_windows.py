@@ -121,11 +121,6 @@ def mean(values: FloatArray, window: int) -> FloatArray:
     return Series(values).mean(window)
 
 
-def std(values: FloatArray, window: int) -> FloatArray:
-    """As `Series.std`."""
-    return Series(values).std(window)
-
-
 def maximum(values: FloatArray, window: int) -> FloatArray:
     """Largest of the last `window` rows."""
     return np.asarray(pd.DataFrame(values).rolling(window).max(), dtype=np.float64)
@@ -275,6 +270,10 @@ class PanelView:
         """s(window), at least a hundredth of a percent a day."""
         return self._once("spread", window, lambda: np.maximum(self._series.std(window), FLOOR))
 
+    def market_spread(self, window: int) -> FloatArray:
+        """Standard deviation of `market` over `window` bars, (bars, 1); at least a hundredth of a percent a day."""
+        return np.maximum(self.market_series.std(window), FLOOR)
+
     def change(self, window: int) -> FloatArray:
         """Log return over `window` bars."""
         return self._series.total(window)
@@ -283,7 +282,7 @@ class PanelView:
         """cov(r, m) / var(m) over `window` bars."""
 
         def compute() -> FloatArray:
-            spread = np.maximum(self.market_series.std(window), FLOOR)
+            spread = self.market_spread(window)
             beta: FloatArray = self._with_market.covariance(window) / (spread * spread)
             return beta
 
@@ -293,8 +292,8 @@ class PanelView:
         """corr(r, m) over `window` bars, in [-1, 1]."""
 
         def compute() -> FloatArray:
-            spread = np.maximum(self.market_series.std(window), FLOOR)
-            return np.clip(self._with_market.covariance(window) / (self.spread(window) * spread), -1.0, 1.0)
+            spread = self.spread(window) * self.market_spread(window)
+            return np.clip(self._with_market.covariance(window) / spread, -1.0, 1.0)
 
         return self._once("correlation", window, compute)
 

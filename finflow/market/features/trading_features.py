@@ -8,13 +8,13 @@ clipped to a hundredth and 100, and are 1 where nothing was traded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finflow.market.features import rolling_windows as rolling
-from finflow.market.features.asset_features import AssetFeature, Compute
+from finflow.market.features.asset_features import AssetFeature, registered
 from finflow.market.features.rolling_windows import FLOOR, PanelView
 
 __all__ = ["TRADING_FEATURES"]
@@ -22,21 +22,12 @@ __all__ = ["TRADING_FEATURES"]
 FloatArray = NDArray[np.float64]
 
 TRADING_FEATURES: list[AssetFeature] = []
+_feature = partial(registered, TRADING_FEATURES)
 
 _LARGEST_RATIO = 100.0
 """Largest ratio of volumes, and the inverse of the smallest."""
 _UNTRADED = 1e300
 """Price move per money traded of an asset without trades: larger than any finite one."""
-
-
-def _feature(*lenses: str, ranked: bool = False, needs: tuple[str, ...]) -> Callable[[Compute], Compute]:
-    """Register a function as a feature of the lenses that needs fields, under its own name."""
-
-    def register(compute: Compute) -> Compute:
-        TRADING_FEATURES.append(AssetFeature(compute.__name__, lenses, compute, ranked, needs))
-        return compute
-
-    return register
 
 
 def _annual(variance: FloatArray, bars_per_year: int) -> FloatArray:

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.errors import MarketError
+from finflow.errors import MarketError, one_line
 from finflow.market.sources.shipped_tables import package_file
 
 INDEX = "Market"
@@ -69,7 +69,7 @@ def french_portfolios() -> FrenchPortfolios:
         content = path.read_bytes()
         table = pd.read_csv(path, compression="bz2")
     except (OSError, ValueError, EOFError) as error:
-        raise MarketError(f"{path} of linearmodels cannot be read: {' '.join(str(error).split())[:120]}") from None
+        raise MarketError(f"{path} of linearmodels cannot be read: {one_line(error, 120)}") from None
     lacking = [name for name in _COLUMNS if name not in table]
     if lacking:
         raise MarketError(f"{path} of linearmodels has no column {lacking[0]!r}; install linearmodels 7.1")

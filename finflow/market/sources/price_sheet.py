@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finflow.errors import MarketError
+from finflow.errors import MarketError, one_line
 from finflow.files import read_input
 from finflow.table_file import read_table
 
@@ -145,8 +145,7 @@ def _read_csv(path: Path, digest: str) -> Sheet:
                 low_memory=False,
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        reason = " ".join(str(error).split())
-        raise MarketError(f"{path} has lines with more cells than the header ({reason})") from None
+        raise MarketError(f"{path} has lines with more cells than the header ({one_line(error, 1000)})") from None
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame(columns=range(len(names)))
     except UnicodeDecodeError as error:
@@ -162,8 +161,7 @@ def _read_parquet(path: Path, digest: str) -> Sheet:
     try:
         frame = read_table(path)
     except Exception as error:
-        reason = " ".join(str(error).split())[:120]
-        raise MarketError(f"{path} cannot be read as Parquet ({reason})") from None
+        raise MarketError(f"{path} cannot be read as Parquet ({one_line(error, 120)})") from None
     if isinstance(frame.columns, pd.MultiIndex):
         columns = _labelled(path, frame.columns)
     else:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from finflow.config import MarketConfig
-from finflow.errors import MarketError
+from finflow.errors import MarketError, first_few
 from finflow.market.sources.price_files import PriceTables
 
 Download = Callable[..., "pd.DataFrame | None"]
@@ -205,7 +205,7 @@ def _captured_log() -> Iterator[list[str]]:
 def _describe_failure(missing: list[str], n_found: int, reasons: list[str]) -> str:
     """Return one line with the missing tickers, yfinance's reason and advice."""
     reason = " ".join(" ".join(reasons).split())
-    names = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+    names = first_few(missing, 10)
     shown = f" (yfinance: {reason[:160]})" if reason else ""
     if _LIMITED.search(reason):
         return (

@@ -88,6 +88,12 @@ def trading_cost(rate: float, participation_cost: float = 0.0) -> TradingCost:
     return cost
 
 
+def gross_growth(returns: FloatArray, cash: float) -> FloatArray:
+    """Gross growth (n, K), cash last, from log returns (n, assets) and the log return of cash."""
+    growth: FloatArray = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
+    return growth
+
+
 def interpolation(nodes: FloatArray, values: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
     """Quadratic Lagrange interpolation on ascending nodes; values beyond the ends count as the ends.
 
@@ -280,7 +286,7 @@ def _moves(
     blocks = []
     for column, belief in enumerate(beliefs):
         probability, returns, after = process.scenarios(float(belief))
-        factors = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
+        factors = gross_growth(returns, cash)
         held[:, column] = np.log(grid.weights @ factors.T) @ probability
         next_index, next_share = interpolation(beliefs, after)
         reached: Any = 0.0

@@ -33,7 +33,13 @@ from finflow.ledger.costs import BASIS_POINT
 from finflow.market.panel import BARS_PER_YEAR
 from finflow.market.synthetic.price_processes import MeanReversion, PriceProcess
 from finflow.market.synthetic.synthetic_market import process_of
-from finflow.strategies.optimal.dynamic_programming import axes_for, interpolation, solve_with_costs, trading_cost
+from finflow.strategies.optimal.dynamic_programming import (
+    axes_for,
+    gross_growth,
+    interpolation,
+    solve_with_costs,
+    trading_cost,
+)
 from finflow.strategies.optimal.garleanu_pedersen import spread_rule
 from finflow.strategies.strategy import Information
 
@@ -229,7 +235,9 @@ def expected_growth(process: PriceProcess, weights: FloatArray, beliefs: FloatAr
 def _ahead(process: PriceProcess, cash: float) -> tuple[FloatArray, FloatArray]:
     """Probabilities (B, scenarios) and gross growth (B, scenarios, K) of the next bar, at every node of the belief."""
     ahead = [process.scenarios(float(belief)) for belief in process.beliefs]
-    return np.stack([each.probability for each in ahead]), np.stack([_with_cash(each.returns, cash) for each in ahead])
+    return np.stack([each.probability for each in ahead]), np.stack(
+        [gross_growth(each.returns, cash) for each in ahead]
+    )
 
 
 @lru_cache(maxsize=4)
@@ -256,12 +264,12 @@ def _additional_targets(portfolios: FloatArray) -> FloatArray:
 def _best_target(process: PriceProcess, belief: float, cash: float, start: FloatArray) -> tuple[FloatArray, float]:
     """Maximise E[log(a . g g')] - E[log(a . g)] over the simplex."""
     now = process.scenarios(belief)
-    first = _with_cash(now.returns, cash)
+    first = gross_growth(now.returns, cash)
     chances, both = [], []
     for chance, grown, after in zip(now.probability, first, now.belief, strict=True):
         ahead = process.scenarios(float(after))
         chances.append(chance * ahead.probability)
-        both.append(grown * _with_cash(ahead.returns, cash))
+        both.append(grown * gross_growth(ahead.returns, cash))
     probability, second = np.concatenate(chances), np.concatenate(both)
 
     def loss(target: FloatArray) -> tuple[float, FloatArray]:
@@ -286,12 +294,6 @@ def _best_target(process: PriceProcess, belief: float, cash: float, start: Float
     best = np.where(found.x > _DUST, found.x, 0.0)
     best = best / best.sum()
     return best, -loss(best)[0] / scale
-
-
-def _with_cash(returns: FloatArray, cash: float) -> FloatArray:
-    """Gross growth (n, K) from log returns (n, assets)."""
-    growth: FloatArray = np.exp(np.column_stack([returns, np.full(len(returns), cash)]))
-    return growth
 
 
 def _long_run(process: PriceProcess) -> FloatArray:

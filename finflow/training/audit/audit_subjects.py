@@ -16,8 +16,8 @@ from finflow.ledger.costs import costs_of
 from finflow.market.features.asset_features import ASSET_FEATURES
 from finflow.market.features.filter_features import filter_features
 from finflow.market.features.market_features import MARKET_FEATURES
-from finflow.market.features.own_features import own_feature
 from finflow.market.features.rolling_windows import PanelView
+from finflow.market.features.user_features import user_feature
 from finflow.market.panel import MarketPanel
 from finflow.offline.collection import collect
 from finflow.strategies.behaviour import FAMILIES, family_tables
@@ -148,7 +148,7 @@ class AuditSubjects(AuditedMarket):
         return loaded_with_gap(panel, last, self.config.market)
 
     def _own_feature(self, path: str) -> Callable[[MarketPanel, int], Answer]:
-        feature = own_feature(path)
+        feature = user_feature(path)
         return lambda panel, last: {feature.name: by_bar(feature.compute(panel))}
 
     def _all_features(self, panel: MarketPanel, last: int) -> Answer:

@@ -19,7 +19,7 @@ from finflow.evaluation.audit.foretold_returns import Foreknowledge, Foretold, v
 from finflow.evaluation.audit.honest_signals import market_return
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.backtest import run_backtests
-from finflow.market.features.own_features import own_feature
+from finflow.market.features.user_features import user_feature
 from finflow.strategies.strategy import Information, Strategy
 from finflow.training.audit.audited_decisions import AuditedMarket
 
@@ -49,7 +49,7 @@ class AuditedForeknowledge:
         panel = self.market.panel
         for path in self.market.config.features.extra:
             name = f"feature {path.partition('@')[0]}"
-            feature = own_feature(path)
+            feature = user_feature(path)
             try:
                 values = self.opened.watch(name, feature.compute, panel)
             except Exception as error:  # whatever a user's own code may raise is a finding

@@ -21,7 +21,7 @@ from finflow.evaluation.audit.look_ahead import Component, Probe, audit, unprime
 from finflow.evaluation.audit.opened_files import OpenedFiles
 from finflow.evaluation.audit.shocked_panels import CUT, REPEAT, SHOCKS
 from finflow.market.features.feature_set import compute_features
-from finflow.market.features.own_features import own_feature
+from finflow.market.features.user_features import user_feature
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.market.splits import Split, split_panel
@@ -77,7 +77,7 @@ def audit_configuration(config: Config, strategies: Sequence[str] = (), agent: P
     config = config.model_copy(update={"market": market})
     subjects, opened = AuditSubjects(panel, config, split), OpenedFiles()
     for path in config.features.extra:
-        opened.watch(f"feature {path.partition('@')[0]}", own_feature, path)
+        opened.watch(f"feature {path.partition('@')[0]}", user_feature, path)
     makers: dict[str, Callable[[], Strategy]] = {
         name: _maker(name, config, None if name in NAMED else opened) for name in dict.fromkeys((*NAMED, *strategies))
     }

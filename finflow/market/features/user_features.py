@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import LENSES
-from finflow.errors import MarketError
+from finflow.errors import MarketError, typed_line
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 
 FloatArray = NDArray[np.float64]
 
 
-class OwnFeature(NamedTuple):
+class UserFeature(NamedTuple):
     """A feature of a user, the lenses that read it, and its function."""
 
     name: str
@@ -24,7 +24,7 @@ class OwnFeature(NamedTuple):
     compute: Callable[[MarketPanel], FloatArray]
 
 
-def own_feature(path: str) -> OwnFeature:
+def user_feature(path: str) -> UserFeature:
     """Import a feature of a user.
 
     Parameters
@@ -44,7 +44,7 @@ def own_feature(path: str) -> OwnFeature:
     try:
         function = import_path(place)
     except Exception as error:
-        raise MarketError(f"the feature {place!r} cannot be imported: {_reason(error)}") from error
+        raise MarketError(f"the feature {place!r} cannot be imported: {typed_line(error)}") from error
     if not callable(function):
         raise MarketError(f"the feature {place!r} is not a function of the panel")
 
@@ -52,7 +52,7 @@ def own_feature(path: str) -> OwnFeature:
         try:
             values = np.array(function(panel), dtype=np.float64)
         except Exception as error:
-            raise MarketError(f"the feature {place!r} failed: {_reason(error)}") from error
+            raise MarketError(f"the feature {place!r} failed: {typed_line(error)}") from error
         if values.shape not in (panel.close.shape, (panel.n_bars,)):
             raise MarketError(
                 f"the feature {place!r} has the shape {values.shape}, not {panel.close.shape} (bars by assets) or "
@@ -64,8 +64,4 @@ def own_feature(path: str) -> OwnFeature:
             raise MarketError(f"the feature {place!r} has not one finite value")
         return values
 
-    return OwnFeature(name, (lens,) if lens else LENSES, compute)
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    return UserFeature(name, (lens,) if lens else LENSES, compute)
