@@ -8,7 +8,6 @@ lag. What was filled at bar t then grows until bar t + 1, and that is the step's
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from finflow.env.episode_worlds import Draws
 from finflow.env.market_growth import dividends_of, fill_prices, growth_of
 from finflow.env.objective import COMPONENTS, STATE_SIZE, Moments, Objective
 from finflow.env.portfolio_state import PortfolioState, Step, WorldState, next_state
-from finflow.env.rewards.reward_context import ChosenReward, Observing, RewardContext, make_context
+from finflow.env.rewards.reward_context import ChosenReward, LazyObservation, RewardContext
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import Settlement, drift_and_pay, orders, pay_out, settle
 from finflow.ledger.constraints import Limits, keep_listed
@@ -190,13 +189,13 @@ class DecisionProcess:
             ``assets`` (batch, assets, F + 1; the last column is 1 where the asset is listed), ``market``
             (batch, M), ``portfolio`` (batch, K + 3); in the array library of the state.
         """
-        known = replace(state, bar=(state.bar - self.lag) % len(self.asset_features))  # further tables share features
-        assets, inside = _table_rows(self.asset_features, known), self._inside(state)
+        known = (state.bar - self.lag) % len(self.asset_features)  # further tables of growth share the features
+        assets, inside = rows_at(self.asset_features, known, state.weights), self._inside(state)
         if inside is not None:
             assets = assets * array_namespace(assets).astype(inside, assets.dtype)[..., None]
         return {
             "assets": assets,
-            "market": _table_rows(self.market_features, known),
+            "market": rows_at(self.market_features, known, state.weights),
             "portfolio": self.observed_portfolio(state),
         }
 
@@ -234,7 +233,7 @@ class DecisionProcess:
         """Assets of the states' sub-universes, (batch, assets); None where there are none."""
         if self.inside is None or not isinstance(state, WorldState):
             return None
-        return _table_rows(self.inside, replace(state, bar=state.universe))
+        return rows_at(self.inside, state.universe, state.weights)
 
 
 def _dividend_rows(process: DecisionProcess, state: PortfolioState) -> Any:
@@ -256,13 +255,28 @@ def _chosen_rewards(
 
 
 def _reward_context(
-    process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, *outcome: Any
+    process: DecisionProcess, state: PortfolioState, action: Any, fill: Settlement, simple_return: Any, builtin: Any
 ) -> RewardContext:
-    """Facts of a decision for the chosen reward; its outcome is the simple return and the built-in components."""
+    """Facts of a decision for the chosen reward."""
+    xp = array_namespace(state.weights)
     later = [replace(state, bar=state.bar + step) for step in range(process.reward_horizon + 1)]
     growth = [_rows(process.growth, one) for one in later[1:]]
-    listed = [process._listed(one) for one in later]
-    return make_context(state, action, fill, (*outcome, growth, listed), Observing(process, state))
+    return RewardContext(
+        bar=np.asarray(state.bar),
+        weights=state.weights,
+        action=action,
+        filled=fill.weights,
+        turnover=fill.turnover,
+        cost=fill.cost,
+        simple_return=simple_return,
+        log_return=builtin[..., 0],
+        cash_return=xp.log(growth[0][..., -1]),
+        wealth=state.wealth,
+        builtin=builtin,
+        growth=xp.stack(growth, axis=1),
+        listed=xp.stack([process._listed(one) for one in later], axis=1),
+        observe=LazyObservation(process, state),
+    )
 
 
 def _market_state(process: DecisionProcess, state: PortfolioState) -> MarketState | None:
@@ -299,45 +313,17 @@ def fill_at(process: DecisionProcess, state: PortfolioState, action: Any) -> Set
     return settle(before, target, costs, state.wealth, _market_state(process, state))
 
 
-def with_costs(process: DecisionProcess, env: EnvConfig) -> DecisionProcess:
-    """The same market and limits with the costs and the capital of another configuration."""
-    other = copy.copy(process)
-    names = ("initial_capital", "commission_bps", "slippage_bps", "costs")
-    other.env = process.env.model_copy(update={name: getattr(env, name) for name in names})
-    other._set_costs(other.env)
-    return other
-
-
-def with_lag(process: DecisionProcess, lag: int) -> DecisionProcess:
-    """The same market, costs and limits at another execution lag."""
-    other = copy.copy(process)
-    other._set_lag(process.env.model_copy(update={"execution_lag": lag}))
-    other._set_costs(other.env)
-    return other
-
-
-def with_universes(process: DecisionProcess, members: NDArray[np.int64] | None) -> DecisionProcess:
-    """The same market with sub-universes (M, n), assets by number, that a `WorldState` names."""
-    other = copy.copy(process)
-    other.members, other.inside = members, None
-    if members is not None:
-        other.inside = np.zeros((len(members), process.n_weights - 1), dtype=np.bool_)
-        np.put_along_axis(other.inside, members, True, axis=1)
-    return other
-
-
 def _rows(table: NDArray[Any], state: PortfolioState) -> Any:
     """Rows of a market table at the states' bars, in the precision of their weights."""
-    rows = _table_rows(table, state)
+    rows = rows_at(table, state.bar, state.weights)
     if isinstance(rows, np.ndarray):
         return rows
     xp = array_namespace(rows)
     return rows if rows.dtype == xp.bool else xp.astype(rows, state.weights.dtype)
 
 
-def _table_rows(table: NDArray[Any], state: PortfolioState) -> Any:
-    """Rows of a market table at the states' bars, in the states' own array library, on their device."""
-    if isinstance(state.weights, np.ndarray):
-        return table.take(state.bar, axis=0)
-    rows = table[np.asarray(state.bar)]
-    return array_namespace(state.weights).asarray(rows, device=device(state.weights))
+def rows_at(table: NDArray[Any], bars: Any, like: Any) -> Any:
+    """Rows of a market table at bars (batch,), in the array library and on the device of another array."""
+    if isinstance(like, np.ndarray):
+        return table.take(bars, axis=0)
+    return array_namespace(like).asarray(table[np.asarray(bars)], device=device(like))

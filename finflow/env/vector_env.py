@@ -12,9 +12,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from finflow.env.coverage import draw_coverage
-from finflow.env.decision_process import DecisionProcess, with_universes
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import Draws, EpisodeWorlds, scatter_assets
 from finflow.env.portfolio_state import Step, replace_rows, rows_of
+from finflow.env.process_variants import with_universes
 from finflow.errors import ConfigError, MarketError
 from finflow.ledger.constraints import as_portfolio
 from finflow.market.panel import BARS_PER_YEAR

@@ -222,7 +222,7 @@ def _differentiable_factor(
     before: Any, target: Any, costs: CostModel, wealth: Any, market: MarketState | None
 ) -> tuple[Any, Any, bool]:
     """As `_wealth_factor`, of torch's portfolios: solved without gradient, which the root itself then has."""
-    from finflow.ledger.implicit_gradient import attach_gradient, needs_gradient  # torch is not needed to keep accounts
+    import torch  # slow to load, and not needed for NumPy's portfolios
 
     held, wanted = before[..., :-1], target[..., :-1]
     start, end, account = before.detach(), target.detach(), wealth.detach()
@@ -234,8 +234,13 @@ def _differentiable_factor(
         factor, last = xp.asarray(found[2]), xp.asarray(found[3])
     else:
         factor, last, solved = _wealth_factor(start, end, costs, account, market)
-    if needs_gradient(before, target, wealth):
-        factor = attach_gradient(factor, lambda mu: costs.share(mu[..., None] * wanted - held, wealth, market))
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (before, target, wealth)):
+        # Implicit function theorem at the root: d mu = - d cost / (1 + cost'(mu)), with d cost at constant mu. That is
+        # one Newton step from the root, which changes its value by no more than rounding.
+        point = factor.detach().requires_grad_(True)
+        cost = costs.share(point[..., None] * wanted - held, wealth, market)
+        (slope,) = torch.autograd.grad(cost.sum(), point, retain_graph=True)
+        factor = factor + (1.0 - cost - factor) / (1.0 + slope)
     return factor, last, solved
 
 

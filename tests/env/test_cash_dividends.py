@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess, PortfolioState
-from finflow.env.joined_markets import concatenate_markets, with_growths
 from finflow.env.market_growth import dividends_of, growth_of
+from finflow.env.process_variants import concatenate_markets, with_growths
 from finflow.ledger import accounting
 from finflow.market.dividends import reinvest
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.joined_markets import with_growths
+from finflow.env.process_variants import with_growths
 
 FloatArray = NDArray[np.float64]
 Prices = Callable[..., FloatArray]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess, with_costs
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
 from finflow.env.portfolio_env import PortfolioEnv
 from finflow.env.portfolio_state import PortfolioState
+from finflow.env.process_variants import with_costs
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 from finflow.market.features.feature_set import Features

@@ -19,8 +19,8 @@ from finflow.env.episode_worlds import (
     restrict_to_assets,
     scatter_assets,
 )
-from finflow.env.joined_markets import concatenate_markets
 from finflow.env.portfolio_state import WorldState
+from finflow.env.process_variants import concatenate_markets
 from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.errors import ConfigError
 

@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import EnvConfig, EvaluationConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess, with_costs
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
+from finflow.env.process_variants import with_costs
 from finflow.evaluation.backtest import run_backtests
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from finflow.config import CostsConfig, EnvConfig, ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess, with_costs
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import Moments
+from finflow.env.process_variants import with_costs
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.sweeps import break_even_bps, capacity
 from finflow.evaluation.backtest import run_backtests

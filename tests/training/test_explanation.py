@@ -17,7 +17,7 @@ from finflow.agent.networks.policy import EXPERTS, ExpertPolicy
 from finflow.cli import main
 from finflow.cli.output import explanation_lines
 from finflow.config import Config
-from finflow.env.decision_process import with_costs
+from finflow.env.process_variants import with_costs
 from finflow.errors import ConfigError
 from finflow.evaluation.analysis.decision_explanation import (
     ChangedDecision,

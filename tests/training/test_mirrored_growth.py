@@ -11,7 +11,7 @@ import torch
 
 from finflow.agent.learners.offline_learner import make_policy
 from finflow.config import Config
-from finflow.env.joined_markets import with_growths
+from finflow.env.process_variants import with_growths
 from finflow.training.data.mirrored_growth import mirrored_growth, predicted_returns
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.rewards import RewardUnits

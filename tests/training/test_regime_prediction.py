@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finflow.config import Config
 from finflow.env.decision_process import DecisionProcess
-from finflow.env.joined_markets import with_growths
+from finflow.env.process_variants import with_growths
 from finflow.training.data.regime_prediction import regime_returns
 from finflow.training.data.training_data import TrainingData, prepare
 

@@ -1,4 +1,4 @@
-"""The chosen reward of a decision process: one by name, one of a user's own, or a weighted sum of several.
+"""The chosen reward of a decision process: one by name, one of a user, or a weighted sum of several.
 
 In a sum each reward is divided by its unit, the deviation of it between decisions on the same bar, so that weights mean
 the same on every market. A single reward needs none: learners divide by the deviation of the whole.
@@ -14,22 +14,45 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from finflow.config import ObjectivesConfig
-from finflow.env.decision_process import DecisionProcess
+from finflow.env.decision_process import DecisionProcess, rows_at
 from finflow.env.objective import COMPONENTS
-from finflow.env.rewards.named_rewards import Turnover, Variance
 from finflow.env.rewards.ranking_reward import RankingReward
 from finflow.env.rewards.reward_context import ChosenReward, Reward, RewardContext
-from finflow.errors import ConfigError, FinflowError, TrainingError
+from finflow.errors import ConfigError, FinflowError, TrainingError, typed_line
 from finflow.imports import import_path
 from finflow.market.panel import MarketPanel
 
 Table = NDArray[Any]
 Made = Mapping[str, Callable[[], Reward]]
 BUILTIN, RANKING = "builtin", "ranking"
+
+
+class Turnover:
+    """Minus the turnover of the decision, half the sum of all absolute trades as a share of wealth."""
+
+    horizon = 1
+    differentiable = True
+
+    def __call__(self, context: RewardContext) -> Any:
+        """Reward of each decision, (batch,), 0 at most."""
+        return -context.turnover
+
+
+class Variance:
+    """Minus the squared net log return: its mean is minus the variance of a bar, but for the mean return squared."""
+
+    horizon = 1
+    differentiable = True
+
+    def __call__(self, context: RewardContext) -> Any:
+        """Reward of each decision, (batch,), 0 at most."""
+        return -(context.log_return**2)
+
+
 OF_THE_STEP: Mapping[str, Callable[[], Reward]] = {"turnover": Turnover, "variance": Variance}
 
 
@@ -73,22 +96,23 @@ class RewardTerm:
 
     @property
     def slow(self) -> bool:
-        """True where it may take long, and workers compute it if there are any: one of a user's own."""
+        """True where it may take long, and workers compute it if there are any: one of a user."""
         return ":" in self.name or bool(getattr(self.reward, "slow", False))
 
     def components(self, context: RewardContext) -> Any:
         """Weighted components, (batch, components)."""
         if self.reward is None:
             return self.weight / self.unit * context.builtin
-        return self.weighted(computed(self.name, self.reward, self.own_context(context)), context)
+        return self.weighted(computed(self.name, self.reward, self.visible_context(context)), context)
 
-    def own_context(self, context: RewardContext) -> RewardContext:
+    def visible_context(self, context: RewardContext) -> RewardContext:
         """Facts that this reward may see: bars to its own horizon, and its table."""
         return replace(
             context,
             growth=context.growth[:, : self.horizon],
             listed=context.listed[:, : self.horizon + 1],
-            table=None if self.table is None else _rows(self.table, context),
+            # bars of further tables of growth have the rows of the market's own
+            table=None if self.table is None else rows_at(self.table, context.bar % len(self.table), context.weights),
         )
 
     def weighted(self, values: Any, context: RewardContext) -> Any:
@@ -149,7 +173,7 @@ def with_reward(process: DecisionProcess, reward: ChosenReward) -> DecisionProce
 
 
 def with_constraint(process: DecisionProcess, constraint: ChosenReward) -> DecisionProcess:
-    """The same market, which tells the reward with a limit beside the reward."""
+    """The same market, which also computes the reward with a limit."""
     other = copy.copy(process)
     other.constraint, other.reward_horizon = constraint, max(process.reward_horizon, constraint.horizon)
     return other
@@ -175,7 +199,7 @@ def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None
     Raises
     ------
     ConfigError
-        If a reward of a user's own cannot be imported or declares no horizon, or K is over the number of assets.
+        If a user's reward cannot be imported or declares no horizon, or K is over the number of assets.
     """
     chosen = objectives.terms
     if [term.name for term in chosen] == [BUILTIN] and chosen[0].weight > 0.0:
@@ -185,7 +209,7 @@ def named_rewards(objectives: ObjectivesConfig, n_assets: int, made: Made | None
     return RewardSum(terms)
 
 
-def own_reward(path: str) -> Reward:
+def user_reward(path: str) -> Reward:
     """Import a reward of a user, ``package.module:Name``, and make one.
 
     Raises
@@ -197,7 +221,7 @@ def own_reward(path: str) -> Reward:
         found = import_path(path)
         reward = found() if isinstance(found, type) else found
     except Exception as error:
-        raise ConfigError(f"the reward {path!r} cannot be imported: {_reason(error)}") from error
+        raise ConfigError(f"the reward {path!r} cannot be imported: {typed_line(error)}") from error
     horizon = getattr(reward, "horizon", None)
     if not callable(reward):
         raise ConfigError(f"the reward {path!r} cannot be called: it needs __call__(context) -> (batch,)")
@@ -225,7 +249,7 @@ def computed(name: str, reward: Reward, context: RewardContext) -> Any:
         bars = np.asarray(context.bar)
         where = f"{Path(place.filename).name}, line {place.lineno}"
         raise TrainingError(
-            f"the reward {name!r} failed at the bars {bars.min()} to {bars.max()}: {_reason(error)} ({where})"
+            f"the reward {name!r} failed at the bars {bars.min()} to {bars.max()}: {typed_line(error)} ({where})"
         ) from error
 
 
@@ -253,7 +277,7 @@ def _reward_of(name: str, objectives: ObjectivesConfig, n_assets: int, made: Mad
         if name in makers:
             return makers[name]()
     if name != RANKING:
-        return own_reward(name)
+        return user_reward(name)
     ranking = RankingReward(objectives.ranking)
     ranking.check(n_assets)
     return ranking
@@ -269,7 +293,7 @@ def _table_of(term: RewardTerm, of_panels: Callable[[Callable[[MarketPanel], Tab
         try:
             rows = np.asarray(make(panel), dtype=np.float64)
         except Exception as error:
-            raise ConfigError(f"table() of the reward {term.name!r} failed: {_reason(error)}") from error
+            raise ConfigError(f"table() of the reward {term.name!r} failed: {typed_line(error)}") from error
         if rows.ndim == 0 or len(rows) != panel.n_bars:
             raise ConfigError(
                 f"table() of the reward {term.name!r} has the shape {rows.shape}: one row a bar is needed"
@@ -277,15 +301,3 @@ def _table_of(term: RewardTerm, of_panels: Callable[[Callable[[MarketPanel], Tab
         return rows
 
     return of_panels(computed)
-
-
-def _rows(table: Table, context: RewardContext) -> Any:
-    """Rows of a table at the context's bars, in its array library; bars of further tables of growth count on."""
-    rows = table[np.asarray(context.bar) % len(table)]
-    if isinstance(context.weights, np.ndarray):
-        return rows
-    return context.xp.asarray(rows, device=device(context.weights))
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

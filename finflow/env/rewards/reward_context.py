@@ -11,7 +11,6 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from finflow.env.portfolio_state import PortfolioState
-from finflow.ledger.accounting import Settlement
 
 
 class Observer(Protocol):
@@ -22,13 +21,13 @@ class Observer(Protocol):
         ...
 
 
-class Observing(NamedTuple):
-    """Makes the observation of a decision where it is asked for.
+class LazyObservation(NamedTuple):
+    """The observation of a decision, made when it is called.
 
     Attributes
     ----------
     process : Observer or None
-        None on the way to another process, which has its own.
+        None while it is sent to another operating-system process, which has its own.
     state : PortfolioState
         Before the decision.
     """
@@ -74,8 +73,8 @@ class RewardContext:
         Assets that could be held at the fill and at the end of each of those bars.
     table : array or None, (batch, ...)
         The row of the reward's own ``table(panel)`` at ``bar``, where it has one.
-    observe : Observing
-        Makes ``observation``.
+    observe : LazyObservation
+        Returns ``observation``.
     """
 
     bar: NDArray[np.int64]
@@ -91,7 +90,7 @@ class RewardContext:
     builtin: Any
     growth: Any
     listed: Any
-    observe: Observing
+    observe: LazyObservation
     table: Any = None
 
     @property
@@ -113,46 +112,6 @@ class RewardContext:
     def followed(self) -> Any:
         """Assets listed at the fill and at every bar of the horizon, (batch, assets)."""
         return self.xp.all(self.listed, axis=1)
-
-
-def make_context(
-    state: PortfolioState,
-    action: Any,
-    fill: Settlement,
-    outcome: tuple[Any, ...],
-    observe: Observing,
-) -> RewardContext:
-    """Facts of a decision.
-
-    Parameters
-    ----------
-    state : PortfolioState
-        Before it.
-    action : array, (batch, K)
-    fill : Settlement
-    outcome : tuple
-        Simple return (batch,), components of the built-in reward (batch, 5), growth (batch, K) over each bar of the
-        horizon, and listings (batch, assets) at its beginning and after each of them.
-    observe : Observing
-    """
-    simple_return, builtin, growth, listed = outcome
-    xp = array_namespace(state.weights)
-    return RewardContext(
-        bar=np.asarray(state.bar),
-        weights=state.weights,
-        action=action,
-        filled=fill.weights,
-        turnover=fill.turnover,
-        cost=fill.cost,
-        simple_return=simple_return,
-        log_return=builtin[..., 0],
-        cash_return=xp.log(growth[0][..., -1]),
-        wealth=state.wealth,
-        builtin=builtin,
-        growth=xp.stack(growth, axis=1),
-        listed=xp.stack(listed, axis=1),
-        observe=observe,
-    )
 
 
 class Reward(Protocol):

@@ -18,8 +18,8 @@ from array_api_compat import array_namespace
 
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.objective import COMPONENTS
-from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, checked, computed, own_reward, with_reward
-from finflow.env.rewards.reward_context import ChosenReward, Observing, Reward, RewardContext
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, checked, computed, user_reward, with_reward
+from finflow.env.rewards.reward_context import ChosenReward, LazyObservation, Reward, RewardContext
 from finflow.worker_pool import OrderedPool
 
 KEY = "objectives.workers"
@@ -54,8 +54,9 @@ class SentRewards(NamedTuple):
 
     def restored(self) -> RewardSum:
         """The sum, in the other process."""
-        own = [replace(term, reward=own_reward(term.name)) if ":" in term.name else term for term in self.terms]
-        return RewardSum(own)
+        return RewardSum(
+            [replace(term, reward=user_reward(term.name)) if ":" in term.name else term for term in self.terms]
+        )
 
 
 class _Waiting(NamedTuple):
@@ -90,7 +91,7 @@ class RewardQueue:
         for place, term in enumerate(self.rewards.terms):
             parts.append(None if term.slow else term.components(context))
             if term.slow:
-                own = replace(term.own_context(context), observe=Observing(None, context.observe.state))
+                own = replace(term.visible_context(context), observe=LazyObservation(None, context.observe.state))
                 self._pool.submit(place, own)
         self._steps.append(_Waiting(context, parts))
         xp = array_namespace(context.weights)
@@ -161,11 +162,11 @@ def compute(market: WorkersMarket, place: int, context: RewardContext) -> Any:
     """
     name, given = market.rewards[place]
     reward = _imported(name) if given is None else given
-    own = replace(context, observe=Observing(market.process, context.observe.state))
+    own = replace(context, observe=LazyObservation(market.process, context.observe.state))
     return checked(name, computed(name, reward, own), own)
 
 
 @cache
 def _imported(path: str) -> Reward:
     """A user's reward, made once in each worker."""
-    return own_reward(path)
+    return user_reward(path)

@@ -16,7 +16,8 @@ import scipy
 
 from finflow.config import CostsConfig
 from finflow.cores import forked
-from finflow.env.decision_process import DecisionProcess, with_costs, with_lag
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.process_variants import with_costs, with_lag
 from finflow.errors import ConfigError
 from finflow.evaluation.backtest import Backtest, ComparisonContext, run_backtests
 from finflow.evaluation.report.drawing import BLACK, BLUE, Rendered, legend_of_figure, render

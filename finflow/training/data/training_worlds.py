@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.config import Config
-from finflow.env.decision_process import DecisionProcess, with_universes
+from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import PURPOSE, EpisodeWorlds
-from finflow.env.joined_markets import concatenate_markets
 from finflow.env.objective import Moments
+from finflow.env.process_variants import concatenate_markets, with_universes
 from finflow.errors import MarketError
 from finflow.market.features.feature_set import Features, apply_features
 from finflow.market.synthetic.block_bootstrap import draw_days, resampled_panel

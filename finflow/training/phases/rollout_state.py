@@ -20,8 +20,8 @@ from finflow.cores import forked
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.episode_worlds import EpisodeWorlds
-from finflow.env.joined_markets import with_growths
 from finflow.env.portfolio_state import PortfolioState, replace_rows, rows_of
+from finflow.env.process_variants import with_growths
 from finflow.errors import MarketError
 from finflow.guard.state_capture import capture, check_like, restore, without_prefix
 from finflow.training.data.mirrored_growth import Predictions, mirrored_growth, predicted_returns

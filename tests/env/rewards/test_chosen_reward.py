@@ -13,7 +13,7 @@ from finflow.config import ObjectivesConfig, load_config
 from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState
-from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, own_reward, with_reward
+from finflow.env.rewards.chosen_reward import RewardSum, RewardTerm, named_rewards, user_reward, with_reward
 from finflow.env.rewards.ranking_reward import create_reward_function
 from finflow.env.rewards.reward_context import RewardContext
 from finflow.env.vector_env import PortfolioVectorEnv
@@ -166,7 +166,7 @@ def test_a_wrong_answer_is_one_line_that_names_the_reward(process: DecisionProce
 )
 def test_a_reward_that_cannot_be_used_is_refused(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        own_reward(path)
+        user_reward(path)
 
 
 def test_a_table_has_a_row_for_every_bar(process: DecisionProcess) -> None:
