@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from finflow.agent.learners.bcell import BCell
 from finflow.agent.on_policy.natural_gradient import TrustRegion
 from finflow.agent.on_policy.on_policy_settings import OnPolicySettings
 from finflow.agent.on_policy.on_policy_update import OnPolicyLearner
 from finflow.config import Config
-from finflow.env.vector_env import PortfolioVectorEnv
-from finflow.guard.state_capture import check_like
 from finflow.training.data.replay import MarketTensors
 from finflow.training.data.training_data import TrainingData
-from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.on_policy.market_actor_critic import MarketActorCritic
+from finflow.training.playing.online_world import Environments, make_environments
 from finflow.training.playing.segment_pay import SegmentPay
 
-ONLINE = "online"
-WORLD_SEED = 5  # added to the training's seed for the environments, as for soft actor-critic
 #: Keys of ``sac`` by which a user may expect to change what is learned online.
 UNREAD = (
     *("bcell.alpha_init", "bcell.target_entropy", "bcell.entropy_backup", "bcell.cql_alpha", "bcell.cql_mode"),
@@ -76,47 +69,6 @@ def rollouts_of(config: Config) -> int:
     return math.ceil(config.train.online_episodes * config.env.episode_length / config.online.rollout)
 
 
-class PlayedEnvironments:
-    """The environments of on-policy learning, saved in mid-episode.
-
-    Parameters
-    ----------
-    env : PortfolioVectorEnv
-    """
-
-    def __init__(self, env: PortfolioVectorEnv) -> None:
-        self.env = env
-
-    def reseed(self, words: list[int]) -> None:
-        """Other random numbers from here on."""
-        arrays, _ = self.env.get_state()
-        drawn = np.random.default_rng(np.random.SeedSequence(words))
-        self.env.set_state(arrays, dict(drawn.bit_generator.state))
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Capture the environments and their generator."""
-        arrays, generator = self.env.get_state()
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}, {"generator": generator}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Restore both."""
-        fresh, _ = self.env.get_state()
-        for name, array in fresh.items():
-            check_like(tensors[name], torch.from_numpy(array))
-            if not bool(tensors[name].isfinite().all()):
-                raise ValueError("an environment holds what is not a number")
-        if not bool(np.isin(tensors["bar"].numpy(), self.env.bars).all()):
-            raise ValueError("an environment is at a bar outside of its window")
-        weights, age = tensors["weights"], tensors["age"]
-        if bool(
-            (weights < -1e-9).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (tensors["wealth"] <= 0).any()
-        ):
-            raise ValueError("an environment holds what is no portfolio")
-        if not bool(((age >= 0) & (age < self.env.episode_length)).all()):
-            raise ValueError("an environment is beyond the end of its episode")
-        self.env.set_state({name: tensors[name].numpy() for name in fresh}, state["generator"])
-
-
 class OnPolicyState:
     """Everything that on-policy learning adds to the agent.
 
@@ -131,7 +83,7 @@ class OnPolicyState:
 
     Attributes
     ----------
-    played : PlayedEnvironments
+    played : Environments
     value : ValueNetwork
         Starts from IQL's V.
     learner : OnPolicyLearner
@@ -146,17 +98,10 @@ class OnPolicyState:
     """
 
     def __init__(self, config: Config, training_data: TrainingData, bcell: BCell, noise: Generator) -> None:
-        process = training_data.learning.process
-        worlds = episode_worlds(config, process, ONLINE)
-        window, length = training_data.windows(ONLINE), config.env.episode_length
-        env = PortfolioVectorEnv(
-            process, window, config.online.portfolios, length, random_portfolios=True, worlds=worlds
-        )
-        env.reset(seed=config.train.seed + WORLD_SEED)
-        self.played = PlayedEnvironments(env)
+        self.played = Environments(make_environments(config, training_data, config.online.portfolios))
         self.value = copy.deepcopy(bcell.behaviour_value).requires_grad_(True)
         self.value.behaviour.requires_grad_(False)
-        market = MarketTensors.of(process, bcell.device)
+        market = MarketTensors.of(training_data.learning.process, bcell.device)
         self.agent = MarketActorCritic(bcell.policy, self.value, market)
         self.learner = OnPolicyLearner(self.agent, on_policy_settings(config), noise)
         self.optimiser, self.penalty = self.learner.optimiser, self.learner.penalty

@@ -24,7 +24,8 @@ from finflow.training.phases.guard_snapshots import LearnerProbe
 from finflow.training.phases.pretrain import behaviour_units, fill_window, probe_states, reward_units, scale_of_training
 from finflow.training.phases.schedules import between
 from finflow.training.phases.training_run import TrainingRun, kept_on_failure
-from finflow.training.phases.training_state import ONLINE, OnlineWorld, ended_early
+from finflow.training.phases.training_state import ONLINE, ended_early
+from finflow.training.playing.online_world import OnlineWorld
 from finflow.training.playing.rollout_steps import ended_episodes
 
 COVERAGE_POOL = 65_536

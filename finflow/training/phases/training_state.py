@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -16,20 +15,17 @@ from finflow.agent.learners.iql import IQL
 from finflow.agent.learners.offline_learner import OfflineLearner, portfolio_networks
 from finflow.agent.learners.td3bc import TD3BC
 from finflow.config import Config
-from finflow.env.vector_env import PortfolioVectorEnv
 from finflow.guard.rollback import GuardState
-from finflow.guard.state_capture import capture, check_like, restore
+from finflow.guard.state_capture import capture, restore
 from finflow.training.checkpoints.feature_names import feature_names
 from finflow.training.checkpoints.reference_policy import ReferenceControl
-from finflow.training.data.replay import ONLINE as FAMILY
-from finflow.training.data.replay import Transitions
 from finflow.training.data.reward_constraint import RewardConstraint, make_constraint
 from finflow.training.data.reward_normalizer import RollingNormalizer
 from finflow.training.data.training_data import TrainingData
-from finflow.training.data.training_worlds import episode_worlds
 from finflow.training.on_policy.on_policy_state import OnPolicyState
 from finflow.training.phases.rollout_state import RolloutState
 from finflow.training.phases.schedules import EntropyScheduler
+from finflow.training.playing.online_world import OnlineWorld, WorldPosition, make_world
 
 OFFLINE, ONLINE = "offline", "online"
 REWOUND_PURPOSE = 900_000  # generators after a rollback are numbered from here
@@ -72,103 +68,6 @@ class Counters:
             raise ValueError("they are other counters")
         for name, value in state.items():
             setattr(self, name, value)
-
-
-class OnlineWorld:
-    """The environments and the replay of the online phase.
-
-    Parameters
-    ----------
-    env : PortfolioVectorEnv
-    replay : Transitions
-
-    Attributes
-    ----------
-    episodes : int
-        Episodes that ended so far.
-    """
-
-    def __init__(self, env: PortfolioVectorEnv, replay: Transitions) -> None:
-        self.env = env
-        self.replay = replay
-        self.episodes = 0
-
-    @property
-    def n_universes(self) -> int:
-        """Sub-universes that episodes may have."""
-        inside = self.env.process.inside
-        return 1 if inside is None else len(inside)
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Environments in mid-episode, their generator, and what was written to the replay."""
-        arrays, generator = self.env.get_state()
-        tensors = {f"env.{name}": torch.from_numpy(array) for name, array in arrays.items()}
-        kept = self.replay.occupied
-        tensors |= {f"replay.{name}": column[:kept].clone() for name, column in self.replay.columns.items()}
-        counts = {"written": self.replay.written, "first": self.replay.first, "episodes": self.episodes}
-        return tensors, {"generator": generator, **counts}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore all of it."""
-        fresh, _ = self.env.get_state()
-        for name, array in fresh.items():
-            check_like(tensors[f"env.{name}"], torch.from_numpy(array))
-        written, first = state["written"], state["first"]
-        ring = first is None  # as format 1 kept it: nothing beside the transitions that may be drawn
-        first = max(written - self.replay.capacity, 0) if ring and type(written) is int else first
-        if type(written) is not int or type(first) is not int or not 0 <= first <= written <= 10**12:
-            raise ValueError("its count of transitions is none")
-        kept = min(written, self.replay.capacity) if ring else self.replay.places if first > 0 else written
-        for name, column in self.replay.columns.items():
-            check_like(tensors[f"replay.{name}"], column[:kept])
-        bars, length = self.env.bars.tolist(), self.env.episode_length
-        for name, values in (
-            ("env.bar", bars),
-            ("env.age", range(length)),
-            ("replay.bar", bars),
-            ("replay.family", range(FAMILY + 1)),
-            *((f"{place}.universe", range(self.n_universes)) for place in ("env", "replay")),
-        ):
-            if len(tensors.get(name, ())) and not {int(tensors[name].min()), int(tensors[name].max())} <= set(values):
-                raise ValueError(f"{name} is out of its range")
-        if not all(bool(tensors[f"env.{name}"].isfinite().all()) for name in fresh):
-            raise ValueError("an environment holds what is not a number")
-        weights, wealth = tensors["env.weights"], tensors["env.wealth"]
-        if bool((weights < -1e-9).any() | ((weights.sum(dim=1) - 1).abs() > 1e-6).any() | (wealth <= 0).any()):
-            raise ValueError("an environment holds what is no portfolio")
-        self.env.set_state({name: tensors[f"env.{name}"].numpy() for name in fresh}, state["generator"])
-        self.replay.written, self.replay.first = written, first
-        self.episodes = int(state.get("episodes", 0))  # older checkpoints do not count them
-        stored = torch.arange(first, written)
-        for name, column in self.replay.columns.items():
-            rows = tensors[f"replay.{name}"].to(column.device)
-            if ring and kept:
-                column[:] = rows[first % kept]  # places that never held anything hold the oldest
-                column[stored % self.replay.places] = rows[stored % kept]
-            else:
-                column[:kept] = rows
-
-
-class WorldPosition:
-    """State of an online world without the contents of its replay, for snapshots in memory.
-
-    Parameters
-    ----------
-    world : OnlineWorld
-    """
-
-    def __init__(self, world: OnlineWorld) -> None:
-        self.world = world
-
-    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Environments in mid-episode, their generator, and how much was written to the replay."""
-        arrays, generator = self.world.env.get_state()
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return tensors, {"generator": generator, "written": self.world.replay.written}
-
-    def restore(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore the environments; the guard decides what the replay forgets."""
-        self.world.env.set_state({name: t.numpy() for name, t in tensors.items()}, state["generator"])
 
 
 @dataclass
@@ -275,39 +174,6 @@ def ended_early(state: TrainingState) -> bool:
     return state.reference is not None and state.reference.stopped
 
 
-def make_world(config: Config, training_data: TrainingData, device: torch.device) -> OnlineWorld:
-    """Environments before their first step, and an empty replay."""
-    seed = config.train.seed
-    process = training_data.learning.process
-    env = PortfolioVectorEnv(
-        process,
-        training_data.windows(ONLINE),
-        config.train.n_envs,
-        config.env.episode_length,
-        random_portfolios=True,
-        worlds=episode_worlds(config, process, ONLINE),
-    )
-    env.reset(seed=seed + 5)
-    replay = Transitions(
-        config.bcell.memory_capacity,
-        process.n_weights,
-        process.portfolio_size,
-        device,
-        slack=replay_slack(config),
-        universes=process.inside is not None,
-    )
-    return OnlineWorld(env, replay)
-
-
-def replay_slack(config: Config) -> int:
-    """Transitions kept beyond those learned from, so that a rollback finds what a full replay has dropped since."""
-    if not config.guard.enabled:
-        return 0
-    rollback, train = config.guard.rollback, config.train
-    updates = rollback.save_interval * rollback.max_checkpoints + rollback.probation
-    return min(-(-updates // train.updates_per_vector_step) * train.n_envs, config.bcell.memory_capacity)
-
-
 def take_snapshot(state: TrainingState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Capture the state without the guard's own and without the contents of the replay."""
     return capture(_snapshot_view(state))
@@ -345,6 +211,4 @@ def reseed(state: TrainingState, seed: int, rollbacks: int) -> None:
     if state.on_policy is not None:
         state.on_policy.played.reseed([seed, purpose])
     if state.world is not None:
-        arrays, _ = state.world.env.get_state()
-        drawn = np.random.default_rng(np.random.SeedSequence([seed, purpose]))
-        state.world.env.set_state(arrays, dict(drawn.bit_generator.state))
+        state.world.reseed([seed, purpose])
