@@ -109,11 +109,10 @@ def check_preferences(given: argparse.Namespace, parser: Parser) -> None:
 
 def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> None:
     from finflow.files import file_in_use
-    from finflow.preferences.path_sources import SegmentMarket
+    from finflow.preferences.segment_paths import SegmentMarket
     from finflow.preferences.web_page.answer_server import AnswerServer
-    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far
+    from finflow.preferences.web_page.answer_session import AnswerSession, answers_so_far, make_questions
     from finflow.preferences.web_page.question_page import PairPage
-    from finflow.preferences.web_page.questions import make_questions
     from finflow.training.data.training_data import prepare
 
     with file_in_use(file, "adding answers to"), AnswerServer(port) as server:
@@ -132,9 +131,9 @@ def _ask(config: Config, file: Path, count: int, port: int, opened: bool) -> Non
 
 def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> None:
     from finflow.preferences.judges import make_judge
-    from finflow.preferences.pair_files import write_pairs
     from finflow.preferences.pair_making import PAIRS, judge_pairs
-    from finflow.preferences.path_sources import SegmentMarket
+    from finflow.preferences.pairs import write_pairs
+    from finflow.preferences.segment_paths import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     data = prepare(config)
@@ -142,11 +141,11 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
     made = judge_pairs(market, judge, count or PAIRS, config.preferences.judge, config.train.seed)
     write_pairs(output, made.pairs)
-    print("\n".join([*made.lines(), f"pairs: {output}"]))
+    print("\n".join([made.line(), f"pairs: {output}"]))
 
 
 def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
-    from finflow.preferences.pair_files import read_pairs
+    from finflow.preferences.pairs import read_pairs
 
     file = read_pairs(files)  # a file that cannot be used is told before any work is done
     import torch
@@ -154,7 +153,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     from finflow.preferences.model_files import save_model
     from finflow.preferences.model_report import learn_model
     from finflow.preferences.pair_tensors import pair_tensors
-    from finflow.preferences.path_sources import SegmentMarket
+    from finflow.preferences.segment_paths import SegmentMarket
     from finflow.training.data.training_data import prepare
 
     torch.set_num_threads(config.train.threads)
@@ -166,7 +165,7 @@ def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
 
 
 def _learn_policy(given: argparse.Namespace) -> None:
-    from finflow.preferences.pair_files import read_pairs
+    from finflow.preferences.pairs import read_pairs
 
     file = read_pairs(given.learn)
     from finflow.training.checkpoints.checkpoint_reader import load_agent

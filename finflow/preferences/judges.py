@@ -13,15 +13,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from finflow.config.preferences_section import RULE, JudgeConfig
 from finflow.evaluation.statistics.metrics import max_drawdown
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.segment_paths import PortfolioPath
 
 FloatArray = NDArray[np.float64]
 Utility = Callable[[PortfolioPath], float]
 SHALLOWEST = 0.01
-"""Drawdown that the Calmar utility counts at least: below it the ratio would be about nothing but rounding."""
+"""Least drawdown in the Calmar utility: below it the ratio would depend on rounding alone."""
 
 
 class Opinions(NamedTuple):
@@ -32,7 +33,7 @@ class Opinions(NamedTuple):
     chance : float64 (pairs,)
         Probability of the answer "first".
     tie : bool (pairs,)
-        True where the judge cannot tell the two apart.
+        True where the judge prefers neither.
     """
 
     chance: FloatArray
@@ -41,8 +42,8 @@ class Opinions(NamedTuple):
     @property
     def attainable(self) -> float:
         """Expected accuracy of the best answers, over the pairs that are no ties; 0.5 where all are."""
-        told = self.chance[~self.tie]
-        return float(np.maximum(told, 1.0 - told).mean()) if len(told) else 0.5
+        decided = self.chance[~self.tie]
+        return float(np.maximum(decided, 1.0 - decided).mean()) if len(decided) else 0.5
 
 
 class Judge(Protocol):
@@ -74,7 +75,7 @@ class SyntheticJudge:
         """Opinions on pairs; equal utilities are a tie."""
         lead = np.array([self.utility(one) - self.utility(other) for one, other in zip(firsts, seconds, strict=True)])
         scale = self.temperature * float(lead.std())
-        clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else _sigmoid(lead / scale)
+        clear = np.where(lead > 0.0, 1.0, 0.0) if scale == 0.0 else expit(lead / scale)
         return Opinions(self.mistakes + (1.0 - 2.0 * self.mistakes) * clear, lead == 0.0)
 
 
@@ -90,8 +91,8 @@ class RuleJudge:
 
     def __init__(self, rules: Sequence[str], bars_per_year: int) -> None:
         self.bars_per_year = bars_per_year
-        found = [RULE.fullmatch(rule.strip()) for rule in rules]
-        self.rules = [(match[1], match[2], float(match[3])) for match in found if match is not None]
+        matches = [RULE.fullmatch(rule.strip()) for rule in rules]
+        self.rules = [(match[1], match[2], float(match[3])) for match in matches if match is not None]
         if len(self.rules) != len(rules):
             raise ValueError("a rule is MEASURE <= X or MEASURE >= X")
 
@@ -166,9 +167,3 @@ def make_judge(name: str, config: JudgeConfig, bars_per_year: int) -> Judge:
     if name == "rules":
         return RuleJudge(config.rules, bars_per_year)
     return SyntheticJudge(UTILITIES[name](config), config.temperature, config.mistakes)
-
-
-def _sigmoid(values: FloatArray) -> FloatArray:
-    from scipy.special import expit
-
-    return np.asarray(expit(values))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from finflow.agent.networks.critic import NetworkShape
 from finflow.config.preferences_section import RewardModelConfig
-from finflow.preferences.model_training import PairSplit, Rows, calibrate, fit_model, leads, probability, split_pairs
-from finflow.preferences.pair_tensors import PairTensors
+from finflow.preferences.model_training import PairSplit, calibrate, fit_model, leads, probability, split_pairs
+from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.reward_model import RewardModel
 
 BINS = 10
@@ -58,12 +58,12 @@ class ModelFigures:
         """The figures in a line."""
         if self.accuracy is None:
             return f"{name}: no pair but ties"
-        told = f"{name}: accuracy {self.accuracy:.3f} of {self.pairs:,} pairs, ECE {self.ece:.3f}"
+        text = f"{name}: accuracy {self.accuracy:.3f} of {self.pairs:,} pairs, ECE {self.ece:.3f}"
         if self.attainable is not None:
-            told += f", attainable {self.attainable:.3f}"
+            text += f", attainable {self.attainable:.3f}"
         if self.share is not None:
-            told += f", (accuracy - 0.5) / (attainable - 0.5) = {self.share:.2f}"
-        return told
+            text += f", (accuracy - 0.5) / (attainable - 0.5) = {self.share:.2f}"
+        return text
 
 
 def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mistakes: float = 0.0) -> ModelFigures:
@@ -76,19 +76,19 @@ def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mista
     targets : float64 (pairs,)
         1, 0, or 0.5 for a tie; ties are left out.
     chances : float64 (pairs,)
-        Probability with which the judge says "first"; NaN where unknown.
+        Probability of the judge's answer "first"; NaN where unknown.
     mistakes : float
-        Share of answers that are turned round, by the model.
+        Share of reversed answers, by the model.
     """
-    told = targets != 0.5
-    lead, said, chances = lead[told], targets[told], chances[told]
+    decided = targets != 0.5
+    lead, answers, chances = lead[decided], targets[decided], chances[decided]
     if not len(lead):
         return ModelFigures(0, None, None, None, [], None)
-    agreed = np.where(lead == 0.0, 0.5, (lead > 0.0) == (said > 0.5))
+    agreed = np.where(lead == 0.0, 0.5, (lead > 0.0) == (answers > 0.5))
     known = bool(np.isfinite(chances).all())
-    table = reliability(probability(lead, mistakes), said)
+    table = reliability(probability(lead, mistakes), answers)
     ece = sum(row["pairs"] * abs(row["predicted"] - row["frequency"]) for row in table) / len(lead)
-    ahead = np.where(said > 0.5, lead, -lead)
+    ahead = np.where(answers > 0.5, lead, -lead)
     spread = float(ahead.std())
     return ModelFigures(
         pairs=len(lead),
@@ -100,12 +100,12 @@ def figures_of(lead: FloatArray, targets: FloatArray, chances: FloatArray, mista
     )
 
 
-def reliability(predicted: FloatArray, said: FloatArray) -> list[dict[str, float]]:
+def reliability(predicted: FloatArray, answers: FloatArray) -> list[dict[str, float]]:
     """Reliability table: pairs, mean prediction and frequency of "first" in each bin that is not empty."""
     bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
     rows = [np.flatnonzero(bins == number) for number in range(BINS)]
     return [
-        {"pairs": len(row), "predicted": float(predicted[row].mean()), "frequency": float(said[row].mean())}
+        {"pairs": len(row), "predicted": float(predicted[row].mean()), "frequency": float(answers[row].mean())}
         for row in rows
         if len(row)
     ]
@@ -113,8 +113,7 @@ def reliability(predicted: FloatArray, said: FloatArray) -> list[dict[str, float
 
 def judge_model(pairs: PairTensors, model: RewardModel, rows: Rows) -> ModelFigures:
     """Figures of a model on some pairs."""
-    targets, chances = (column[rows].double().numpy() for column in (pairs.targets, pairs.chances))
-    return figures_of(leads(pairs, model, rows).numpy(), targets, chances, float(model.mistakes))
+    return figures_of(leads(pairs, model, rows).numpy(), *pairs.answers(rows), float(model.mistakes))
 
 
 def learning_curve(
@@ -181,9 +180,9 @@ def learn_model(
 ) -> LearnedModel:
     """Split pairs, fit a reward model, and judge it.
 
-    Figures are of the model as the calibration pairs alone calibrate it. The model that is returned has its temperature
-    and share of mistakes from every pair that it did not learn from: three times as many, and two numbers of few pairs
-    are most of what is wrong with predicted probabilities.
+    Figures are of the model as calibrated on the calibration pairs alone. The returned model has its temperature and
+    share of mistakes from every pair that it did not learn from, which are three times as many: with few pairs these
+    two numbers are the main error of predicted probabilities.
 
     Parameters
     ----------

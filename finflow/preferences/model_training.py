@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from finflow.agent.networks.critic import NetworkShape
-from finflow.config.preferences_section import RewardModelConfig
+from finflow.config.preferences_section import PolicyLearningConfig, RewardModelConfig
 from finflow.errors import FinflowError
-from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors
+from finflow.preferences.pair_tensors import SMALLEST_UNIT, PairTensors, Rows
 from finflow.preferences.preference_losses import preference_loss
 from finflow.preferences.reward_model import RewardModel
 
@@ -25,7 +26,6 @@ PATIENCE = 8
 LINEAR_STEPS = 200  # of L-BFGS at most
 LEAST_PENALTY = 1e-6  # on squared weights, in deviations of the outcomes: clear cases alone would have no best ones
 MISTAKES = np.linspace(0.0, 0.45, 46)  # shares that are tried
-Rows = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
@@ -68,13 +68,13 @@ def split_pairs(pairs: PairTensors, config: RewardModelConfig, seed: int) -> Pai
     rest = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed])).permutation(rest)
     sizes = [round(config.calibration * len(rest)), round(config.held_out * len(rest))]
     calibration, held_out, fitted = np.split(rest, np.cumsum(sizes))
-    found = PairSplit(fitted, calibration, held_out, later)
-    if count < FEWEST or min(len(rows) for rows in found) < 1:
+    split = PairSplit(fitted, calibration, held_out, later)
+    if count < FEWEST or min(len(rows) for rows in split) < 1:
         raise FinflowError(
-            f"{count} pairs are too few to learn from, or their dates overlap too much to keep the latest of them "
-            f"apart: a reward model needs {FEWEST} pairs or more, over several times their length"
+            f"{count} pairs are too few to learn from, or their dates overlap too much to hold the latest of them "
+            f"out: a reward model needs {FEWEST} pairs or more, over several times their length"
         )
-    return found
+    return split
 
 
 def fit_model(
@@ -82,12 +82,12 @@ def fit_model(
 ) -> RewardModel:
     """Fit an ensemble, and calibrate it.
 
-    What is linear in the outcomes is fitted first, alone, to the most likely weights, and again with the share of
-    mistakes that was found: clear cases that were turned round pull little at it. Early stopping or decay would leave
-    weights of outcomes that go together, such as losses and squared returns, in a wrong proportion, which predicts
-    answers no worse and is a wrong attitude to risk. Then the whole learns, as far as it predicts the calibration pairs
-    better. Members share the linear part, differ in the initial parameters of the rest, and see the same batches
-    (Lakshminarayanan et al. 2017).
+    The part that is linear in the outcomes is fitted first, alone, by maximum likelihood, and again with the share of
+    mistakes from the calibration, which limits the pull of clear cases with reversed answers. Early stopping or decay
+    would leave the weights of correlated outcomes, such as losses and squared returns, in a wrong proportion, which
+    predicts answers no worse and is a wrong attitude to risk. Then the whole model is trained, with early stopping on
+    the calibration pairs. Members share the linear part, differ in the initial parameters of the rest, and see the
+    same batches (Lakshminarayanan et al. 2017).
 
     Parameters
     ----------
@@ -108,9 +108,64 @@ def fit_model(
         _fit_linear(pairs, model, fitted, config.margin)
         calibrate(pairs, model, calibration)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-    _learn(pairs, model, (fitted, calibration), optimiser, config, generator)
+
+    def step(batch: Rows) -> None:
+        first, second = pairs.scores(model, batch) / model.temperature
+        targets = pairs.targets[torch.from_numpy(batch)]
+        loss = preference_loss(first, second, targets, config.margin, float(model.mistakes))
+        optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss.mean(dim=1).sum())
+        optimiser.step()
+
+    def calibration_loss() -> float:
+        return negative_log_likelihood(pairs, model, calibration)
+
+    train_with_early_stopping(model, step, calibration_loss, fitted, config, generator)
     calibrate(pairs, model, calibration)
     return model.eval()
+
+
+def train_with_early_stopping(
+    module: nn.Module,
+    step: Callable[[Rows], None],
+    calibration_loss: Callable[[], float],
+    fitted: Rows,
+    config: RewardModelConfig | PolicyLearningConfig,
+    generator: torch.Generator,
+) -> int:
+    """Pass over shuffled pairs in batches until the calibration loss stops falling, and restore the best parameters.
+
+    Parameters
+    ----------
+    module : Module
+    step : callable
+        Takes a gradient step on a batch of rows.
+    calibration_loss : callable
+        Loss on the pairs that are kept for early stopping.
+    fitted : int64 (n,)
+        Pairs to learn from.
+    config : RewardModelConfig or PolicyLearningConfig
+        Number of passes, and size of a batch.
+    generator : Generator
+        Shuffles the pairs.
+
+    Returns
+    -------
+    int
+        Passes until the parameters that are kept; 0 for the initial ones.
+    """
+    best, best_epoch, kept = calibration_loss(), 0, copy.deepcopy(module.state_dict())
+    for epoch in range(1, config.epochs + 1):
+        order = torch.randperm(len(fitted), generator=generator).numpy()
+        for start in range(0, len(fitted), config.batch_size):
+            step(fitted[order[start : start + config.batch_size]])
+        reached = calibration_loss()
+        if reached < best:
+            best, best_epoch, kept = reached, epoch, copy.deepcopy(module.state_dict())
+        if epoch - best_epoch >= PATIENCE:
+            break
+    module.load_state_dict(kept)
+    return best_epoch
 
 
 def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows, margin: float) -> None:
@@ -135,37 +190,6 @@ def _fit_linear(pairs: PairTensors, model: RewardModel, rows: Rows, margin: floa
         model.direct.weight.copy_((weights / unit).to(model.direct.weight).expand_as(model.direct.weight))
 
 
-def _learn(
-    pairs: PairTensors,
-    model: RewardModel,
-    rows: tuple[Rows, Rows],
-    optimiser: torch.optim.Optimizer,
-    config: RewardModelConfig,
-    generator: torch.Generator,
-) -> None:
-    """Learn from some pairs until others are predicted no better; the best parameters are kept, perhaps the first."""
-    fitted, calibration = rows
-    waited, best = 0, negative_log_likelihood(pairs, model, calibration)
-    kept = copy.deepcopy(model.state_dict())
-    for _ in range(config.epochs):
-        order = torch.randperm(len(fitted), generator=generator).numpy()
-        for start in range(0, len(fitted), config.batch_size):
-            batch = fitted[order[start : start + config.batch_size]]
-            first, second = pairs.scores(model, batch) / model.temperature
-            targets = pairs.targets[torch.from_numpy(batch)]
-            loss = preference_loss(first, second, targets, config.margin, float(model.mistakes))
-            optimiser.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss.mean(dim=1).sum())
-            optimiser.step()
-        reached = negative_log_likelihood(pairs, model, calibration)
-        waited += 1
-        if reached < best:
-            best, kept, waited = reached, copy.deepcopy(model.state_dict()), 0
-        if waited >= PATIENCE:
-            break
-    model.load_state_dict(kept)
-
-
 def calibrate(pairs: PairTensors, model: RewardModel, rows: Rows) -> None:
     """Set a model's temperature and share of mistakes to those that make the answers of some pairs most likely."""
     uncalibrated = leads(pairs, model, rows) * model.temperature
@@ -188,7 +212,7 @@ def negative_log_likelihood(pairs: PairTensors, model: RewardModel, rows: Rows) 
 
 
 def probability(lead: FloatArray, mistakes: float) -> FloatArray:
-    """Probability of the answer "first" under leads in log odds, a share of the answers being turned round."""
+    """Probability of the answer "first" under leads in log odds, where a share of the answers is reversed."""
     straight: FloatArray = 1.0 / (1.0 + np.exp(-np.clip(lead, -500.0, 500.0)))
     return mistakes + (1.0 - 2.0 * mistakes) * straight
 
@@ -196,8 +220,8 @@ def probability(lead: FloatArray, mistakes: float) -> FloatArray:
 def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
     """Temperature, 0.01 to 100, and share of mistakes that make answers most likely.
 
-    By temperature alone (Guo et al. 2017) a judge who errs now and then seems unsure of clear cases. The lapse rate of
-    psychometric functions is told apart from that (Wichmann and Hill 2001).
+    By temperature alone (Guo et al. 2017) a judge who errs now and then seems unsure of clear cases. The share of
+    mistakes, the lapse rate of psychometric functions, is therefore fitted too (Wichmann and Hill 2001).
 
     Parameters
     ----------
@@ -208,14 +232,14 @@ def fitted_link(lead: Tensor, targets: Tensor) -> tuple[float, float]:
     """
     from scipy.optimize import minimize_scalar
 
-    straight, said = lead.double().numpy(), targets.double().numpy()
+    raw, answers = lead.double().numpy(), targets.double().numpy()
 
     def loss(log_temperature: float, mistakes: float) -> float:
-        chance = np.clip(probability(straight / np.exp(log_temperature), mistakes), 1e-12, 1.0 - 1e-12)
-        return float(-(said * np.log(chance) + (1.0 - said) * np.log(1.0 - chance)).mean())
+        chance = np.clip(probability(raw / np.exp(log_temperature), mistakes), 1e-12, 1.0 - 1e-12)
+        return float(-(answers * np.log(chance) + (1.0 - answers) * np.log(1.0 - chance)).mean())
 
-    bounds, found = (np.log(0.01), np.log(100.0)), []
+    bounds, fits = (np.log(0.01), np.log(100.0)), []
     for mistakes in MISTAKES:
         best = minimize_scalar(loss, bounds=bounds, method="bounded", args=(mistakes,), options={"xatol": 1e-6})
-        found.append((float(best.fun), float(np.exp(best.x)), float(mistakes)))
-    return min(found)[1:]
+        fits.append((float(best.fun), float(np.exp(best.x)), float(mistakes)))
+    return min(fits)[1:]

@@ -9,10 +9,8 @@ import numpy as np
 from finflow.config.preferences_section import JudgeConfig
 from finflow.errors import FinflowError
 from finflow.preferences.judges import Judge, Opinions
-from finflow.preferences.pair_records import Better, Pair, Segment
-from finflow.preferences.path_sources import SegmentMarket, play_strategies
-from finflow.preferences.portfolio_path import PortfolioPath
-from finflow.preferences.random_portfolios import PREFIX
+from finflow.preferences.pairs import Pair, Segment
+from finflow.preferences.segment_paths import RANDOM, PortfolioPath, SegmentMarket, simulate_strategies
 
 PURPOSE = 92  # of the generator that draws segments and answers
 PAIRS = 2000
@@ -32,13 +30,13 @@ class JudgedPairs(NamedTuple):
     pairs: tuple[Pair, ...]
     opinions: Opinions
 
-    def lines(self) -> list[str]:
-        """The pairs in words."""
+    def line(self) -> str:
+        """The pairs in a line."""
         ties = sum(pair.better == "tie" for pair in self.pairs)
-        return [
+        return (
             f"{len(self.pairs):,} pairs, {ties:,} ties; attainable accuracy {self.opinions.attainable:.3f}: of the "
             "answer that the judge gives more often"
-        ]
+        )
 
 
 class DrawnPair(NamedTuple):
@@ -75,23 +73,23 @@ def draw_pairs(
     FinflowError
         If the window is shorter than a segment, or a strategy is unknown.
     """
-    random = [f"{PREFIX}{number}" for number in range(config.random)]
+    random = [f"{RANDOM}{number}" for number in range(config.random)]
     names = list(dict.fromkeys([*config.strategies, *random]))
     steps = len(market.process.decision_bars(market.window))
     if steps < config.length:
         raise FinflowError(
             f"the training window has {steps} holding periods, fewer than preferences.judge.length = {config.length}"
         )
-    paths = play_strategies(market, names)
+    paths = simulate_strategies(market, names)
     starts = generator.integers(steps - config.length + 1, size=count)
     ones = generator.integers(len(names), size=count)
     others = (ones + generator.integers(1, len(names), size=count)) % len(names)
-    found = []
+    drawn = []
     for start, *places in zip(starts, ones, others, strict=True):
         first, second = (paths[names[place]].rows(int(start), int(start) + config.length) for place in places)
         segments = _segment(names[places[0]], first), _segment(names[places[1]], second)
-        found.append(DrawnPair(segments, (first, second)))
-    return found
+        drawn.append(DrawnPair(segments, (first, second)))
+    return drawn
 
 
 def pair_generator(seed: int) -> np.random.Generator:
@@ -100,7 +98,7 @@ def pair_generator(seed: int) -> np.random.Generator:
 
 
 def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
-    """Draw pairs of segments, and ask a judge; parameters and errors as of `draw_pairs`.
+    """Draw pairs of segments and a judge's answers to them; parameters and errors as of `draw_pairs`.
 
     Returns
     -------
@@ -109,23 +107,17 @@ def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeCo
     generator = pair_generator(seed)
     drawn = draw_pairs(market, count, config, generator)
     opinions = judge.opinions([pair.paths[0] for pair in drawn], [pair.paths[1] for pair in drawn])
-    said = generator.random(count) < opinions.chance
+    first_better = generator.random(count) < opinions.chance
     pairs = [
         Pair(
             first=pair.segments[0],
             second=pair.segments[1],
-            better=_answer(bool(tie), bool(yes)),
+            better="tie" if tie else "first" if first else "second",
             chance=0.5 if tie else float(chance),
         )
-        for pair, tie, yes, chance in zip(drawn, opinions.tie, said, opinions.chance, strict=True)
+        for pair, tie, first, chance in zip(drawn, opinions.tie, first_better, opinions.chance, strict=True)
     ]
     return JudgedPairs(tuple(pairs), opinions)
-
-
-def _answer(tie: bool, first: bool) -> Better:
-    if tie:
-        return "tie"
-    return "first" if first else "second"
 
 
 def _segment(name: str, path: PortfolioPath) -> Segment:

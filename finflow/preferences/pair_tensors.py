@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.errors import FinflowError
-from finflow.preferences.pair_files import PairFile
-from finflow.preferences.path_sources import SegmentMarket, cut, paths_of
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.pairs import PairFile
 from finflow.preferences.reward_model import Decisions, OutcomeUnits, RewardModel
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket, cut, paths_of
 
 SMALLEST_UNIT = 1e-8
 PAIRS_AT_ONCE = 512
+Rows = NDArray[np.int64]
 
 
 class PairTensors(NamedTuple):
@@ -54,23 +54,23 @@ class PairTensors(NamedTuple):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def units(self, chosen: NDArray[np.int64]) -> OutcomeUnits:
+    def units(self, chosen: Rows) -> OutcomeUnits:
         """Root mean squares of the outcomes of the segments of some pairs."""
         rows = self.decisions_of(chosen)
         outcomes = (self.decisions.log_return, self.decisions.turnover, self.decisions.cost)
         return OutcomeUnits(*(max(float(one[rows].square().mean().sqrt()), SMALLEST_UNIT) for one in outcomes))
 
-    def decisions_of(self, chosen: NDArray[np.int64]) -> Tensor:
+    def decisions_of(self, chosen: Rows) -> Tensor:
         """Numbers of the decisions of some pairs: of the first segments, one after another, then of the second."""
         lengths, starts = np.tile(self.lengths[chosen], 2), self.offsets[:, chosen].reshape(-1)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return torch.from_numpy(np.repeat(starts, lengths) + within)
 
-    def owners_of(self, chosen: NDArray[np.int64]) -> Tensor:
+    def owners_of(self, chosen: Rows) -> Tensor:
         """Numbers of the segments that these decisions belong to: first segments, then second ones."""
         return torch.from_numpy(np.repeat(np.arange(2 * len(chosen)), np.tile(self.lengths[chosen], 2)))
 
-    def scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
+    def scores(self, model: RewardModel, chosen: Rows) -> Tensor:
         """Scores of the two segments of some pairs before calibration, (2, members, pairs)."""
         rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
         bars, place = torch.unique(self.bars[rows], return_inverse=True)
@@ -82,13 +82,18 @@ class PairTensors(NamedTuple):
         total = found.new_zeros(model.members, 2 * len(chosen)).index_add(1, owner, found)
         return total.view(model.members, 2, -1).transpose(0, 1)
 
-    def outcomes(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
+    def outcomes(self, model: RewardModel, chosen: Rows) -> Tensor:
         """Sums of the outcomes of the two segments of some pairs, (2, pairs, outcomes), in double precision."""
         rows, owner = self.decisions_of(chosen), self.owners_of(chosen)
         found = model.outcomes(Decisions(*(column[rows] for column in self.decisions))).double()
         return found.new_zeros(2 * len(chosen), found.shape[1]).index_add(0, owner, found).view(2, len(chosen), -1)
 
-    def all_scores(self, model: RewardModel, chosen: NDArray[np.int64]) -> Tensor:
+    def answers(self, chosen: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Targets and chances of some pairs, in double precision."""
+        targets, chances = (column[chosen].double().numpy() for column in (self.targets, self.chances))
+        return targets, chances
+
+    def all_scores(self, model: RewardModel, chosen: Rows) -> Tensor:
         """The same without gradients, some pairs at a time."""
         with torch.no_grad():
             parts = [
@@ -99,7 +104,7 @@ class PairTensors(NamedTuple):
 
 
 def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
-    """Look the segments of pairs up.
+    """Look up the segments of pairs.
 
     Parameters
     ----------

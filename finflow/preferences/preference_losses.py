@@ -52,7 +52,7 @@ def _log_probability(lead: Tensor, mistakes: float) -> Tensor:
     return torch.logaddexp(straight + math.log1p(-2.0 * mistakes), torch.full_like(lead, math.log(mistakes)))
 
 
-def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float, steps: Tensor | float = 1.0) -> Tensor:
+def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
     """Direct preference optimisation: ``-log sigmoid(beta (l_w - l_l))`` of each pair, l the log ratios.
 
     Parameters
@@ -61,14 +61,12 @@ def dpo_loss(chosen: Tensor, rejected: Tensor, beta: float, steps: Tensor | floa
         Log densities of the segments' decisions under the policy less those under the reference, summed over steps.
     beta : float
         Weight of the divergence from the reference.
-    steps : Tensor or float
-        Divides the sums, as the number of decisions or of free dimensions.
 
     Returns
     -------
     Tensor, (pairs,)
     """
-    return -logsigmoid(beta * (chosen - rejected) / steps)
+    return -logsigmoid(beta * (chosen - rejected))
 
 
 def simpo_loss(

@@ -26,9 +26,9 @@ from finflow.offline.collection import collect
 from finflow.offline.dataset import card_file, load_dataset, save_dataset
 from finflow.offline.imported_decisions import read_decisions
 from finflow.preferences.model_files import KIND, load_model
-from finflow.preferences.pair_files import read_pairs
-from finflow.preferences.path_sources import stored_path
+from finflow.preferences.pairs import read_pairs
 from finflow.preferences.reward_model import OutcomeUnits, RewardModel
+from finflow.preferences.segment_paths import stored_path
 from finflow.tensor_file import file_content
 from finflow.trading.account_state import fills_of, last_decision
 from finflow.trading.decision_log import DecisionLog

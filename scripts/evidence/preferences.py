@@ -22,11 +22,10 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.preferences.judges import make_judge, mean_variance
 from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import LearnedModel, ModelFigures, judge_model, learn_model
-from finflow.preferences.pair_files import PairFile
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import pair_tensors
-from finflow.preferences.path_sources import SegmentMarket
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.pairs import PairFile
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.training.data.training_data import TrainingData, choose_device, prepare
 from finflow.training.judging.agent_strategy import AgentStrategy
 from finflow.training.phases.training_run import Validation

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from finflow.config import Config, load_config
-from finflow.preferences.path_sources import SegmentMarket
-from finflow.preferences.portfolio_path import PortfolioPath
-from finflow.preferences.web_page.questions import Question, make_questions
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
+from finflow.preferences.web_page.answer_session import Question, make_questions
 from finflow.training.data.training_data import TrainingData, prepare
 
 SMALL: dict[str, object] = {

@@ -15,15 +15,14 @@ from finflow.agent.networks.frozen_policy import FrozenPolicy
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import load_config
 from finflow.errors import FinflowError
-from finflow.preferences.direct.policy_fitting import DirectObjective, Method
-from finflow.preferences.direct.policy_report import LearnedPolicy, learn_policy
-from finflow.preferences.direct.segment_density import all_densities, segment_density
 from finflow.preferences.judges import SyntheticJudge
-from finflow.preferences.pair_files import PairFile
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.pairs import PairFile
+from finflow.preferences.policy_training import DirectObjective, LearnedPolicy, Method, learn_policy
 from finflow.preferences.reward_model import states_holding
+from finflow.preferences.segment_density import all_densities, segment_density
+from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import TrainingData, prepare
 
 Learn = Callable[..., tuple[ExpertPolicy, LearnedPolicy]]

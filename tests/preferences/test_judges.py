@@ -19,7 +19,7 @@ from finflow.preferences.judges import (
     measure,
     segment_calmar,
 )
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.segment_paths import PortfolioPath
 
 MakePath = Callable[..., PortfolioPath]
 

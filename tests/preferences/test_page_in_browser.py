@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from finflow.preferences.pair_files import read_pairs
+from finflow.preferences.pairs import read_pairs
 from finflow.preferences.web_page.answer_server import AnswerServer
-from finflow.preferences.web_page.answer_session import AnswerSession
+from finflow.preferences.web_page.answer_session import AnswerSession, Question
 from finflow.preferences.web_page.question_page import PairPage
-from finflow.preferences.web_page.questions import Question
 from tests.browser import DESK, PHONE, Browser, open_browser
 
 SHOWN = "document.getElementById('state').dataset.question"

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from finflow.errors import FinflowError
-from finflow.preferences.pair_files import append_answer, read_pairs, write_pairs
-from finflow.preferences.pair_records import Pair, Segment
+from finflow.preferences.pairs import Pair, Segment, append_answer, read_pairs, write_pairs
 
 FIRST = {"strategy": "momentum", "start": "2001-01-02", "end": "2001-01-31"}
 SECOND = {"strategy": "equal-weight", "start": "2001-02-01", "end": "2001-03-02", "run": "logs/one"}

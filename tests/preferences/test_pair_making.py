@@ -14,11 +14,9 @@ from finflow.errors import FinflowError
 from finflow.evaluation.backtest import ComparisonContext, run_backtests
 from finflow.evaluation.report.report import tables_of
 from finflow.preferences.judges import SyntheticJudge, log_growth
-from finflow.preferences.pair_files import read_pairs
 from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.pair_records import Segment
-from finflow.preferences.path_sources import SegmentMarket, cut, paths_of, stored_path
-from finflow.preferences.random_portfolios import RandomPortfolios, random_seed
+from finflow.preferences.pairs import Segment, read_pairs
+from finflow.preferences.segment_paths import RandomPortfolios, SegmentMarket, cut, paths_of, random_seed, stored_path
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal

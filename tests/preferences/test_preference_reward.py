@@ -15,11 +15,11 @@ from finflow.errors import CheckpointError
 from finflow.preferences.judges import make_judge
 from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import learn_model
-from finflow.preferences.pair_files import PairFile
 from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.pairs import PairFile
 from finflow.preferences.preference_reward import PreferenceReward
+from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData
 

@@ -22,12 +22,11 @@ from finflow.preferences.model_training import (
     probability,
     split_pairs,
 )
-from finflow.preferences.pair_files import PairFile
 from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.pair_records import Pair
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.pairs import Pair, PairFile
 from finflow.preferences.reward_model import aggregate
+from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal
 from tests.preferences.conftest import SMALL

@@ -21,15 +21,19 @@ import pytest
 from finflow.config import Config
 from finflow.errors import FinflowError, OutputError
 from finflow.preferences.judges import make_judge
-from finflow.preferences.pair_files import read_pairs, write_pairs
 from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.path_sources import SegmentMarket
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.pairs import read_pairs, write_pairs
+from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.preferences.web_page.answer_server import TOKEN_HEADER, AnswerServer
-from finflow.preferences.web_page.answer_session import AnswerSession, StaleQuestionError, answers_so_far
+from finflow.preferences.web_page.answer_session import (
+    AnswerSession,
+    Question,
+    StaleQuestionError,
+    answers_so_far,
+    make_questions,
+)
 from finflow.preferences.web_page.path_charts import path_charts, weight_layers
 from finflow.preferences.web_page.question_page import PairPage
-from finflow.preferences.web_page.questions import Question, make_questions
 from tests.commands import refusal
 from tests.preferences.conftest import SMALL
 

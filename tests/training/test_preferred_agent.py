@@ -13,9 +13,9 @@ from finflow.agent.networks.decision import Blend
 from finflow.agent.networks.policy_ensemble import PolicyEnsemble
 from finflow.cli import main
 from finflow.preferences.judges import SyntheticJudge
-from finflow.preferences.pair_files import write_pairs
 from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.pairs import write_pairs
+from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import read_tensors, write_tensors
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.checkpoints.preferred_agent import policy_tensors

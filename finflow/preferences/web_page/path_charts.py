@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from finflow.evaluation.report.drawing import AREA_COLOURS, GREY, LIGHT_GREY
 from finflow.evaluation.report.report_numbers import show
 from finflow.evaluation.statistics.metrics import drawdown_series
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.segment_paths import PortfolioPath
 
 FloatArray = NDArray[np.float64]
 WIDTH, LEFT, RIGHT, ABOVE, BELOW = 520.0, 50.0, 8.0, 8.0, 8.0
@@ -123,9 +123,10 @@ def path_charts(
     for path, value, fall in zip(paths, wealth, falls, strict=True):
         steps = len(path)
         blank, labelled = _dates(path, labels=False), _dates(path, labels=True)
-        line = Shape("line", _line(steps, equity.y(value)))
-        even = Shape("even", _line(steps, equity.y(np.ones(steps + 1))))
-        water = Shape("water", _closed(steps, drawdown.y(fall), drawdown.y(np.zeros(steps + 1))))
+        x = _edges(steps)
+        line = Shape("line", "M" + _points(x, equity.y(value)))
+        even = Shape("even", "M" + _points(x, equity.y(np.ones(steps + 1))))
+        water = Shape("water", _area(x, drawdown.y(fall), drawdown.y(np.zeros(steps + 1))))
         bars = Shape("bars", _bars(turnover.y(path.turnover), float(turnover.y(np.zeros(1))[0])))
         made.append(
             (
@@ -161,8 +162,9 @@ def _weights(path: PortfolioPath, layers: Sequence[Layer], dates: tuple[Tick, ..
     columns = [(column, layer.colour) for layer in layers for column in layer.columns]
     tops = np.cumsum(path.filled[:, [column for column, _ in columns]], axis=1).T
     bottoms = np.concatenate([np.zeros((1, len(path))), tops[:-1]])
+    x = np.repeat(_edges(len(path)), 2)[1:-1]  # a step for each holding period
     shapes = [
-        Shape("layer", _steps(axis.y(top), axis.y(bottom)), colour)
+        Shape("layer", _area(x, np.repeat(axis.y(top), 2), np.repeat(axis.y(bottom), 2)), colour)
         for (_, colour), bottom, top in zip(columns, bottoms, tops, strict=True)
         if (top > bottom).any()
     ]
@@ -176,46 +178,33 @@ def _chart(
     return Chart(title, note, height, shapes, axis.ticks(unit, ticks), dates)
 
 
-def _x(steps: int, places: FloatArray) -> FloatArray:
-    """Places of ends of holding periods in the drawing; 0 is the beginning of the first."""
-    found: FloatArray = LEFT + (WIDTH - LEFT - RIGHT) * places / steps
-    return found
+def _edges(steps: int) -> FloatArray:
+    """Beginning of the first holding period and the ends of all, on the x axis of the drawing, (steps + 1,)."""
+    edges: FloatArray = LEFT + (WIDTH - LEFT - RIGHT) * np.arange(steps + 1.0) / steps
+    return edges
 
 
 def _dates(path: PortfolioPath, labels: bool) -> tuple[Tick, ...]:
     """Ends of the first, the middle and the last holding period."""
     steps = len(path)
     chosen = sorted({1, (steps + 1) // 2, steps}) if steps > 2 else [steps]
-    places = _x(steps, np.array(chosen, dtype=np.float64))
-    return tuple(
-        Tick(float(x), str(path.dates[place - 1]) if labels else "") for x, place in zip(places, chosen, strict=True)
-    )
+    edges = _edges(steps)
+    return tuple(Tick(float(edges[place]), str(path.dates[place - 1]) if labels else "") for place in chosen)
 
 
-def _line(steps: int, y: FloatArray) -> str:
-    x = _x(steps, np.arange(steps + 1.0))
-    return "M" + "L".join(f"{one:.1f} {other:.1f}" for one, other in zip(x, y, strict=True))
+def _points(x: FloatArray, y: FloatArray) -> str:
+    """Points of a polygon in the syntax of SVG."""
+    return "L".join(f"{one:.1f} {other:.1f}" for one, other in zip(x, y, strict=True))
 
 
-def _closed(steps: int, above: FloatArray, below: FloatArray) -> str:
+def _area(x: FloatArray, above: FloatArray, below: FloatArray) -> str:
     """Area between two lines."""
-    x = _x(steps, np.arange(steps + 1.0))
-    there = [f"{one:.1f} {other:.1f}" for one, other in zip(x, above, strict=True)]
-    back = [f"{one:.1f} {other:.1f}" for one, other in zip(x[::-1], below[::-1], strict=True)]
-    return f"M{'L'.join([*there, *back])}Z"
-
-
-def _steps(above: FloatArray, below: FloatArray) -> str:
-    """Area between two values a holding period."""
-    x = _x(len(above), np.arange(len(above) + 1.0))
-    there = [f"{x[n]:.1f} {y:.1f}L{x[n + 1]:.1f} {y:.1f}" for n, y in enumerate(above)]
-    back = [f"{x[n + 1]:.1f} {below[n]:.1f}L{x[n]:.1f} {below[n]:.1f}" for n in reversed(range(len(below)))]
-    return f"M{'L'.join([*there, *back])}Z"
+    return f"M{_points(x, above)}L{_points(x[::-1], below[::-1])}Z"
 
 
 def _bars(tops: FloatArray, ground: float) -> str:
     """Bars of holding periods, each at the beginning of its own, when the trade is made."""
-    x = _x(len(tops), np.arange(len(tops) + 1.0))
+    x = _edges(len(tops))
     wide = 0.7 * (x[1] - x[0])
     return "".join(
         f"M{one:.1f} {ground:.1f}V{top:.1f}h{wide:.1f}V{ground:.1f}Z" for one, top in zip(x[:-1], tops, strict=True)

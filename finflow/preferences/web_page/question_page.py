@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from finflow.evaluation.report.report_numbers import show
 from finflow.preferences.judges import measure
-from finflow.preferences.portfolio_path import PortfolioPath
+from finflow.preferences.segment_paths import PortfolioPath
 from finflow.preferences.web_page import path_charts
 from finflow.preferences.web_page.answer_session import AnswerSession
 from finflow.preferences.web_page.path_charts import Chart, Layer, weight_layers

@@ -25,11 +25,10 @@ from finflow.files import read_input
 from finflow.guard.checkpoint_folder import MODELS, CheckpointFolder
 from finflow.guard.checkpoint_folder import PRETRAINED as HANDED_OVER
 from finflow.guard.state_capture import SEPARATOR
-from finflow.preferences.direct.policy_fitting import Method
-from finflow.preferences.direct.policy_report import LearnedPolicy, learn_policy
-from finflow.preferences.pair_files import NAME, PairFile
 from finflow.preferences.pair_tensors import pair_tensors
-from finflow.preferences.path_sources import SegmentMarket
+from finflow.preferences.pairs import NAME, PairFile
+from finflow.preferences.policy_training import LearnedPolicy, Method, learn_policy
+from finflow.preferences.segment_paths import SegmentMarket
 from finflow.tensor_file import write_tensors
 from finflow.training.checkpoints.checkpoint_reader import PREFERENCES, Checkpoint, LoadedAgent, policy_of, policy_part
 from finflow.training.checkpoints.manifest import runtime

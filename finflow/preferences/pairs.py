@@ -1,25 +1,94 @@
-"""Files of pairs, CSV and JSON lines: read with the number of a line that cannot be used, written, and added to."""
+"""Pairs of segments of strategies, and their files: CSV or JSON lines, read, written, and appended to."""
 
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from finflow.errors import FinflowError
 from finflow.files import read_text_input, write_atomically
 from finflow.line_file import append_line, drop_last_line
-from finflow.preferences.pair_records import Pair, count_contradictions
 
 NAME = "file of pairs"
 SEGMENT_COLUMNS = ("run", "strategy", "start", "end")
 COLUMNS = (*(f"{which}_{name}" for which in ("first", "second") for name in SEGMENT_COLUMNS), "better")
 OPTIONAL = ("first_run", "second_run", "chance")
+Better = Literal["first", "second", "tie"]
+
+
+class _Record(BaseModel):
+    """Base of records: immutable, without unknown names, NaN or infinities."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
+
+
+class Segment(_Record):
+    """Consecutive holding periods of a strategy.
+
+    Attributes
+    ----------
+    strategy : str
+        Name of a strategy, or its import path.
+    start, end : date
+        First and last day on which one of its holding periods ends, as the dates of a backtest's returns.
+    run : str or None
+        Folder of the run whose stored backtest it is cut from; None for a strategy simulated on the configured market.
+    """
+
+    strategy: str = Field(min_length=1)
+    start: dt.date
+    end: dt.date
+    run: str | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.end < self.start:
+            raise ValueError(f"the segment ends on {self.end}, before it starts on {self.start}")
+        return self
+
+    @property
+    def source(self) -> tuple[str | None, str]:
+        """Run and strategy, by which segments share a path."""
+        return self.run, self.strategy
+
+    def __str__(self) -> str:
+        of = "" if self.run is None else f" of {self.run}"
+        return f"{self.strategy}{of} from {self.start} to {self.end}"
+
+
+class Pair(_Record):
+    """Two segments, and which is better.
+
+    Attributes
+    ----------
+    first, second : Segment
+    better : {"first", "second", "tie"}
+    chance : float or None
+        Probability of the answer "first", where it is known: of a synthetic judge.
+    """
+
+    first: Segment
+    second: Segment
+    better: Better
+    chance: float | None = Field(None, ge=0.0, le=1.0)
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if self.first == self.second:
+            raise ValueError(f"both segments are the same, {self.first}")
+        return self
+
+    @property
+    def target(self) -> float:
+        """Share of the preference that goes to the first: 1, 0, or a half of a tie."""
+        return {"first": 1.0, "second": 0.0, "tie": 0.5}[self.better]
 
 
 class PairFile(NamedTuple):
@@ -45,10 +114,10 @@ class PairFile(NamedTuple):
 
     def line(self) -> str:
         """The file in a line."""
-        told = f"{len(self.pairs):,} pairs, {self.ties:,} ties"
+        text = f"{len(self.pairs):,} pairs, {self.ties:,} ties"
         if self.contradictions:
-            told += f"; {self.contradictions:,} pairs of segments have contradictory answers, all of which count"
-        return told
+            text += f"; {self.contradictions:,} pairs of segments have contradictory answers, all of which count"
+        return text
 
 
 def read_pairs(paths: Sequence[Path]) -> PairFile:
@@ -97,7 +166,7 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def append_answer(path: Path, pair: Pair) -> None:
-    """Add an answer to a file of JSON lines, in one write that is flushed to the disk.
+    """Append an answer to a file of JSON lines, in one write that is flushed to the disk.
 
     Raises
     ------
@@ -111,7 +180,7 @@ def append_answer(path: Path, pair: Pair) -> None:
 
 
 def take_back_answer(path: Path, pair: Pair) -> None:
-    """Take the answer that was added last off a file.
+    """Remove the last answer from a file.
 
     Raises
     ------
@@ -163,8 +232,8 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[str, Any]]:
         missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
         unknown = [name for name in header if name not in COLUMNS and name not in OPTIONAL]
         if header and (missing or unknown):
-            said = f"lacks the column {missing[0]}" if missing else f"has an unknown column {unknown[0]!r}"
-            raise FinflowError(f"{path}, line 1: the header {said}; the columns are {', '.join(COLUMNS)}")
+            fault = f"lacks the column {missing[0]}" if missing else f"has an unknown column {unknown[0]!r}"
+            raise FinflowError(f"{path}, line 1: the header {fault}; the columns are {', '.join(COLUMNS)}")
         reader.fieldnames = header
         for row in reader:
             place = f"{path}, line {reader.line_num}"
@@ -186,5 +255,14 @@ def _pair(place: str, content: Any) -> Pair:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise FinflowError(f"{place}: {where + ': ' if where else ''}{' '.join(said.split())}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise FinflowError(f"{place}: {where + ': ' if where else ''}{' '.join(message.split())}") from None
+
+
+def count_contradictions(pairs: Sequence[Pair]) -> int:
+    """Number of pairs of segments with different answers, whichever of the two is named first."""
+    answers: dict[frozenset[Segment], set[Segment | None]] = {}
+    for pair in pairs:
+        chosen = {"first": pair.first, "second": pair.second, "tie": None}[pair.better]
+        answers.setdefault(frozenset((pair.first, pair.second)), set()).add(chosen)
+    return sum(len(found) > 1 for found in answers.values())

@@ -1,4 +1,4 @@
-"""Training of a policy on pairs by DPO or SimPO: Adam, early stopping on pairs kept for it.
+"""Training of a policy on pairs by DPO or SimPO, and its figures on pairs that it did not learn from.
 
 References
 ----------
@@ -7,8 +7,9 @@ Rafailov et al. (2023), Direct Preference Optimization. Meng et al. (2024), SimP
 
 from __future__ import annotations
 
-import copy
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,15 +17,15 @@ from torch import Generator, Tensor
 
 from finflow.agent.gradient_steps import descend, make_optimiser
 from finflow.agent.networks.policy import ExpertPolicy
-from finflow.config.preferences_section import PolicyLearningConfig
+from finflow.config.preferences_section import PolicyLearningConfig, PreferencesConfig
 from finflow.errors import FinflowError
-from finflow.preferences.direct.segment_density import Rows, all_densities, segment_density
-from finflow.preferences.pair_tensors import PairTensors
+from finflow.preferences.model_report import ModelFigures, figures_of
+from finflow.preferences.model_training import split_pairs, train_with_early_stopping
+from finflow.preferences.pair_tensors import PairTensors, Rows
 from finflow.preferences.preference_losses import dpo_loss, simpo_loss
+from finflow.preferences.segment_density import all_densities, segment_density
 
 PURPOSE = 95  # of the generator that orders pairs
-PATIENCE = 8
-"""Passes over the pairs without a better loss on the calibration pairs after which learning stops."""
 Method = Literal["dpo", "simpo"]
 
 
@@ -111,26 +112,22 @@ def fit_policy(
     config = objective.config
     generator = Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     optimiser = make_optimiser(policy, config.learning_rate)
-    best, kept_at, kept = _mean_loss(policy, objective, pairs, calibration), 0, copy.deepcopy(policy.state_dict())
-    for epoch in range(1, config.epochs + 1):
-        order = torch.randperm(len(fitted), generator=generator).numpy()
-        for start in range(0, len(fitted), config.batch_size):
-            batch = fitted[order[start : start + config.batch_size]]
-            loss = objective.losses(segment_density(policy, pairs, batch).total, batch).mean()
-            descend(loss, optimiser, config.gradient_norm)
-        reached = _mean_loss(policy, objective, pairs, calibration)
-        if reached < best:
-            best, kept_at, kept = reached, epoch, copy.deepcopy(policy.state_dict())
-        if epoch - kept_at >= PATIENCE:
-            break
-    policy.load_state_dict(kept)
-    if kept_at == 0:
+
+    def step(batch: Rows) -> None:
+        loss = objective.losses(segment_density(policy, pairs, batch).total, batch).mean()
+        descend(loss, optimiser, config.gradient_norm)
+
+    def calibration_loss() -> float:
+        return _mean_loss(policy, objective, pairs, calibration)
+
+    passes = train_with_early_stopping(policy, step, calibration_loss, fitted, config, generator)
+    if passes == 0:
         raise FinflowError(
             f"no pass over {len(fitted):,} pairs predicts others better than the agent as it is: give more pairs, "
             f"lower preferences.policy.{objective.method}_beta, or take an agent that is not held to a reference "
             "portfolio"
         )
-    return kept_at
+    return passes
 
 
 def _mean_loss(policy: ExpertPolicy, objective: DirectObjective, pairs: PairTensors, rows: Rows) -> float:
@@ -141,3 +138,93 @@ def _mean_loss(policy: ExpertPolicy, objective: DirectObjective, pairs: PairTens
             "checkpoint"
         )
     return loss
+
+
+@dataclass(frozen=True)
+class LearnedPolicy:
+    """Report of a training on pairs; the policy itself was changed in place.
+
+    Attributes
+    ----------
+    method : {"dpo", "simpo"}
+    before, held_out, later : ModelFigures
+        Agreement of the implied log odds with the answers: on the held-out pairs before learning; after it, on these
+        and on the pairs of the latest segments.
+    divergence : float
+        Mean KL of a decision from the reference on the held-out pairs, in nats per free dimension.
+    passes : int
+        Over the pairs, until the parameters that are kept.
+    counts : mapping
+        Pairs by their use, ties and contradictions.
+    """
+
+    method: Method
+    before: ModelFigures
+    held_out: ModelFigures
+    later: ModelFigures
+    divergence: float
+    passes: int
+    counts: Mapping[str, int]
+
+    def report(self) -> dict[str, Any]:
+        """The numbers as JSON has them."""
+        figures = {name: asdict(getattr(self, name)) for name in ("before", "held_out", "later")}
+        rest = {"divergence": self.divergence, "passes": self.passes, "counts": dict(self.counts)}
+        return {"method": self.method, **figures, **rest}
+
+    def lines(self) -> list[str]:
+        """The report in lines."""
+        used = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        return [
+            f"pairs: {used}",
+            self.before.line("held out, before"),
+            self.held_out.line("held out"),
+            self.later.line("later segments"),
+            f"KL to the reference: {self.divergence:.4f} nats a decision and free dimension, after {self.passes} "
+            "passes over the pairs",
+        ]
+
+
+def learn_policy(
+    policy: ExpertPolicy,
+    reference: ExpertPolicy,
+    pairs: PairTensors,
+    method: Method,
+    config: PreferencesConfig,
+    seed: int,
+    contradictions: int = 0,
+) -> LearnedPolicy:
+    """Split pairs, train a policy on them in place, and judge it.
+
+    Parameters
+    ----------
+    policy : ExpertPolicy
+    reference : ExpertPolicy
+        Frozen; the policy as it is at the beginning.
+    pairs : PairTensors
+    method : {"dpo", "simpo"}
+    config : PreferencesConfig
+        Settings of ``policy``, and the shares of ``model`` that pairs are divided by.
+    seed : int
+    contradictions : int
+        For the report.
+
+    Raises
+    ------
+    FinflowError
+        If there are too few pairs, or a density is no finite number.
+    """
+    split = split_pairs(pairs, config.model, seed)
+    objective = DirectObjective.of(method, config.policy, pairs, reference)
+    before = _figures(objective.reference[:, split.held_out], objective, pairs, split.held_out)
+    passes = fit_policy(policy, objective, pairs, split.fitted, split.calibration, seed)
+    divergence = float(all_densities(policy, pairs, split.held_out, reference).divergence)
+    after, later = (
+        _figures(all_densities(policy, pairs, rows).total, objective, pairs, rows)
+        for rows in (split.held_out, split.later)
+    )
+    return LearnedPolicy(method, before, after, later, divergence, passes, split.counts(pairs, contradictions))
+
+
+def _figures(total: Tensor, objective: DirectObjective, pairs: PairTensors, rows: Rows) -> ModelFigures:
+    return figures_of(objective.leads(total, rows).double().numpy(), *pairs.answers(rows))

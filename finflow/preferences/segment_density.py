@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from finflow.agent.batch import States
@@ -14,10 +12,8 @@ from finflow.agent.networks.logistic_normal import LogisticNormal, kl_per_dimens
 from finflow.agent.networks.policy import ExpertPolicy
 from finflow.env.coverage import smooth
 from finflow.offline.collection import AIM_SMOOTHING
-from finflow.preferences.pair_tensors import PAIRS_AT_ONCE, PairTensors
+from finflow.preferences.pair_tensors import PAIRS_AT_ONCE, PairTensors, Rows
 from finflow.preferences.reward_model import states_holding
-
-Rows = NDArray[np.int64]
 
 
 class SegmentDensity(NamedTuple):

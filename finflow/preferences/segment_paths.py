@@ -1,8 +1,10 @@
-"""Paths that segments name: stored in the report of a run, or of a strategy played on the configured market."""
+"""Paths of portfolios that segments are cut from: of a stored backtest, or of a strategy simulated on the market."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,18 +13,97 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from finflow.config import EvaluationConfig
+from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
-from finflow.evaluation.backtest import run_backtests
-from finflow.preferences.pair_records import Segment
-from finflow.preferences.portfolio_path import PortfolioPath, held_before
-from finflow.preferences.random_portfolios import RandomPortfolios, random_seed
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.preferences.pairs import Segment
 from finflow.strategies.classical import named_strategy
-from finflow.strategies.strategy import Strategy
+from finflow.strategies.strategy import Information, Strategy
 from finflow.table_file import read_table
 
-REPORTS = "reports"
+FloatArray = NDArray[np.float64]
 Source = tuple[str | None, str]
+REPORTS = "reports"
+RANDOM = "random-"
+PURPOSE = 91  # of the generators of random portfolios
+PERIODS = (1, 5, 21, 63)
+"""Decisions between two draws, by the seed's remainder."""
+
+
+@dataclass(frozen=True, eq=False)
+class PortfolioPath:
+    """Holding periods of one strategy, or a segment of them.
+
+    Attributes
+    ----------
+    dates : datetime64[D] (steps,)
+        Day at which each holding period ends.
+    returns : float64 (steps,)
+        Simple returns net of costs.
+    turnover : float64 (steps,)
+        Of the trade that opened each period, as a share of wealth.
+    costs : float64 (steps,)
+        Share of wealth paid for it.
+    held, filled : float64 (steps, K)
+        Weights before that trade, as observed, and right after it; cash last.
+    """
+
+    dates: NDArray[np.datetime64]
+    returns: FloatArray
+    turnover: FloatArray
+    costs: FloatArray
+    held: FloatArray
+    filled: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.dates)
+
+    @classmethod
+    def of(cls, run: Backtest) -> PortfolioPath:
+        """The path of a backtest, which starts in cash."""
+        return cls(run.dates, run.returns, run.turnover, run.costs, held_before(run.weights), run.weights)
+
+    def rows(self, start: int, stop: int) -> PortfolioPath:
+        """Some of the holding periods."""
+        return PortfolioPath(*(getattr(self, field.name)[start:stop] for field in fields(self)))
+
+
+def held_before(weights: FloatArray) -> FloatArray:
+    """Weights held before each trade, (steps, K), of those right after it: all in cash before the first."""
+    before: FloatArray = np.roll(weights, 1, axis=0)
+    before[0] = 0.0
+    before[0, -1] = 1.0
+    return before
+
+
+def random_seed(name: str) -> int | None:
+    """The seed in a name such as ``random-7``; None in any other name."""
+    found = re.fullmatch(rf"{RANDOM}(0|[1-9][0-9]{{0,8}})", name)
+    return None if found is None else int(found[1])
+
+
+class RandomPortfolios:
+    """Portfolios of the coverage mixture, drawn anew at every 1st, 5th, 21st or 63rd decision.
+
+    Parameters
+    ----------
+    seed : int
+        Draws the portfolios; its remainder modulo 4 chooses how often.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.name = f"{RANDOM}{seed}"
+        self._period = PERIODS[seed % len(PERIODS)]
+        self._generator = np.random.default_rng(np.random.SeedSequence([PURPOSE, seed]))
+
+    def decide(self, information: Information) -> FloatArray:
+        """A new portfolio of what is listed, or the present one, which trades nothing."""
+        if information.step % self._period:
+            return information.portfolio
+        listed = information.listed[None]
+        drawn: FloatArray = draw_coverage(self._generator, 1, len(information.portfolio), listed)[0][0]
+        return drawn
 
 
 class SegmentMarket(NamedTuple):
@@ -61,8 +142,8 @@ def segment_strategy(name: str, evaluation: EvaluationConfig) -> Strategy:
     return named_strategy(name, evaluation) if seed is None else RandomPortfolios(seed)
 
 
-def play_strategies(market: SegmentMarket, names: Sequence[str]) -> dict[str, PortfolioPath]:
-    """Play strategies over the whole window, each from cash on.
+def simulate_strategies(market: SegmentMarket, names: Sequence[str]) -> dict[str, PortfolioPath]:
+    """Backtest strategies over the whole window, each from cash on.
 
     Parameters
     ----------
@@ -74,8 +155,10 @@ def play_strategies(market: SegmentMarket, names: Sequence[str]) -> dict[str, Po
     dict
         Name -> path.
     """
-    makers = [segment_strategy(name, market.evaluation) for name in names]
-    runs = run_backtests(market.process, market.window, makers) if makers else ()
+    if not names:
+        return {}
+    strategies = [segment_strategy(name, market.evaluation) for name in names]
+    runs = run_backtests(market.process, market.window, strategies)
     return {name: PortfolioPath.of(run) for name, run in zip(names, runs, strict=True)}
 
 
@@ -137,7 +220,7 @@ def _path_in(folder: Path, run: str, strategy: str, process: DecisionProcess) ->
     return path.rows(int(kept[0]), int(kept[-1]) + 1)
 
 
-def _by_date(table: pd.DataFrame, column: str, days: NDArray[np.datetime64], names: list[str]) -> NDArray[np.float64]:
+def _by_date(table: pd.DataFrame, column: str, days: NDArray[np.datetime64], names: list[str]) -> FloatArray:
     """A column as an array (days, names), zero where there is no row."""
     plain = table.assign(asset=table["asset"].astype(str), date=table["date"].to_numpy().astype("datetime64[D]"))
     wide = plain.pivot(index="date", columns="asset", values=column)
@@ -145,12 +228,10 @@ def _by_date(table: pd.DataFrame, column: str, days: NDArray[np.datetime64], nam
     return np.asarray(wide.reindex(index=pd.Index(days), columns=names).fillna(0.0), dtype=np.float64)
 
 
-def _trades(
-    held: pd.DataFrame, traded: pd.DataFrame, days: NDArray[np.datetime64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _trades(held: pd.DataFrame, traded: pd.DataFrame, days: NDArray[np.datetime64]) -> tuple[FloatArray, FloatArray]:
     """Costs as a share of wealth, and turnover, of the trades of each day, (days,) each."""
 
-    def daily(table: pd.DataFrame, values: pd.Series[float]) -> NDArray[np.float64]:
+    def daily(table: pd.DataFrame, values: pd.Series[float]) -> FloatArray:
         total = values.groupby(table["date"].to_numpy().astype("datetime64[D]")).sum()
         total.index = pd.Index(total.index.to_numpy().astype("datetime64[D]"))
         return np.asarray(total.reindex(pd.Index(days)).fillna(0.0), dtype=np.float64)
@@ -163,7 +244,7 @@ def _trades(
 
 
 def paths_of(market: SegmentMarket, sources: Iterable[Source]) -> dict[Source, PortfolioPath]:
-    """Paths of all sources that segments name: stored ones read, the others played side by side.
+    """Paths of all sources that segments name: stored ones read, the others simulated together.
 
     Raises
     ------
@@ -171,9 +252,9 @@ def paths_of(market: SegmentMarket, sources: Iterable[Source]) -> dict[Source, P
         If a run or a strategy is unknown.
     """
     chosen = list(dict.fromkeys(sources))
-    played = play_strategies(market, [name for run, name in chosen if run is None])
+    simulated = simulate_strategies(market, [name for run, name in chosen if run is None])
     return {
-        (run, name): played[name] if run is None else stored_path(run, name, market.process) for run, name in chosen
+        (run, name): simulated[name] if run is None else stored_path(run, name, market.process) for run, name in chosen
     }
 
 
