@@ -74,7 +74,7 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
     if given.broker:
         overrides = {**overrides, "trading.broker": given.broker}
     first, until = (None if day is None else read_date(day, option) for day, option in _days(given))
-    from finflow.trading.paper.paper_trading import PaperRequest, check_dates, trade_on_paper
+    from finflow.trading.paper.paper_trading import PaperRequest, trade_on_paper
 
     request = PaperRequest(
         tuple(runs),
@@ -86,7 +86,6 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
         accept_verdict=given.i_know,
         live=given.live,
     )
-    check_dates(request)
     outcome = trade_on_paper(request)
     numbers = outcome.numbers
     sharpe = "-" if numbers.sharpe != numbers.sharpe else f"{numbers.sharpe:.2f}"

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.market_growth import share_prices
 from finflow.env.objective import Objective
 from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
 from finflow.trading.decision_results import FollowUp, PlanDifference
 from finflow.trading.holdings import Fill, Holdings
+from finflow.trading.live_market import LiveMarket
 from finflow.trading.price_checks import restatements
 
 FloatArray = NDArray[np.float64]
 
 DECISION, FILLS = "decision", "fills"
+Source = Literal["plan", "fills", "holdings"]
 _SAME = 1e-6
 """Shares, or money as a share of the account, that count as none."""
 
@@ -35,16 +39,13 @@ class AccountState:
     reward_state : float64 array, (1, 3), or None
         State of the reward through the newest bar; None for an account that begins.
     follow_up : FollowUp or None
-        What became of the decision before.
-    source : str
-        Where all this is from, in words.
+        Outcome of the decision before.
     """
 
     shares: FloatArray
     cash: float
     reward_state: FloatArray | None
     follow_up: FollowUp | None
-    source: str
 
 
 @dataclass(frozen=True)
@@ -89,43 +90,31 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
     return [Fill(*fill) for fill in found[-1]] if found else None
 
 
-def state_of(
-    panel: MarketPanel,
-    objective: Objective,
-    entries: Sequence[Mapping[str, Any]],
-    given: Given,
-    lag: int,
-    prices: FloatArray,
-) -> AccountState:
-    """The account at the newest bar.
+def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: Given) -> AccountState:
+    """The account at the newest bar of a market.
 
     Parameters
     ----------
-    panel : MarketPanel
-    objective : Objective
-        Whose state goes on with the returns of the account.
+    market : LiveMarket
     entries : sequence of mapping
         Of the log, up to this decision.
     given : Given
-    lag : int
-        Execution lag: at 0 a plan filled at its own bar, else at the next one.
-    prices : float64 array, (bars, assets)
-        At which decisions fill.
 
     Raises
     ------
     FinflowError
         If the command contradicts itself or the log.
     """
+    panel = market.panel
     before = last_decision(entries, str(panel.dates[-1]))
     if before is None:
         if given.fills is not None:
             raise FinflowError("--fills belongs to an earlier decision, and the log has none: leave it out")
         return _begun(panel, given)
     fills = given.fills if given.fills is not None else fills_of(entries, before["date"])
-    path = _Path(panel, before, lag, prices, fills)
-    reward_state = path.reward_state(objective)
-    source: str = "fills" if fills is not None else "plan"
+    path = _Path(market.process, before, fills)
+    reward_state = path.reward_state(market.process.objective)
+    source: Source = "fills" if fills is not None else "plan"
     shares, cash = path.shares, path.cash
     if given.holdings is not None:
         shares, cash, source = _shares(panel, given.holdings), _cash(given, path.cash), "holdings"
@@ -135,52 +124,37 @@ def state_of(
                 "--cash says nothing of the shares that the log has: name all that is held with --holdings FILE"
             )
         cash, source = given.cash, "holdings"
-    follow_up = path.follow_up(shares, cash, source)
-    words = {
-        "plan": f"the log: the orders of {before['date']} as planned (enter others with --fills)",
-        "fills": f"the log, with the fills of {before['date']}",
-        "holdings": "what the command says is held",
-    }
-    return AccountState(shares, cash, reward_state, follow_up, words[source])
+    return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
 
 
 def _begun(panel: MarketPanel, given: Given) -> AccountState:
     """An account without a decision on file."""
     if given.holdings is not None:
-        cash = _cash(given, 0.0)
-        return AccountState(_shares(panel, given.holdings), cash, None, None, "what the command says is held")
-    cash = given.capital if given.cash is None else given.cash
-    source = "cash alone" if given.cash is not None else "cash alone, env.initial_capital (or name --holdings, --cash)"
-    return AccountState(np.zeros(panel.n_assets), cash, None, None, source)
+        return AccountState(_shares(panel, given.holdings), _cash(given, 0.0), None, None)
+    return AccountState(np.zeros(panel.n_assets), given.capital if given.cash is None else given.cash, None, None)
 
 
 def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:
-    found = np.array([holdings.shares.get(asset, 0.0) for asset in panel.assets])
-    held = np.flatnonzero((found > 0.0) & ~panel.listed[-1])
-    if held.size:
-        name = panel.assets[int(held[0])]
+    shares = np.array([holdings.shares.get(asset, 0.0) for asset in panel.assets])
+    unlisted = np.flatnonzero((shares > 0.0) & ~panel.listed[-1])
+    if unlisted.size:
+        name = panel.assets[int(unlisted[0])]
         raise FinflowError(f"--holdings has {name}, which has no price on {panel.dates[-1]}: sell it, or leave it out")
-    return found
+    return shares
 
 
 def _cash(given: Given, otherwise: float) -> float:
-    own = given.holdings.cash if given.holdings is not None else None
-    if own is not None and given.cash is not None:
+    in_file = given.holdings.cash if given.holdings is not None else None
+    if in_file is not None and given.cash is not None:
         raise FinflowError("cash is in --holdings and after --cash: leave one of them out")
-    return next(value for value in (own, given.cash, otherwise) if value is not None)
+    return next(value for value in (in_file, given.cash, otherwise) if value is not None)
 
 
 class _Path:
     """An account from the decision before to the newest bar."""
 
-    def __init__(
-        self,
-        panel: MarketPanel,
-        before: Mapping[str, Any],
-        lag: int,
-        prices: FloatArray,
-        fills: Sequence[Fill] | None,
-    ) -> None:
+    def __init__(self, process: DecisionProcess, before: Mapping[str, Any], fills: Sequence[Fill] | None) -> None:
+        panel = process.panel
         self.panel, self.before = panel, before
         account = before["account"]
         self.bar = panel.bars_until(before["date"]) - 1
@@ -196,12 +170,10 @@ class _Path:
         self.factor = np.array([restated.get(asset, {}).get(before["date"], 1.0) for asset in panel.assets])
         self.start = self._by_asset(account["shares"]) / self.factor
         self.planned = self._by_asset(before["orders"])
-        done, spent, self.fill_prices = self._done(fills, prices, lag)
-        self.done = done
-        self.fill_bar = min(self.bar + (1 if lag else 0), panel.n_bars - 1)
-        self.shares = np.maximum(self.start + done / self.factor, 0.0)
-        growth = np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])
-        self.interest = np.concatenate([[1.0], growth])
+        self.fill_bar = min(self.bar + (1 if process.lag else 0), panel.n_bars - 1)
+        traded, spent, self.fill_prices = self._trades(fills, share_prices(panel, process.env.fill))
+        self.shares = np.maximum(self.start + traded / self.factor, 0.0)
+        self.interest = np.concatenate([[1.0], np.cumprod(1.0 + panel.cash_returns[self.bar + 1 :])])
         at_fill = self.fill_bar - self.bar
         self.cash_start = float(account["cash"])
         self.received = self._dividends(at_fill)
@@ -228,31 +200,28 @@ class _Path:
     def _by_asset(self, numbers: Mapping[str, float]) -> FloatArray:
         return np.array([float(numbers.get(asset, 0.0)) for asset in self.panel.assets])
 
-    def _done(
-        self, fills: Sequence[Fill] | None, prices: FloatArray, lag: int
-    ) -> tuple[FloatArray, float, dict[str, float]]:
-        """Shares that changed hands, the money that they took, and the mean price of each fill."""
+    def _trades(self, fills: Sequence[Fill] | None, prices: FloatArray) -> tuple[FloatArray, float, dict[str, float]]:
+        """Shares traded, the money that they took, and the mean price of each fill that was entered."""
         if fills is None:
-            bar = min(self.bar + (1 if lag else 0), self.panel.n_bars - 1)
-            paid = np.nan_to_num(prices[bar])
-            filled, cost = self._outside_halts(bar, paid)
-            return filled, float((filled / self.factor * paid).sum()) + cost, {}
-        done, spent, values = dict.fromkeys(self.panel.assets, 0.0), 0.0, dict.fromkeys(self.panel.assets, 0.0)
+            paid = np.nan_to_num(prices[self.fill_bar])
+            shares, cost = self._outside_halts(paid)
+            return shares, float((shares / self.factor * paid).sum()) + cost, {}
+        traded, spent, values = dict.fromkeys(self.panel.assets, 0.0), 0.0, dict.fromkeys(self.panel.assets, 0.0)
         for fill in fills:
-            done[fill.ticker] += fill.shares
+            traded[fill.ticker] += fill.shares
             values[fill.ticker] += fill.shares * fill.price
             spent += fill.shares * fill.price + fill.cost
-        means = {name: values[name] / count for name, count in done.items() if count}
-        return self._by_asset(done), spent, means
+        means = {name: values[name] / count for name, count in traded.items() if count}
+        return self._by_asset(traded), spent, means
 
-    def _outside_halts(self, bar: int, paid: FloatArray) -> tuple[FloatArray, float]:
+    def _outside_halts(self, paid: FloatArray) -> tuple[FloatArray, float]:
         """Planned orders without those in assets that are halted at the fill, and their share of the planned cost."""
         cost, halted = float(self.before["cost"]), self.panel.halted
-        if halted is None or not bool((halted[bar] & (self.planned != 0.0)).any()):
+        if halted is None or not bool((halted[self.fill_bar] & (self.planned != 0.0)).any()):
             return self.planned, cost
-        done = np.where(halted[bar], 0.0, self.planned)
+        open_ = ~halted[self.fill_bar]
         value = np.abs(self.planned / self.factor) * paid
-        return done, cost * float(value[~halted[bar]].sum() / max(value.sum(), 1e-300))
+        return np.where(open_, self.planned, 0.0), cost * float(value[open_].sum() / max(value.sum(), 1e-300))
 
     def reward_state(self, objective: Objective) -> FloatArray:
         """State of the reward through the newest bar."""
@@ -268,7 +237,7 @@ class _Path:
             _, state = objective.step(state, gain, np.array([turnover if step == 1 else 0.0]), cash)
         return np.asarray(state, dtype=np.float64)
 
-    def follow_up(self, shares: FloatArray, cash: float, source: Any) -> FollowUp:
+    def follow_up(self, shares: FloatArray, cash: float, source: Source) -> FollowUp:
         """Differences from the plan."""
         changed = (shares - self.start) * self.factor
         expected = self.before["prices"]

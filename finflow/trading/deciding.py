@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from finflow.config import Config
-from finflow.env.market_growth import share_prices
 from finflow.errors import ConfigError, FinflowError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
-from finflow.trading.account_state import DECISION, Given, last_decision, state_of
+from finflow.trading.account_state import DECISION, Given, account_at, last_decision
 from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import Broker, MarketOrder, client_id
 from finflow.trading.brokers.order_routing import OrderRouting
@@ -120,7 +119,7 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None, 
             f"the evaluation of {agents.folder} found the agent worse than equal weight: train another one, or go on "
             "with --i-know"
         )
-    _refuse_files_beside_a_broker(request)
+    _refuse_files_with_a_broker(request)
     clock = None if routing is None else routing.broker.clock()
     market, checks, drift, log = _checked_market(agents, request, today if clock is None else clock.day)
     folder = agents.folder / TRADING
@@ -135,20 +134,21 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None, 
     elif routing is not None:
         given = routing.given(market.panel, config.env.initial_capital)
     else:
-        given = _given(request, market.panel, config)
-    entries = _entries(log, market.panel, request, given)
-    prices = share_prices(market.panel, config.env.fill)
-    account = state_of(market.panel, market.process.objective, entries, given, market.process.lag, prices)
+        assets = market.panel.assets
+        holdings = None if request.holdings is None else read_holdings(request.holdings, assets)
+        fills = None if request.fills is None else read_fills(request.fills, assets)
+        given = Given(holdings, request.cash, fills, config.env.initial_capital)
+    account = account_at(market, _entries(log, market.panel, request, given), given)
     made = DecisionMaking(agents, market, account).decision(verdict, checks, drift)
-    remarks = tuple(said for said in (_on_verdict(verdict, agents), log.message) if said)
+    remarks = tuple(remark for remark in (_on_verdict(verdict), log.message) if remark)
     if request.dry_run:
         return Made(made, None, remarks)
-    own = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
+    files = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
         remarks = (*remarks, _submit(broker, made))
     if routing is not None:
         remarks = (*remarks, routing.place_decided(made.date))
-    return Made(made, own, remarks)
+    return Made(made, files, remarks)
 
 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
@@ -167,7 +167,7 @@ def open_routing(agents: Agents, live: bool) -> OrderRouting:
     return OrderRouting(open_alpaca(agents.config.trading.alpaca, live), agents.folder / TRADING)
 
 
-def _refuse_files_beside_a_broker(request: Request) -> None:
+def _refuse_files_with_a_broker(request: Request) -> None:
     if request.broker is not None and (request.holdings is not None or request.fills is not None):
         raise ConfigError("--broker knows what is held and filled: leave --holdings and --fills out")
     if request.broker == ALPACA and request.cash is not None:
@@ -216,8 +216,8 @@ def _checked_market(
         price_checks.check_jumps(panel, since, market.train_end, config.trading.jump_limit),
         price_checks.check_history(panel, before, data),
     ]
-    said, drift = price_checks.check_drift(market, config, request.accept_drift)
-    return market, [*checks, said], drift, log
+    check, drift = price_checks.check_drift(market, config, request.accept_drift)
+    return market, [*checks, check], drift, log
 
 
 def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[MarketPanel, TradingCalendar, Check]:
@@ -245,16 +245,8 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
         raise reason from None
 
 
-def _given(request: Request, panel: MarketPanel, config: Config) -> Given:
-    holdings: Holdings | None = None
-    if request.holdings is not None:
-        holdings = read_holdings(request.holdings, panel.assets)
-    fills = None if request.fills is None else read_fills(request.fills, panel.assets)
-    return Given(holdings, request.cash, fills, config.env.initial_capital)
-
-
 def _entries(log: DecisionLog, panel: MarketPanel, request: Request, given: Given) -> list[Mapping[str, Any]]:
-    """Lines that the decision goes on from; a dry run may look at a day before the last one."""
+    """Lines that the decision goes on from; a dry run may be of a day before the last one."""
     date = str(panel.dates[-1])
     if request.dry_run:
         return [entry for entry in log.entries if entry["date"] < date]
@@ -263,7 +255,7 @@ def _entries(log: DecisionLog, panel: MarketPanel, request: Request, given: Give
     return list(log.entries)
 
 
-def _on_verdict(verdict: str | None, agents: Agents) -> str | None:
+def _on_verdict(verdict: str | None) -> str | None:
     if verdict is None:
         return "this agent was never evaluated on its test window: --mode evaluate tells whether it is worth trading"
     return "the evaluation found this agent worse than equal weight" if verdict == "no" else None

@@ -26,7 +26,7 @@ def write_decision(
 
     ``broker`` is the mark of the account elsewhere that its orders are for.
     """
-    own = folder / made.date
+    place = folder / made.date
     content = json_text(plain(made))
     files = {"orders.csv": orders_csv(made), "decision.html": decision_page(made), "decision.json": content}
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,14 +36,14 @@ def write_decision(
         fills = given.fills
         if fills is not None and before is not None and fills_of(log.entries, before["date"]) != list(fills):
             log.append(fills_entry(fills, before["date"]))
-        write_together({own / name: text for name, text in files.items()})
+        write_together({place / name: text for name, text in files.items()})
         entry = _entry(made, account, market, hashlib.sha256(content.encode()).hexdigest())
         if broker is not None:
             entry["broker"] = broker
         same_day = [one for one in log.entries if one["kind"] == DECISION and one["date"] == made.date]
         if not same_day or same_day[-1] != plain(entry):
             log.append(plain(entry))
-    return own
+    return place
 
 
 def _entry(made: Decision, account: AccountState, market: LiveMarket, digest: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finflow.env.market_growth import share_prices
-from finflow.env.portfolio_state import PortfolioState
+from finflow.env.portfolio_state import PortfolioState, join_states
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import targets_of
 from finflow.evaluation.price_history import History
@@ -17,7 +17,7 @@ from finflow.ledger.constraints import turnover
 from finflow.ledger.costs import MarketState
 from finflow.ledger.halts import settle_around_halts
 from finflow.trading.account_state import AccountState
-from finflow.trading.decision_reasons import Observed, Reasoning
+from finflow.trading.decision_reasons import Reasoning
 from finflow.trading.decision_results import AssetDecision, Check, Decision, Drift, HeldBack, Order, Spread
 from finflow.trading.live_market import Agents, LiveMarket
 from finflow.trading.order_rounding import Account, LotRules, Plan, price_plan, round_orders
@@ -46,7 +46,9 @@ class DecisionMaking:
         self.plan_account = Account(account.shares, self.prices, account.cash)
         self.value = self.plan_account.wealth
         if not self.value > 0.0:
-            raise FinflowError(f"the account is worth {self.value:,.2f}: name what is held with --holdings or --cash")
+            raise FinflowError(
+                f"the value of the account is {self.value:,.2f}: name what is held with --holdings or --cash"
+            )
         if account.cash < -OVERDRAFT * self.value:
             raise FinflowError(
                 f"the account would have {account.cash:,.2f} in cash: enter what was filled with --fills, or what is "
@@ -57,15 +59,11 @@ class DecisionMaking:
         )
         self.state = self._portfolio()
         strategies = agents.strategies()
-        rows = _repeated(self.state, len(strategies))
-        found = targets_of(self.process, rows, strategies, 0, market.next_fill, History(np.asarray(panel.close)))
-        self.target, self.alone = found[0], found[1:]
-        observation = self.process.observe(self.state)
-        self.reasoning = Reasoning(
-            agents.policies,
-            Observed(market, observation["portfolio"][0], self.config.env.no_trade_band),
-            self.config.acting,
-        )
+        states = join_states([self.state] * len(strategies))
+        targets = targets_of(self.process, states, strategies, 0, market.next_fill, History(np.asarray(panel.close)))
+        self.target, self.alone = targets[0], targets[1:]
+        portfolio = self.process.observe(self.state)["portfolio"][0]
+        self.reasoning = Reasoning(agents, market, portfolio)
 
     def _weights(self, prices: FloatArray) -> FloatArray:
         money = np.append(self.account.shares * np.nan_to_num(prices), max(self.account.cash, 0.0))
@@ -84,7 +82,7 @@ class DecisionMaking:
             state = self.process.objective.initial(weights)
         return PortfolioState(np.array([bar]), weights, np.array([self.value]), state, state)
 
-    def _fill(self) -> tuple[FloatArray, FloatArray, Settlement]:
+    def _settlement(self) -> tuple[FloatArray, FloatArray, Settlement]:
         """Weights before and after the trades that the target asks for, at the newest prices."""
         listed = np.isfinite(self.prices)[None]
         before, allowed = orders(
@@ -93,19 +91,18 @@ class DecisionMaking:
         costs, value = self.process.costs, np.array([self.value])
         halted = self.process.halted[self.market.next_fill][None] if self.process.lag == 0 else None
         if halted is None or not bool(halted.any()):
-            done = settle(before, allowed, costs, value, self._liquidity())
-            return before[0], allowed[0], done
-        done = settle_around_halts(before, allowed, halted, costs, value, self._liquidity())
-        return before[0], done.weights[0], done
+            return before[0], allowed[0], settle(before, allowed, costs, value, self._liquidity())
+        settled = settle_around_halts(before, allowed, halted, costs, value, self._liquidity())
+        return before[0], settled.weights[0], settled
 
     def _liquidity(self) -> MarketState | None:
         bar = self.market.next_fill
         return self.process.market_known(range(bar, bar + 1))
 
     def decision(self, verdict: Any, checks: list[Check], drift: list[Drift]) -> Decision:
-        """Everything that is said and written."""
-        before, allowed, done = self._fill()
-        plan = self._plan(before, allowed, done)
+        """The decision with its orders, reasons and checks."""
+        before, allowed, settled = self._settlement()
+        plan = self._plan(before, allowed, settled)
         panel, assets = self.market.panel, (*self.market.panel.assets, "cash")
         after = np.append((self.account.shares + plan.trades) * np.nan_to_num(self.prices), plan.cash)
         planned = after / after.sum()
@@ -139,17 +136,16 @@ class DecisionMaking:
                 for n, name in enumerate(assets)
             },
             orders=self._orders(plan),
-            held_back=self._held_back(before, allowed, done),
+            held_back=self._held_back(before, allowed, settled),
             reasons=self.reasoning.reasons(),
             checks=checks,
             drift=drift,
             follow_up=self.account.follow_up,
         )
 
-    def _plan(self, before: FloatArray, allowed: FloatArray, done: Settlement) -> Plan:
-        wanted = allowed[:-1] * float(done.wealth_factor[0]) * self.value
-        refused = done.refused is not None and bool(done.refused[0])
-        if self.account.cash >= 0.0 and (refused or np.array_equal(before, allowed)):
+    def _plan(self, before: FloatArray, allowed: FloatArray, settled: Settlement) -> Plan:
+        wanted = allowed[:-1] * float(settled.wealth_factor[0]) * self.value
+        if self.account.cash >= 0.0 and (_refused(settled) or np.array_equal(before, allowed)):
             wanted = self.account.shares * np.nan_to_num(self.prices)
             return price_plan(self.plan_account, np.zeros(len(wanted)), wanted, self.process.costs, self._liquidity())
         settings = self.config.trading
@@ -157,7 +153,7 @@ class DecisionMaking:
         return round_orders(self.plan_account, wanted, rules, self.process.costs, self._liquidity())
 
     def _orders(self, plan: Plan) -> list[Order]:
-        found = [
+        orders = [
             Order(
                 name,
                 "buy" if shares > 0.0 else "sell",
@@ -169,32 +165,33 @@ class DecisionMaking:
             for n, (name, shares) in enumerate(zip(self.market.panel.assets, plan.trades.tolist(), strict=True))
             if abs(shares) > _DUST
         ]
-        return sorted(found, key=lambda one: (one.side == "buy", -one.value, one.ticker))
+        return sorted(orders, key=lambda one: (one.side == "buy", -one.value, one.ticker))
 
-    def _held_back(self, before: FloatArray, allowed: FloatArray, done: Settlement) -> HeldBack:
+    def _held_back(self, before: FloatArray, allowed: FloatArray, settled: Settlement) -> HeldBack:
         aim, limits = self.reasoning.aim.numpy(), self.process.limits
         stated = self.target * self.moved
-        change = float(np.abs(stated / stated.sum() - before).max())
+        stated = stated / stated.sum()
+        change = float(np.abs(stated - before).max())
         return HeldBack(
-            to_aim=_apart(self.observed, aim),
+            to_aim=_half_sum(self.observed, aim),
             trade_rate=self.reasoning.trade_rate,
-            to_target=_apart(self.observed, self.target),
-            to_allowed=_apart(before, allowed),
+            to_target=_half_sum(self.observed, self.target),
+            to_allowed=_half_sum(before, allowed),
             largest_change=change,
             no_trade_band=limits.no_trade_band,
             in_band=change > 0.0 and bool(np.array_equal(before, allowed)) and limits.no_trade_band > 0.0,
             limited=bool(
-                (stated[:-1] / stated.sum() > limits.max_weight + _DUST).any()
-                or _apart(before, stated / stated.sum()) > limits.max_turnover + _DUST
+                (stated[:-1] > limits.max_weight + _DUST).any()
+                or _half_sum(before, stated) > limits.max_turnover + _DUST
             ),
-            refused=done.refused is not None and bool(done.refused[0]),
+            refused=_refused(settled),
         )
 
     def _spread(self, asset: int) -> Spread | None:
         if not len(self.alone):
             return None
-        own = self.alone[:, asset]
-        return Spread(float(own.min()), float(own.max()), float(own.std()))
+        weights = self.alone[:, asset]
+        return Spread(float(weights.min()), float(weights.max()), float(weights.std()))
 
     def _when(self) -> str:
         price = self.config.env.fill
@@ -203,10 +200,11 @@ class DecisionMaking:
         return f"at the {price} of the next session after {self.market.panel.dates[-1]}"
 
 
-def _apart(first: FloatArray, second: FloatArray) -> float:
+def _refused(settled: Settlement) -> bool:
+    """True where the account cannot pay for the trade."""
+    return settled.refused is not None and bool(settled.refused[0])
+
+
+def _half_sum(first: FloatArray, second: FloatArray) -> float:
+    """Half-sum of the absolute changes of weight."""
     return 0.5 * float(np.abs(first - second).sum())
-
-
-def _repeated(state: PortfolioState, count: int) -> PortfolioState:
-    """One portfolio, several times."""
-    return PortfolioState(**{name: np.repeat(value, count, axis=0) for name, value in vars(state).items()})

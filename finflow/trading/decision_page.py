@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from finflow.evaluation.report.report_numbers import DASH, plain
-from finflow.evaluation.report.section import (
-    ROW,
-    Cell,
-    Finding,
-    Row,
-    Section,
-    Sentence,
-    Table,
-    Tile,
-    make_table,
-    render_page,
-)
+from collections.abc import Mapping
+
+from finflow.evaluation.report.report_numbers import plain
+from finflow.evaluation.report.section import ROW, Cell, Finding, Section, Sentence, Tile, make_table, render_page
 from finflow.trading.decision_results import Decision
 
 FEATURES = 8
 """Features that are shown."""
-_BESIDE = "On this page percentages are shares of the account."
+Texts = Mapping[str, Cell | str]
+Column = tuple[str, Cell | Texts]
 
 
 def decision_page(made: Decision) -> str:
@@ -75,16 +67,16 @@ def _finding(made: Decision, numbers: dict[str, object]) -> Finding:
         Tile("Turnover", Cell(("turnover",), "%", 2)),
         Tile("Expected cost", Cell(("cost",), ",", 2)),
     )
-    pointed = tuple(f"{check.name}: {check.said}" for check in made.checks if not check.passed)
+    warnings = tuple(f"{check.name}: {check.said}" for check in made.checks if not check.passed)
     return Finding(
         "",
         heading,
         numbers,
         words=tuple(words),
         within=(),
-        kind="ahead" if not pointed and made.verdict == "yes" else "not-shown" if not pointed else "behind",
+        kind="ahead" if not warnings and made.verdict == "yes" else "not-shown" if not warnings else "behind",
         label="Decision",
-        reasons=pointed,
+        reasons=warnings,
         tiles=tiles,
     )
 
@@ -92,20 +84,17 @@ def _finding(made: Decision, numbers: dict[str, object]) -> Finding:
 def _orders(made: Decision, numbers: object) -> Section:
     if not made.orders:
         return _section("orders", "Orders", numbers, words=("No order: the account stays as it is.",))
-    rows = tuple(
-        Row(
-            order.ticker,
-            (
-                order.side,
-                Cell(("orders", str(n), "shares"), ",", 0 if order.shares.is_integer() else 4),
-                Cell(("orders", str(n), "price"), ",", 2),
-                Cell(("orders", str(n), "value"), ",", 2),
-                Cell(("orders", str(n), "cost"), ",", 2),
-            ),
-        )
+    rows = [((str(n),), order.ticker) for n, order in enumerate(made.orders)]
+    shares: Texts = {
+        order.ticker: Cell(("orders", str(n), "shares"), ",", 0 if order.shares.is_integer() else 4)
         for n, order in enumerate(made.orders)
-    )
-    table = Table("Orders", ("Ticker", "side", "shares", "price", "value", "cost"), rows, heading=False)
+    }
+    columns: list[Column] = [
+        ("side", {order.ticker: order.side for order in made.orders}),
+        ("shares", shares),
+        *((key, Cell(("orders", ROW, key), ",", 2)) for key in ("price", "value", "cost")),
+    ]
+    table = make_table("Orders", "Ticker", rows, columns, heading=False)
     lots = (
         "any fraction of a share" if made.lot == 0.0 else f"lots of {made.lot:g}" if made.lot != 1 else "whole shares"
     )
@@ -129,7 +118,7 @@ def _weights(made: Decision, numbers: object) -> Section:
         ]
     caption = (
         "Held: before the orders. Aim: where the agent moves to. Target: part of the way there. Allowed: after the "
-        f"limits of the account. Planned: after the orders. {_BESIDE}"
+        "limits of the account. Planned: after the orders. On this page percentages are shares of the account."
     )
     return _section(
         "weights", "Weights", numbers, tables=(make_table("Weights", "Asset", names, columns, caption, heading=False),)
@@ -137,7 +126,7 @@ def _weights(made: Decision, numbers: object) -> Section:
 
 
 def _held_back(made: Decision, numbers: object) -> Section:
-    said = made.held_back
+    held_back = made.held_back
     words: list[Sentence] = [
         (
             "To reach its aim at once, the agent would replace ",
@@ -149,7 +138,7 @@ def _held_back(made: Decision, numbers: object) -> Section:
             ".",
         )
     ]
-    if said.in_band:
+    if held_back.in_band:
         words.append(
             (
                 "The largest change of a weight, ",
@@ -159,9 +148,9 @@ def _held_back(made: Decision, numbers: object) -> Section:
                 ": nothing is traded.",
             )
         )
-    if said.limited:
+    if held_back.limited:
         words.append("The maximum weight or the maximum turnover of the account changed the target.")
-    if said.refused:
+    if held_back.refused:
         words.append("The account cannot pay for the trade: nothing is traded.")
     return _section("held-back", "What was held back", numbers, words=tuple(words))
 
@@ -192,27 +181,22 @@ def _features(made: Decision, numbers: object) -> Section:
 
 
 def _alternatives(made: Decision, numbers: object) -> Section:
-    found = made.reasons.alternatives
+    alternatives = made.reasons.alternatives
     title = "What would have made it another decision"
-    said = f"The largest change of a weight: {made.reasons.question}."
-    if not found:
+    question = f"The largest change of a weight: {made.reasons.question}."
+    if not alternatives:
         none = "No single feature, anywhere within its range in training, makes it another decision."
-        return _section("alternatives", title, numbers, words=(said, none), short="Alternatives")
-    rows = tuple(
-        Row(
-            one.feature,
-            (
-                Cell(("reasons", "alternatives", str(n), "now")),
-                Cell(("reasons", "alternatives", str(n), "changed")),
-                Cell(("reasons", "alternatives", str(n), "change")),
-                one.outcome,
-            ),
-        )
-        for n, one in enumerate(found)
-    )
+        return _section("alternatives", title, numbers, words=(question, none), short="Alternatives")
+    rows = [((str(n),), one.feature) for n, one in enumerate(alternatives)]
+    columns: list[Column] = [
+        ("now", Cell(("reasons", "alternatives", ROW, "now"))),
+        ("at", Cell(("reasons", "alternatives", ROW, "changed"))),
+        ("change", Cell(("reasons", "alternatives", ROW, "change"))),
+        ("then", {one.feature: one.outcome for one in alternatives}),
+    ]
     caption = "In training deviations, each feature alone and within its range in training; the smallest changes first."
-    table = Table(title, ("Feature", "now", "at", "change", "then"), rows, caption, heading=False)
-    return _section("alternatives", title, numbers, tables=(table,), words=(said,), short="Alternatives")
+    table = make_table(title, "Feature", rows, columns, caption, heading=False)
+    return _section("alternatives", title, numbers, tables=(table,), words=(question,), short="Alternatives")
 
 
 def _follow_up(made: Decision, numbers: object) -> Section | None:
@@ -227,28 +211,20 @@ def _follow_up(made: Decision, numbers: object) -> Section | None:
     }
     words: list[Sentence] = [sources[before.source]]
     if before.source != "plan":
-        words.append(("Cash is ", Cell(("follow_up", "cash"), ",", 2, plus=True), " beside what was expected."))
+        words.append(("Cash is ", Cell(("follow_up", "cash"), ",", 2, plus=True), " against what was expected."))
     if not before.differences:
         words.append("No order differs from its plan.")
         return _section("follow-up", title, numbers, words=tuple(words), short="Before")
-    rows = tuple(
-        Row(
-            name,
-            (
-                Cell(("follow_up", "differences", name, "planned"), ",", 2, plus=True),
-                Cell(("follow_up", "differences", name, "done"), ",", 2, plus=True),
-                DASH
-                if one.shortfall != one.shortfall
-                else Cell(("follow_up", "differences", name, "shortfall"), ",", 2),
-            ),
-        )
-        for name, one in before.differences.items()
-    )
-    table = Table("Orders", ("Ticker", "planned", "done", "lost to the price"), rows, heading=False)
+    columns = [
+        ("planned", Cell(("follow_up", "differences", ROW, "planned"), ",", 2, plus=True)),
+        ("done", Cell(("follow_up", "differences", ROW, "done"), ",", 2, plus=True)),
+        ("lost to the price", Cell(("follow_up", "differences", ROW, "shortfall"), ",", 2)),
+    ]
+    table = make_table("Orders", "Ticker", list(before.differences), columns, heading=False)
     return _section("follow-up", title, numbers, tables=(table,), words=tuple(words), short="Before")
 
 
 def _checks(made: Decision, numbers: object) -> Section:
-    facts = {check.name: ("" if check.passed else "look at it: ") + check.said for check in made.checks}
+    facts = {check.name: ("" if check.passed else "warning: ") + check.said for check in made.checks}
     facts |= {"agent": made.agent_sha256[:16], "prices": made.panel_sha256[:16]}
     return _section("checks", "Checks of the prices", numbers, facts=facts)

@@ -1,4 +1,4 @@
-"""Reasons of a decision: gate, experts, the features that moved the aim, and what would have made it another one."""
+"""Reasons of a decision: gate, experts, the features that moved the aim, and the changes that would alter it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from torch import Tensor
 from finflow.agent.batch import States, states_of
 from finflow.agent.feature_attribution import aim_of, decide, integrated_gradients, precise, precisely
 from finflow.agent.networks.decision import Decision
-from finflow.agent.networks.policy import ExpertPolicy
 from finflow.agent.networks.sampled_action import acted_portfolio
-from finflow.config import ActingConfig
 from finflow.trading.decision_results import Alternative, FeatureMove, Reasons
-from finflow.trading.live_market import LiveMarket
+from finflow.trading.live_market import Agents, LiveMarket
 
 FloatArray = NDArray[np.float64]
 
@@ -33,24 +31,30 @@ _CLIP = 5.0
 REWARD_STATE = ("recent return", "recent squared return", "drawdown so far")
 
 
-@dataclass(frozen=True)
-class Observed:
-    """Market and portfolio that a decision is made from.
+class Reasoning:
+    """Reasons of what some agents decide together, by the mean of their portfolios.
 
-    Attributes
+    Parameters
     ----------
+    agents : Agents
     market : LiveMarket
     portfolio : float64 array, (K + 3,)
         Weights held and the state of the reward, as observed.
-    band : float
-        No-trade band.
     """
 
-    market: LiveMarket
-    portfolio: FloatArray
-    band: float
+    def __init__(self, agents: Agents, market: LiveMarket, portfolio: FloatArray) -> None:
+        self.acting, self.band = agents.config.acting, agents.config.env.no_trade_band
+        self.policies = [precise(policy) for policy in agents.policies]
+        self.market, self.portfolio = market, portfolio
+        self.states = self._states(market.known)
+        self.decisions = [decide(policy, self.states) for policy in self.policies]
+        self.assets = (*market.panel.assets, "cash")
+        self.held = self.states.weights[0]
+        self.target = _mean(self._acted(decision)[0] for decision in self.decisions)
+        self.aim = _mean(aim_of(decision)[0] for decision in self.decisions)
+        self.trade_rate = float(_mean(decision.trade_rate[0, 0] for decision in self.decisions))
 
-    def states(self, bar: int) -> States:
+    def _states(self, bar: int) -> States:
         """State with the features of a bar and the portfolio of today, in double precision."""
         process = self.market.process
         observation = {
@@ -60,35 +64,8 @@ class Observed:
         }
         return precisely(states_of(observation, torch.device("cpu")))
 
-
-class Reasoning:
-    """Reasons of what some agents decide together.
-
-    Parameters
-    ----------
-    policies : sequence of ExpertPolicy
-        Agents that act as one, by the mean of their portfolios.
-    observed : Observed
-    acting : ActingConfig, optional
-        Of the agents; the same draw is made for every state that is tried.
-    """
-
-    def __init__(
-        self, policies: Sequence[ExpertPolicy], observed: Observed, acting: ActingConfig | None = None
-    ) -> None:
-        self.acting = acting or ActingConfig()
-        self.policies = [precise(policy) for policy in policies]
-        self.observed, self.market = observed, observed.market
-        self.states = observed.states(self.market.known)
-        self.decisions = [decide(policy, self.states) for policy in self.policies]
-        self.assets = (*self.market.panel.assets, "cash")
-        self.held = self.states.weights[0]
-        self.target = _mean(self._acted(decision)[0] for decision in self.decisions)
-        self.aim = _mean(aim_of(decision)[0] for decision in self.decisions)
-        self.trade_rate = float(_mean(decision.trade_rate[0, 0] for decision in self.decisions))
-
     def reasons(self) -> Reasons:
-        """All of them."""
+        """Gate, experts, features and alternatives."""
         names = self.policies[0].names
         gate = _mean(decision.gate[0] for decision in self.decisions)
         experts = _mean(decision.experts[0] for decision in self.decisions)
@@ -111,7 +88,7 @@ class Reasoning:
         market, known = self.market, self.market.known
         if known - 1 < market.features.first_bar:
             return float("nan"), {}
-        before = self.observed.states(known - 1)
+        before = self._states(known - 1)
         before = States(  # what is listed, and the portfolio, are those of today
             torch.cat([before.assets[:, :, :-1], self.states.assets[:, :, -1:]], dim=-1),
             before.market,
@@ -121,11 +98,11 @@ class Reasoning:
         aim_before = _mean(aim_of(decide(policy, before))[0] for policy in self.policies)
         moved = self.aim - aim_before
         direction = 0.5 * moved.sign().unsqueeze(0)
-        found = [
+        shares = [
             integrated_gradients(policy, self.states, direction, since=before, read=aim_of) for policy in self.policies
         ]
-        of_assets = _mean(one.assets[0].sum(dim=0) for one in found)
-        of_market = _mean(one.market[0] for one in found)
+        of_assets = _mean(one.assets[0].sum(dim=0) for one in shares)
+        of_market = _mean(one.market[0] for one in shares)
         listed = self.states.listed[0]
         count = max(int(listed.sum()), 1)
         means = [(one.assets[0, :, :-1] * listed.unsqueeze(1)).sum(dim=0) / count for one in (before, self.states)]
@@ -140,26 +117,26 @@ class Reasoning:
         return 0.5 * float(moved.abs().sum()), dict(sorted(moves.items(), key=lambda one: -abs(one[1].part)))
 
     def _alternatives(self) -> tuple[str, list[Alternative]]:
-        """Smallest changes of single features that make it another decision."""
+        """Smallest changes of single features that change the decision."""
         move = self.target - self.held
         asset = int(move[:-1].abs().argmax())
         name, size = self.assets[asset], float(move[asset])
         code = int(self._codes(self.target.unsqueeze(0), asset)[0])
         question = _WORDS[code].format(name) if abs(size) > _NOTHING else "nothing is traded"
         searched = list(self._searched(asset))
-        rows = [(one, value) for one in searched for value in np.linspace(one.low, one.high, POINTS).tolist()]
-        codes = self._codes(self._targets(rows), asset)
+        grids = [np.linspace(one.low, one.high, POINTS) for one in searched]
+        rows = [(one, value) for one, grid in zip(searched, grids, strict=True) for value in grid.tolist()]
+        codes = self._codes(self._targets(rows), asset).reshape(-1, POINTS)
         brackets = []
-        for number, one in enumerate(searched):
-            values = np.linspace(one.low, one.high, POINTS)
-            other = values[codes[number * POINTS : (number + 1) * POINTS] != code]
+        for one, grid, outcomes in zip(searched, grids, codes, strict=True):
+            other = grid[outcomes != code]
             if other.size:
                 brackets.append((one, float(other[np.abs(other - one.now).argmin()])))
-        found = [
+        alternatives = [
             Alternative(one.name, one.now, value, abs(value - one.now), _WORDS[after].format(name))
             for one, value, after in self._bisected(brackets, asset, code)
         ]
-        return question, sorted(found, key=lambda one: (one.change, one.feature))[:SHOWN]
+        return question, sorted(alternatives, key=lambda one: (one.change, one.feature))[:SHOWN]
 
     def _bisected(
         self, brackets: list[tuple[_Searched, float]], asset: int, code: int
@@ -181,15 +158,13 @@ class Reasoning:
     def _searched(self, asset: int) -> Iterable[_Searched]:
         """Features that may change: those of the market, and of the asset traded most."""
         features, ranges = self.market.features, self.market.ranges
-        name = self.assets[asset]
         if bool(self.states.listed[0, asset]):
             for column, feature in enumerate(features.asset_names):
-                low, high = np.clip(ranges.assets_seen[column], -_CLIP, _CLIP).tolist()
-                now = float(self.states.assets[0, asset, column])
-                yield _Searched(f"{name}:{feature}", asset, column, now, low, high)
+                now, seen = float(self.states.assets[0, asset, column]), ranges.assets_seen[column]
+                yield _Searched(f"{self.assets[asset]}:{feature}", asset, column, now, *np.clip(seen, -_CLIP, _CLIP))
         for column, feature in enumerate(features.market_names):
-            low, high = np.clip(ranges.market_seen[column], -_CLIP, _CLIP).tolist()
-            yield _Searched(feature, None, column, float(self.states.market[0, column]), low, high)
+            now, seen = float(self.states.market[0, column]), ranges.market_seen[column]
+            yield _Searched(feature, None, column, now, *np.clip(seen, -_CLIP, _CLIP))
 
     def _targets(self, rows: Sequence[tuple[_Searched, float]]) -> Tensor:
         """Targets with one feature at another value, (rows, K)."""
@@ -211,7 +186,7 @@ class Reasoning:
     def _codes(self, targets: Tensor, asset: int) -> NDArray[np.int64]:
         """Decisions on an asset: 1 to buy it, -1 to sell it, 0 where the no-trade band stops all orders."""
         moves = targets - self.held
-        trades = moves.abs().amax(dim=-1) > max(self.observed.band, _NOTHING)
+        trades = moves.abs().amax(dim=-1) > max(self.band, _NOTHING)
         codes: NDArray[np.int64] = (moves[:, asset].sign() * trades).long().numpy()
         return codes
 

@@ -1,4 +1,4 @@
-"""Checks of the newest prices before a decision: those that refuse it, and those that are said beside it."""
+"""Checks of the newest prices before a decision: those that refuse it, and those that only warn."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from finflow.trading.trading_calendar import PeriodCalendar, TradingCalendar
 FloatArray = NDArray[np.float64]
 
 LATELY = 21
-"""Bars that are looked at for gaps and jumps, at least."""
+"""Bars that are checked for gaps and jumps, at least."""
 RESTATED = 1e-6
 """Relative change of a stored price that counts as one."""
 _SPLIT_TOLERANCE = 0.1
-"""Log return of the day itself that a jump may hold beside a split."""
+"""Log return of the day itself that a jump may hold besides a split."""
 _SHOWN = 5
 
 
@@ -98,35 +98,40 @@ def check_drift(market: LiveMarket, config: Config, accepted: bool) -> tuple[Che
     MarketError
         If one lies further outside than `trading.drift_limit`, unless that is accepted.
     """
-    found = sorted(_drifts(market), key=lambda one: -one.outside)
+    drifts = sorted(_drifts(market), key=lambda one: -one.outside)
     limit = config.trading.drift_limit
-    if not found:
+    if not drifts:
         return Check("features", True, "every feature lies in its range in training"), []
-    worst = found[0]
-    told = (
+    worst = drifts[0]
+    finding = (
         f"{worst.name} is {worst.value:+.1f}, {worst.outside:.1f} training deviations outside its range in training "
         f"({worst.low:+.1f} to {worst.high:+.1f})"
     )
     if worst.outside > limit and not accepted:
         raise MarketError(
-            f"{told}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
+            f"{finding}, beyond trading.drift_limit = {limit:g}: check the prices, or go on with --accept-drift"
         )
-    others = f"; {len(found) - 1} more lie outside, by less" if len(found) > 1 else ""
-    return Check("features", worst.outside <= limit, told + others), found
+    others = f"; {len(drifts) - 1} more lie outside, by less" if len(drifts) > 1 else ""
+    return Check("features", worst.outside <= limit, finding + others), drifts
 
 
 def _drifts(market: LiveMarket) -> list[Drift]:
     """Features outside their range in training."""
-    features, ranges, found = market.features, market.ranges, []
-    for row, feature in enumerate(features.asset_names):
-        low, high = ranges.assets_seen[row].tolist()
-        for asset, value in zip(market.panel.assets, ranges.assets[row].tolist(), strict=True):
-            found.append(Drift(f"{asset}:{feature}", value, low, high, max(low - value, value - high)))
-    for row, feature in enumerate(features.market_names):
-        low, high = ranges.market_seen[row].tolist()
-        value = float(ranges.market[row])
-        found.append(Drift(feature, value, low, high, max(low - value, value - high)))
-    return [one for one in found if one.outside > 0.0]
+    features, ranges = market.features, market.ranges
+    values = [
+        (f"{asset}:{feature}", value, *seen)
+        for feature, row, seen in zip(features.asset_names, ranges.assets, ranges.assets_seen, strict=True)
+        for asset, value in zip(market.panel.assets, row, strict=True)
+    ]
+    values += [
+        (feature, value, *seen)
+        for feature, value, seen in zip(features.market_names, ranges.market, ranges.market_seen, strict=True)
+    ]
+    drifts = [
+        Drift(name, float(value), float(low), float(high), float(max(low - value, value - high)))
+        for name, value, low, high in values
+    ]
+    return [drift for drift in drifts if drift.outside > 0.0]
 
 
 def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Check:
@@ -134,14 +139,14 @@ def check_gaps(panel: MarketPanel, since: int, calendar: TradingCalendar) -> Che
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
     days = {day.astype(dt.date) for day in panel.dates[first:]}
     missing = [str(day) for day in _without_bar(calendar, days)]
-    told = []
+    findings = []
     if missing:
-        told.append(f"no bar on {_listed(missing)}, which the calendar has as sessions")
+        findings.append(f"no bar on {_listed(missing)}, which the calendar has as sessions")
     if halts := find_halts(panel, first):
-        told.append(describe_halts(halts))
-    if not told:
+        findings.append(describe_halts(halts))
+    if not findings:
         return Check("gaps", True, f"no session is missing since {min(days)}")
-    return Check("gaps", False, "; ".join(told))
+    return Check("gaps", False, "; ".join(findings))
 
 
 def _without_bar(calendar: TradingCalendar, days: set[dt.date]) -> list[dt.date]:
@@ -160,15 +165,15 @@ def check_jumps(panel: MarketPanel, since: int, train_end: int, limit: float) ->
     usual = np.nanstd(moves[: max(train_end - 1, 2)], axis=0)
     first = max(0, min(since, panel.n_bars - 1 - LATELY))
     far = np.abs(moves[first:]) > limit * np.where(usual > 0.0, usual, np.inf)
-    told = []
+    findings = []
     for row, column in np.argwhere(far):
         ratio = float(np.exp(moves[first + row, column]))
         split = split_of(float(moves[first + row, column]), _SPLIT_TOLERANCE)
         hint = "" if split is None else f", as after a split of {in_words(split)} (if so, adjust the older prices)"
-        told.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
-    if not told:
+        findings.append(f"{panel.assets[column]} {ratio - 1.0:+.0%} on {panel.dates[first + row + 1]}{hint}")
+    if not findings:
         return Check("jumps", True, f"no move beyond {limit:g} training deviations since {panel.dates[first]}")
-    return Check("jumps", False, _listed(told))
+    return Check("jumps", False, _listed(findings))
 
 
 def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> Check:
@@ -182,28 +187,28 @@ def check_history(panel: MarketPanel, entries: Sequence[Mapping[str, Any]], data
     data : mapping
         Facts about the run's data, from its manifest.
     """
-    told = []
+    findings = []
     last = data.get("last_date")
     if last is not None and np.datetime64(last, "D") in panel.dates:
         same = panel.until(last).sha256 == data.get("panel_sha256")
         if not same:
-            told.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
+            findings.append(f"up to {last} they are not those of the run, bit for bit (restated, or other fields)")
     if fetched := panel.provenance.get("restated"):
-        told.append(f"Yahoo has restated {fetched}, and their history was fetched anew")
+        findings.append(f"Yahoo has restated {fetched}, and their history was fetched anew")
     for asset, factors in restatements(panel, entries).items():
         low, high = min(factors.values()), max(factors.values())
         if high / low - 1.0 > RESTATED:
-            told.append(f"{asset} was restated unevenly, by factors of {low:.6g} to {high:.6g}")
+            findings.append(f"{asset} was restated unevenly, by factors of {low:.6g} to {high:.6g}")
         else:
-            told.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
-    if told:
-        return Check("history", False, _listed(told))
+            findings.append(f"{asset} was restated by a factor of {high:.6g} (a split or a dividend)")
+    if findings:
+        return Check("history", False, _listed(findings))
     return Check("history", True, "the prices of the run and of earlier decisions are unchanged")
 
 
 def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Assets whose prices at earlier decisions are others now: by asset, by date, price now over price then."""
-    found: dict[str, dict[str, float]] = {}
+    factors: dict[str, dict[str, float]] = {}
     for entry in entries:
         bar = panel.bars_until(entry["date"]) - 1
         if bar < 0 or str(panel.dates[bar]) != entry["date"]:
@@ -212,8 +217,8 @@ def restatements(panel: MarketPanel, entries: Sequence[Mapping[str, Any]]) -> di
             then = entry["prices"].get(asset)
             factor = float(panel.share_closes[bar, number]) / then if then else np.nan
             if abs(factor - 1.0) > RESTATED:
-                found.setdefault(asset, {})[entry["date"]] = factor
-    return found
+                factors.setdefault(asset, {})[entry["date"]] = factor
+    return factors
 
 
 def _listed(words: Sequence[str]) -> str:

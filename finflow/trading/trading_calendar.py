@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from typing import Protocol
@@ -62,14 +63,15 @@ class DerivedCalendar:
 
     def is_holiday(self, day: dt.date) -> bool:
         """True on a day on which the prices never had a bar in the latest years."""
-        beside = {4: day + _DAY, 0: day - _DAY}.get(day.weekday())  # a holiday on Saturday or Sunday is moved
-        moved = beside is not None and beside.weekday() not in self._weekdays and self._recurs(self._fixed(beside))
+        nominal = {4: day + _DAY, 0: day - _DAY}.get(day.weekday())  # a holiday on Saturday or Sunday is moved
+        moved = nominal is not None and nominal.weekday() not in self._weekdays and self._recurs(self._fixed(nominal))
         return moved or any(self._recurs(rule) for rule in self._rules(day))
 
     def _recurs(self, occurrences: Iterator[dt.date]) -> bool:
         """True where the latest occurrences of a rule, as far as they could have a bar, had none."""
-        found = [day not in self._known for day in occurrences if day.weekday() in self._weekdays][:_ASKED]
-        return len(found) >= _FEWEST and all(found)
+        covered = (day for day in occurrences if self._first <= day <= self._last and day.weekday() in self._weekdays)
+        closed = [day not in self._known for day in itertools.islice(covered, _ASKED)]
+        return len(closed) >= _FEWEST and all(closed)
 
     def _rules(self, day: dt.date) -> Iterator[Iterator[dt.date]]:
         yield self._fixed(day)
@@ -85,7 +87,7 @@ class DerivedCalendar:
     def _fixed(self, day: dt.date) -> Iterator[dt.date]:
         for year in self._years(day):
             if (day.month, day.day) != (2, 29):
-                yield from self._covered(dt.date(year, day.month, day.day))
+                yield dt.date(year, day.month, day.day)
 
     def _counted(self, day: dt.date, number: int) -> Iterator[dt.date]:
         """The same weekday of the month in earlier years, counted from its beginning, or the last for -1."""
@@ -94,16 +96,11 @@ class DerivedCalendar:
             same = [first + n * _DAY for n in range(31) if (first + n * _DAY).weekday() == day.weekday()]
             inside = [one for one in same if one.month == day.month]
             if number < len(inside):
-                yield from self._covered(inside[number])
+                yield inside[number]
 
     def _from_easter(self, day: dt.date) -> Iterator[dt.date]:
         distance = day - _easter(day.year)
-        for year in self._years(day):
-            yield from self._covered(_easter(year) + distance)
-
-    def _covered(self, day: dt.date) -> Iterator[dt.date]:
-        if self._first <= day <= self._last:
-            yield day
+        return (_easter(year) + distance for year in self._years(day))
 
 
 class ExchangeCalendar:

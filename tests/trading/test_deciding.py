@@ -103,7 +103,7 @@ def test_the_target_is_that_of_the_backtest(
             ]
         )
         shares = held[:-1] * 1e6 / fill_prices(data.panel, fill)[evening]
-        account = AccountState(shares, float(held[-1]) * 1e6, reward_state[None], None, "")
+        account = AccountState(shares, float(held[-1]) * 1e6, reward_state[None], None)
         market = market_until(data.panel.until(evening + 1), agents)
         made = DecisionMaking(agents, market, account)
         np.testing.assert_allclose(made.target, agent.made[step], atol=2e-7)

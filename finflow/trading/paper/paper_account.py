@@ -1,13 +1,13 @@
-"""An account that an agent trades day by day on the ledger, as one lives it: no evening knows a later bar.
+"""An account that an agent trades day by day, on the ledger or at a broker: no evening knows a later bar.
 
-On the evening of bar T the trade that was decided before fills at the prices of T, and the next one is decided. That
-takes the step of the decision process apart: its first half, the fill, needs no later price; its second half, the
-growth of what is held, is made up on the next evening. The numbers are those of the backtest.
+On the evening of bar T the trade that was decided before fills at the prices of T, and the next one is decided. On the
+ledger the step of the decision process is split: its first half, the fill, needs no later price; its second half, the
+growth of the holdings, follows on the next evening. The numbers are those of the backtest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from finflow.errors import FinflowError
 from finflow.evaluation.backtest import targets_of
 from finflow.evaluation.price_history import History
 from finflow.strategies.strategy import Strategy
+from finflow.trading.account_state import DECISION, fills_of
 
 FloatArray = NDArray[np.float64]
 
@@ -67,6 +68,43 @@ class Evening:
     def read(cls, entry: Mapping[str, Any]) -> Self:
         """An evening from its line of the log."""
         return cls(**{name: entry[name] for name in cls.__dataclass_fields__})
+
+
+def broker_evening(entries: Sequence[Mapping[str, Any]], last: Evening | None) -> Evening:
+    """Evening of the newest decision in the log, from the account that the broker reported for it.
+
+    Parameters
+    ----------
+    entries : sequence of mapping
+        Of the log.
+    last : Evening or None
+        The evening before.
+
+    Returns
+    -------
+    Evening
+        Turnover and cost are those of the fills since the decision before, as shares of the account's value.
+    """
+    decisions = [one for one in entries if one["kind"] == DECISION and "broker" in one]
+    newest = decisions[-1]
+    before = [one["date"] for one in decisions if one["date"] < newest["date"]]
+    fills = (fills_of(entries, before[-1]) or []) if before else []
+    prices, account = newest["prices"], newest["account"]
+    held = [prices[name] * account["shares"].get(name, 0.0) for name in sorted(prices)]
+    value = float(sum(held) + account["cash"])
+    traded = [one.shares * one.price for one in fills]
+    return Evening(
+        date=newest["date"],
+        step=0 if last is None else last.step + 1,
+        state=None,
+        target=None,
+        next_target=None,
+        filled=[*(money / value for money in held), account["cash"] / value],
+        wealth=value,
+        simple_return=None if last is None else value / last.wealth - 1.0,
+        cost=sum(one.cost for one in fills) / value,
+        turnover=0.5 * (sum(map(abs, traded)) + abs(sum(traded))) / value,
+    )
 
 
 class PaperAccount:

@@ -1,4 +1,4 @@
-"""`paper.html` and `paper.json`: a paper account beside what its backtest led one to expect."""
+"""`paper.html` and `paper.json`: a paper account compared with its backtest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from finflow.evaluation.report.drawing import BLUE, LIGHT_GREY, Rendered, date_axis, legend_of_figure, render
 from finflow.evaluation.report.json_schemas import schema_of
 from finflow.evaluation.report.report_numbers import Number, about, plain
-from finflow.evaluation.report.section import Cell, Finding, Row, Section, Table, Tile, render_page
+from finflow.evaluation.report.section import ROW, Cell, Finding, Section, Tile, make_table, render_page
 from finflow.market.panel import MarketPanel
 from finflow.trading.paper.expectation import ALPHA, Expectation
 
@@ -28,7 +28,7 @@ class PaperDay:
     """One evening of a paper account."""
 
     date: Annotated[str, about("Bar.")]
-    value: Annotated[float, about("Worth before the fill, in money.")]
+    value: Annotated[float, about("Value before the fill, in money.")]
     simple_return: Annotated[Number, about("Net return of the holding period that ended; null at the first.")]
     turnover: Annotated[float, about("Of the fill.")]
     cost: Annotated[float, about("Of the fill, a fraction of wealth.")]
@@ -43,7 +43,7 @@ class PaperNumbers:
 
     account: Annotated[str, about("First day that a decision fills on; the name of the account.")]
     date: Annotated[str, about("Newest bar.")]
-    value: Annotated[float, about("Worth at it, in money.")]
+    value: Annotated[float, about("Value at it, in money.")]
     total_return: Annotated[float, about("Net return since the beginning.")]
     sharpe: Annotated[Number, about("Sharpe ratio in excess of cash, a year; null for less than two returns.")]
     turnover: Annotated[float, about("Sum over all fills.")]
@@ -113,24 +113,22 @@ def paper_page(numbers: PaperNumbers) -> str:
     """The page as HTML."""
     content = plain(asdict(numbers))
     outside = numbers.outside_since is not None
-    said = (
-        "The run has no backtest before the account began: nothing says what was to be expected."
-        if not numbers.expected_from
-        else f"On {numbers.outside_since} the account left what its backtest led one to expect."
-        if outside
-        else "The account is within what its backtest led one to expect."
-    )
+    if not numbers.expected_from:
+        kind, heading = "not-compared", "Paper account"
+        text = "The run has no backtest before the account began: nothing says what was to be expected."
+    elif outside:
+        kind, heading = "behind", "Outside of what was to be expected"
+        text = f"On {numbers.outside_since} the account left the band that its backtest implies."
+    else:
+        kind, heading = "ahead", "As expected"
+        text = "The account is within the band that its backtest implies."
     finding = Finding(
         "",
-        "Outside of what was to be expected"
-        if outside
-        else "As expected"
-        if numbers.expected_from
-        else "Paper account",
+        heading,
         content,
-        words=(said,),
+        words=(text,),
         within=(),
-        kind="behind" if outside else "ahead" if numbers.expected_from else "not-compared",
+        kind=kind,
         label="Paper account",
         tiles=(
             Tile("Account", Cell(("value",), ",", 2)),
@@ -150,34 +148,27 @@ def paper_page(numbers: PaperNumbers) -> str:
 
 def _latest(numbers: PaperNumbers, content: Any) -> Section:
     first = max(0, len(numbers.days) - LATEST)
-    rows = tuple(
-        Row(
-            numbers.days[n].date,
-            (
-                Cell(("days", str(n), "value"), ",", 2),
-                Cell(("days", str(n), "simple_return"), "%", 2, plus=True),
-                Cell(("days", str(n), "turnover"), "%", 2),
-                Cell(("days", str(n), "low"), ",", 2),
-                Cell(("days", str(n), "high"), ",", 2),
-                Cell(("days", str(n), "evidence"), "", 2),
-            ),
-        )
-        for n in range(first, len(numbers.days))
-    )
-    heads = ("Evening", "worth", "return", "turnover", "expected from", "to", "evidence against it")
-    return Section(
-        "evenings", "Latest evenings", content, tables=(Table("Evenings", heads, rows, heading=False),), within=()
-    )
+    rows = [((str(n),), numbers.days[n].date) for n in range(first, len(numbers.days))]
+    columns = [
+        ("value", Cell(("days", ROW, "value"), ",", 2)),
+        ("return", Cell(("days", ROW, "simple_return"), "%", 2, plus=True)),
+        ("turnover", Cell(("days", ROW, "turnover"), "%", 2)),
+        ("expected from", Cell(("days", ROW, "low"), ",", 2)),
+        ("to", Cell(("days", ROW, "high"), ",", 2)),
+        ("evidence against it", Cell(("days", ROW, "evidence"), "", 2)),
+    ]
+    table = make_table("Evenings", "Evening", rows, columns, heading=False)
+    return Section("evenings", "Latest evenings", content, tables=(table,), within=())
 
 
 def _method(numbers: PaperNumbers) -> tuple[str, ...]:
     return (
-        "Worth is before the fill of the evening, after the costs of all fills before it.",
+        "The value is before the fill of the evening, after the costs of all fills before it.",
         f"The band holds an account that behaves like its backtest, at all times, with a probability of "
         f"{1 - ALPHA:.0%}"
         f" at least: it comes from the {numbers.expected_from:,} returns of the backtest before the account began, and "
-        "has the uncertainty of their mean in it. It may be looked at every day.",
-        "Returns are taken as normal and independent. A market that has become wilder leaves the band more often.",
+        "includes the uncertainty of their mean. It may be checked every day.",
+        "The band widens with the account's own squared deviations, so that a turbulent market alone is no evidence.",
     )
 
 
@@ -190,7 +181,7 @@ def _figure(numbers: PaperNumbers) -> Rendered:
         if numbers.expected_from:
             axes.fill_between(dates, low, high, color=LIGHT_GREY, label="to be expected", linewidth=0.0)
         axes.plot(dates, values, color=BLUE, label="account")
-        axes.set_ylabel("worth, in money")
+        axes.set_ylabel("value, in money")
         axes.yaxis.set_major_formatter("{x:,.0f}")
         date_axis(axes, dates)
         legend_of_figure(figure, axes)
@@ -198,7 +189,7 @@ def _figure(numbers: PaperNumbers) -> Rendered:
     return Rendered(
         "account",
         "Account",
-        "Worth of the account every evening, beside the band in which its backtest led one to expect it.",
-        f"Line chart of the account's worth: {values[0]:,.0f} at first, {values[-1]:,.0f} at the end.",
+        "Value of the account every evening, with the band that its backtest implies.",
+        f"Line chart of the account's value: {values[0]:,.0f} at first, {values[-1]:,.0f} at the end.",
         render(draw, 3.6),
     )

@@ -22,12 +22,11 @@ from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.trading.brokers.broker import NotYet
 from finflow.trading.brokers.order_routing import OrderRouting
-from finflow.trading.deciding import ALPACA, Request, open_routing
+from finflow.trading.deciding import ALPACA, Request, decide_with, open_routing
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.live_market import TRADING, Agents, load_agents, load_prices, market_until, newest_until
-from finflow.trading.paper.broker_account import BrokerAccount
 from finflow.trading.paper.expectation import Expectation
-from finflow.trading.paper.paper_account import Evening, PaperAccount
+from finflow.trading.paper.paper_account import Evening, PaperAccount, broker_evening
 from finflow.trading.paper.paper_page import PaperNumbers, numbers_of, paper_page
 from finflow.trading.trading_calendar import calendar_of
 
@@ -36,8 +35,11 @@ FloatArray = NDArray[np.float64]
 PAPER = "paper"
 IDLE = 12.0
 """Times `trading.poll` between looks for a new bar while no session is due."""
-_SETTINGS = ("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight")
-_RESULTS = ("max_turnover", "no_trade_band", "costs")
+_SETTINGS = (
+    *("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight"),
+    *("max_turnover", "no_trade_band", "costs"),
+)
+"""Keys under `env` that an account may not change."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class PaperOutcome(NamedTuple):
 
 @dataclass
 class Clock:
-    """Present day and waiting, which tests replace."""
+    """Present day and waiting, replaced by tests."""
 
     today: Callable[[], dt.date] = dt.date.today
     wait: Callable[[float], None] = time.sleep
@@ -89,7 +91,7 @@ class Clock:
 def trade_on_paper(
     request: PaperRequest, clock: Clock | None = None, say: Callable[[str], None] = print
 ) -> PaperOutcome:
-    """Live an account day by day, from where its log ends, and write its page.
+    """Trade an account day by day, from where its log ends, and write its page.
 
     Every evening is one line of `state.jsonl`, flushed to the disk before the next one begins: a stop at any moment
     loses no line and repeats none.
@@ -113,7 +115,7 @@ def trade_on_paper(
     agents, clock = load_agents(request.runs, request.overrides), clock or Clock()
     folder = agents.folder / TRADING
     routing = open_routing(agents, request.live) if agents.config.trading.broker == ALPACA else None
-    _check_broker_options(request, routing)
+    _check_options(request, routing)
     with in_use(folder / PAPER, "trading on paper"):
         trading = _Trading(agents, folder, request, routing)
         if not request.follow:
@@ -123,11 +125,15 @@ def trade_on_paper(
         while True:
             panel = trading.next_prices(clock)
             outcome = trading.catch_up_patiently(panel, clock, say)
-            say(f"{trading.newest}: worth {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
+            say(f"{trading.newest}: value {outcome.numbers.value:,.2f}, net {outcome.numbers.total_return:+.2%}")
 
 
-def _check_broker_options(request: PaperRequest, routing: OrderRouting | None) -> None:
-    """Refuse what only the ledger, or only a broker elsewhere, can do."""
+def _check_options(request: PaperRequest, routing: OrderRouting | None) -> None:
+    """Refuse a span that ends before it begins, and what only the ledger, or only a broker elsewhere, can do."""
+    if request.first is not None and request.until is not None and request.until < request.first:
+        raise FinflowError(f"--until {request.until} lies before --from {request.first}")
+    if request.follow and request.until is not None:
+        raise FinflowError("--follow goes on with every new bar: leave --until out")
     if routing is not None and request.until is not None:
         raise ConfigError(f"{routing.broker.name} trades today, and --until may be a day of the past: leave it out")
     if routing is None and (request.accept_drift or request.accept_verdict or request.live):
@@ -163,10 +169,10 @@ class _Trading:
     def _mark(self) -> str:
         """Hash of the agent, and of the settings that decide what an account does."""
         env = self.agents.config.env.model_dump(mode="json")
-        kept = {name: env[name] for name in (*_SETTINGS, *_RESULTS)}
+        settings = {"agent": self.agents.identity, **{name: env[name] for name in _SETTINGS}}
         if self.routing is not None:
-            kept["broker"] = self.routing.mark
-        text = json.dumps({"agent": self.agents.identity, **kept}, sort_keys=True)
+            settings["broker"] = self.routing.mark
+        text = json.dumps(settings, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _check_settings(self) -> None:
@@ -201,7 +207,7 @@ class _Trading:
                 clock.wait(self.agents.config.trading.poll)
 
     def catch_up(self, panel: MarketPanel) -> PaperOutcome:
-        """Live every evening that the log does not have yet, and write the page."""
+        """Trade every evening that the log does not have yet, and write the page."""
         start = int(np.searchsorted(panel.dates, np.datetime64(self.first, "D")))
         if start >= panel.n_bars:
             raise ConfigError(f"--from {self.first} lies after the prices, which end on {panel.dates[-1]}")
@@ -221,19 +227,20 @@ class _Trading:
         return PaperOutcome(numbers, own / "paper.html", () if message is None else (message,))
 
     def _evenings(self, panel: MarketPanel, start: int) -> Iterator[Evening]:
-        """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere."""
-        last = Evening.read(self.lines[-1]) if self.lines else None
+        """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere.
+
+        At a broker it is that of the newest bar alone: the prices of bars that passed without a decision are gone.
+        """
+        last, asked = Evening.read(self.lines[-1]) if self.lines else None, self.request
         if self.routing is None:
             process = market_until(panel, self.agents).process
-            return PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
-        asked = self.request
-        request = Request(
-            asked.runs,
-            accept_drift=asked.accept_drift,
-            accept_verdict=asked.accept_verdict,
-            broker=ALPACA,
-        )
-        return BrokerAccount(self.agents, self.routing, request, last).evenings(str(panel.dates[-1]))
+            yield from PaperAccount(process, self.agents.strategies()[0], start, last).evenings(panel.n_bars - 1)
+        elif last is None or last.date < str(panel.dates[-1]):
+            request = Request(
+                asked.runs, accept_drift=asked.accept_drift, accept_verdict=asked.accept_verdict, broker=ALPACA
+            )
+            decide_with(self.agents, request, self.routing, dt.date.today())
+            yield broker_evening(DecisionLog.read(self.folder / STATE).entries, last)
 
     def _expectation(self, bars_per_year: int) -> Expectation | None:
         """By the returns of the run's own backtest, as far as they lie before the account."""
@@ -245,16 +252,3 @@ class _Trading:
             return None
         before = table[table.index < str(self.first)]
         return Expectation.of(before.to_numpy(dtype=np.float64), bars_per_year)
-
-
-def check_dates(request: PaperRequest) -> None:
-    """Refuse a span that ends before it begins.
-
-    Raises
-    ------
-    FinflowError
-    """
-    if request.first is not None and request.until is not None and request.until < request.first:
-        raise FinflowError(f"--until {request.until} lies before --from {request.first}")
-    if request.follow and request.until is not None:
-        raise FinflowError("--follow goes on with every new bar: leave --until out")
