@@ -1,7 +1,7 @@
-"""Collects behaviour: five families of rules and a mixture that covers the simplex, all through the ledger.
+"""Collection of behaviour data: five families of rules and a mixture that covers the simplex, through the ledger.
 
-Every episode draws a source, one of its variants, how often it decides, how far it goes and how noisily. All
-episodes step together.
+Every episode draws a source, one of its variants, its decision interval, its trade rate and its noise. All episodes
+step together.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from finflow.errors import ConfigError, MarketError
 from finflow.offline.data_card import data_card
 from finflow.offline.dataset import OfflineDataset, bundle_size, made_by
 from finflow.offline.imported_decisions import Decisions, price_decisions, read_decisions
-from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, join_plays
+from finflow.offline.recorder import COLUMNS, COVERAGE, DECISIONS, SOURCES, Recorder, Rows, join_rows
 from finflow.strategies.behaviour import FAMILIES, family_tables
 
 COVERAGE_SHARE = 0.15
 INTERVALS = (1, 1, 1, 5, 21)  # decisions between two that trade
 TRADE_RATES = (0.03, 0.5)  # share of the way to the aim; drawn log-uniformly
-# A rule that has reached its aim hardly trades, and likelihood learns from it a policy that never trades. So now and
-# then a draw of the coverage mixture takes the place of a decision, and the rule has to come back from there.
+# A rule that has reached its aim hardly trades, and a policy fitted to it would never trade. So now and then a draw of
+# the coverage mixture replaces a decision, and the rule has to return from there.
 JUMP_RATE = 1 / 21
-AIM_SMOOTHING = 0.1  # no rule leaves an asset out altogether: a hundredfold change of a weight says little in money
+AIM_SMOOTHING = 0.1  # every rule holds some of each asset: hundredfold changes of tiny weights mean little in money
 NOISE_SCALES = (0.0, 0.1, 0.3)  # deviation of log weights
 
 
@@ -73,7 +73,7 @@ def draw_settings(rng: np.random.Generator, size: int, n_variants: int) -> Behav
 
 
 class Behaviour:
-    """Decides for N episodes at once.
+    """Behaviour of N episodes at once.
 
     Parameters
     ----------
@@ -93,13 +93,13 @@ class Behaviour:
         self.complete = bool((process.asset_features[:, :, -1] > 0.0).all())
 
     def decide(self, state: PortfolioState, step: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Part of the way to an aim where a decision is due, the same portfolio elsewhere.
+        """Move part of the way to an aim where a decision is due, and hold the portfolio elsewhere.
 
         Returns
         -------
         targets : array, (N, K)
         source : int array, (N,)
-            Who decided: the episode's own source, or the coverage mixture.
+            Source of the decision: that of the episode, or the coverage mixture.
         """
         settings = self.settings
         inside = self._inside(state)
@@ -124,7 +124,7 @@ class Behaviour:
     def _aims(
         self, state: PortfolioState, inside: NDArray[np.int64] | None, listed: NDArray[np.bool_] | None
     ) -> NDArray[np.float64]:
-        """The portfolio each episode's source names now, (N, K), or of its sub-universe, (N, n + 1)."""
+        """Portfolios that the sources of the episodes aim at, (N, K), or of their sub-universes, (N, n + 1)."""
         source = self.settings.source
         covering = source == COVERAGE
         count = self.process.n_weights if inside is None else inside.shape[1] + 1
@@ -169,7 +169,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     FinflowError
         If prices do not move, or a file of decisions cannot be used.
     """
-    parts, accounts = [play_behaviour(config, process, window)], []
+    parts, accounts = [simulate_behaviour(config, process, window)], []
     real = real_window(process, window)
     if real is not None:
         for path in config.offline.decisions:
@@ -181,7 +181,7 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
             "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
             "day know its prices; leave offline.decisions out"
         )
-    rows = join_plays(parts)
+    rows = join_rows(parts)
     columns: dict[str, Any] = {name: rows[name].astype(kind) for name, kind in COLUMNS.items()}
     reward_scale = float(rows["reward"].std())
     if not reward_scale > 0.0:
@@ -195,8 +195,8 @@ def collect(config: Config, process: DecisionProcess, window: range | Sequence[r
     return OfflineDataset(**columns, meta=meta)
 
 
-def play_behaviour(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> Rows:
-    """Play the families and the coverage mixture; what each decision was and what came of it.
+def simulate_behaviour(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> Rows:
+    """Simulate the families and the coverage mixture, and record their decisions and outcomes.
 
     Rewards that workers compute (``objectives.workers``) are filled in at the end.
     """
@@ -213,14 +213,14 @@ def play_behaviour(config: Config, process: DecisionProcess, window: range | Seq
         if bundles is not None:
             bundle(env, bundles)
         recorder = Recorder(process)
-        _play(env, Behaviour(process, size, rng), recorder, length)
+        _record(env, Behaviour(process, size, rng), recorder, length)
         if queue is not None:
             recorder.replace("reward", queue.collect())
     return recorder.rows()
 
 
-def _play(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, length: int) -> None:
-    """Play a behaviour for so many steps, and record them."""
+def _record(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, length: int) -> None:
+    """Record ``length`` steps of a behaviour."""
     size = env.num_envs
     life = np.zeros(size, dtype=np.int64)
     action, source = behaviour.decide(env.state, 0)
@@ -254,8 +254,8 @@ def _play(env: PortfolioVectorEnv, behaviour: Behaviour, recorder: Recorder, len
 def bundle(env: PortfolioVectorEnv, size: int) -> None:
     """Start the episodes anew in bundles that see the same market: from one bar, with one sub-universe.
 
-    The real history is short, and many episodes come to each of its bars by themselves. Bars of many histories, seen
-    with some of the assets each, they would not; and what learning costs is the encoding of markets.
+    The real history is short, so that many episodes visit each of its bars anyway. In many histories, with a part of
+    the assets each, they would not, and the encoding of markets is the main cost of learning.
     """
     first = np.arange(env.num_envs) // size * size
     options: dict[str, Any] = {"bars": env.state.bar[first]}

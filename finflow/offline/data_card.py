@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -46,7 +46,7 @@ def data_card(
     """Describe what was collected.
 
     Counts, coverage and trades of a family are those of the transitions it decided. Returns are of whole episodes,
-    which belong to the family that plays them: what its jumps to coverage draws cost is in its figures.
+    which belong to the family of their source: the costs of its jumps to coverage draws are in its figures.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ def data_card(
     """
     starts = np.flatnonzero(np.diff(rows["episode"], prepend=-1))
     owners = np.minimum.reduceat(rows["family"], starts)
-    figures = [_episode_figures(rows, part, panel.bars_per_year) for part in _slices(starts, len(rows["bar"]))]
+    edges = pairwise([*starts.tolist(), len(rows["bar"])])
+    figures = [_episode_figures(rows, slice(*edge), panel.bars_per_year) for edge in edges]
     families = {}
     for index, name in enumerate(SOURCES):
         decided = rows["family"] == index
@@ -154,17 +155,12 @@ def card_lines(card: Mapping[str, Any]) -> list[str]:
     ]
     lines.append("median episode of each source, a year, net of costs; the share of cash is that of its decisions")
     for file in card["decision_files"]:
-        after, before = (file[key] for key in ("rows_after_the_training_window", "rows_before_the_first_bar"))
-        ignored = [f"{after} after the training window"] * bool(after) + [f"{before} before the first bar"] * bool(
-            before
-        )
+        places = ("after the training window", "before the first bar")
+        unused = ((file[f"rows_{place.replace(' ', '_')}"], place) for place in places)
+        ignored = [f"{count} {place}" for count, place in unused if count]
         left_out = f"; left out: {', '.join(ignored)}" if ignored else ""
         lines.append(f"{file['file']}: {file['rows_used']} rows, {file['transitions']:,} decisions{left_out}")
     return lines
-
-
-def _slices(starts: NDArray[np.int64], stop: int) -> Iterable[slice]:
-    return (slice(first, last) for first, last in pairwise([*starts.tolist(), stop]))
 
 
 def _episode_figures(rows: Rows, part: slice, year: int) -> dict[str, float]:
@@ -186,23 +182,23 @@ def _returns(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, flo
     for name in FIGURES:
         values = np.array([episode[name] for episode in episodes])
         values = values[np.isfinite(values)]
-        found = dict.fromkeys(("mean", *QUANTILES), math.nan)
-        if values.size:
-            spots = {label: float(np.quantile(values, share)) for label, share in QUANTILES.items()}
-            found = {"mean": float(values.mean()), **spots}
-        table[name] = found
+        table[name] = {"mean": float(values.mean()) if values.size else math.nan, **_quantiles(values)}
     return table
 
 
 def _trades(turnover: NDArray[np.float64]) -> dict[str, float]:
     """Share of decisions that trade, and their turnover."""
     traded = turnover[turnover > TRADED]
-    size = {label: float(np.quantile(traded, share)) if traded.size else math.nan for label, share in QUANTILES.items()}
     return {
         "share_that_trade": len(traded) / len(turnover),
         "mean_turnover": float(traded.mean()) if traded.size else math.nan,
-        **{f"turnover_{label}": value for label, value in size.items()},
+        **{f"turnover_{label}": value for label, value in _quantiles(traded).items()},
     }
+
+
+def _quantiles(values: NDArray[np.float64]) -> dict[str, float]:
+    """Quantiles by their names; NaN of no values."""
+    return {label: float(np.quantile(values, share)) if values.size else math.nan for label, share in QUANTILES.items()}
 
 
 def _shown(value: float | None, form: str) -> str:

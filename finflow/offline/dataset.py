@@ -1,4 +1,4 @@
-"""The offline dataset: what was decided before, what came of it, and exactly what made it."""
+"""The offline dataset: transitions of behaviour episodes, and the hashes of all that decides them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,8 @@ from finflow.json_text import parse_json
 from finflow.market.panel import MarketPanel
 from finflow.memory_limit import fits_memory
 from finflow.offline.imported_decisions import read_decisions
-from finflow.offline.recorder import SOURCES
+from finflow.offline.recorder import COLUMNS
 from finflow.provenance import code_hash
-
-__all__ = [
-    "ANEW",
-    "SOURCES",
-    "OfflineDataset",
-    "bundle_size",
-    "card_file",
-    "load_dataset",
-    "made_by",
-    "save_dataset",
-]
 
 VERSION = 3
 ROOMS_THAT_DECIDE = ("ledger", "market", "strategies", "env", "offline")
@@ -98,7 +87,7 @@ class OfflineDataset:
 
 
 def made_by(config: Config, process: DecisionProcess, window: range | Sequence[range]) -> dict[str, str]:
-    """Hashes of all that decides a dataset, by name: a mismatch can then say what differs."""
+    """Hashes of all that decides a dataset, by name, so that a mismatch can name what differs."""
     windows = [window] if isinstance(window, range) else list(window)
     stop = windows[-1].stop
     panel = process.panel.until(min(stop, process.panel.n_bars))
@@ -122,7 +111,7 @@ def made_by(config: Config, process: DecisionProcess, window: range | Sequence[r
 
 
 def bundle_size(config: Config, process: DecisionProcess) -> int | None:
-    """Episodes that are played from one start in one world; None where each begins where it likes."""
+    """Episodes of one bundle, with one start in one world; None where the starts of episodes are independent."""
     worlds = process.inside is not None or len(process.panels) > 1
     return config.offline.group_size if worlds else None
 
@@ -180,12 +169,12 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     ----------
     path : Path
     expected : mapping, optional
-        What ``made_by`` says today; left out, only that the file is whole is checked.
+        Result of ``made_by`` for the present configuration; left out, only the integrity of the file is checked.
 
     Raises
     ------
     FinflowError
-        If the file is missing, damaged, or was made by something else; the line says by what.
+        If the file is missing, damaged, or was made by something else, which the line names.
     """
     try:
         with ZipFile(path) as archive:
@@ -201,8 +190,8 @@ def load_dataset(path: Path, expected: Mapping[str, str] | None = None) -> Offli
     except FileNotFoundError:
         raise FinflowError(f"there is no dataset {path}") from None
     except Exception as error:  # damaged bytes make NumPy and zipfile fail in more ways than can be listed
-        said = " ".join(str(error).split())[:200]
-        raise FinflowError(f"{path} is not a whole finflow dataset ({said}); {ANEW}") from error
+        message = " ".join(str(error).split())[:200]
+        raise FinflowError(f"{path} is not a whole finflow dataset ({message}); {ANEW}") from error
     different = [name for name in expected or {} if found.get(name) != (expected or {})[name]]
     if different:
         raise FinflowError(
@@ -218,8 +207,7 @@ def _check_kinds(columns: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -
     """Refuse columns of other types than those that are written, and facts that are none; a ValueError."""
     for name, column in columns.items():
         wide = name.endswith(("portfolio", "action"))
-        kind = "f" if wide or name == "reward" else "b" if name in ("terminated", "truncated") else "i"
-        if column.dtype.kind != kind or column.ndim != (2 if wide else 1):
+        if column.dtype.kind != np.dtype(COLUMNS[name]).kind or column.ndim != (2 if wide else 1):
             raise ValueError(f"its column {name} is of another type")
     scale = meta["reward_scale"]
     if type(scale) not in (int, float) or not 0.0 < float(scale) < math.inf or not isinstance(meta["card"], dict):

@@ -1,4 +1,4 @@
-"""Decisions of a user's own, dates and weights in a CSV file, priced by the ledger like any other behaviour.
+"""Decisions from a user's file, dates and weights in CSV, priced by the ledger like any other behaviour.
 
 A row dated d was decided with what was known at the close of d, and fills ``env.execution_lag`` bars later: the same
 information set as everywhere. Between two rows the portfolio is held and drifts.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from finflow.env.coverage import smooth
 from finflow.env.decision_process import DecisionProcess
+from finflow.env.portfolio_state import PortfolioState
 from finflow.errors import ConfigError
 from finflow.ledger.accounting import drift, pay_dividends
 from finflow.market.panel import MarketPanel
@@ -43,7 +44,7 @@ class Decisions:
     weights : float array, (n, K)
         On the simplex, cash last.
     later : int
-        Rows dated after the training window: their dates were read, nothing else.
+        Rows dated after the training window, of which only the dates were read.
     earlier : int
         Rows dated before the first bar.
     """
@@ -56,7 +57,7 @@ class Decisions:
 
     @property
     def sha256(self) -> str:
-        """Hash of what decides the transitions: rows that are not read change nothing."""
+        """Hash of what decides the transitions; rows that are not read do not enter."""
         return hashlib.sha256(self.bar.astype("<i8").tobytes() + self.weights.astype("<f8").tobytes()).hexdigest()
 
 
@@ -116,7 +117,7 @@ def read_decisions(path: Path, panel: MarketPanel, end: int) -> Decisions:
 def price_decisions(
     process: DecisionProcess, window: range, decisions: Decisions, episode_length: int, source: int
 ) -> Rows:
-    """Play decisions through the ledger, in episodes that follow one another without a gap.
+    """Price decisions by the ledger, in episodes that follow one another without a gap.
 
     Every stated portfolio is smoothed into the interior, as all behaviour is. Between rows the target is the observed
     portfolio, which trades nothing. An episode starts with ``env.initial_capital``, from what the one before held;
@@ -151,15 +152,18 @@ def price_decisions(
     before = np.flatnonzero(fills < bars.start)
     first = bars.start if before.size else int(inside[0])
     held = _held(process, stated[before[-1]], int(fills[before[-1]]), first) if before.size else None
+
+    def decide(state: PortfolioState) -> NDArray[np.float64]:
+        bar = int(state.bar[0])
+        weights: NDArray[np.float64] = process.observed_portfolio(state)[:, :n_weights]
+        return table[bar][None] if bar in table else weights
+
     recorder = Recorder(process)
     family = np.full(1, source)
     state, age, episode = process.start(np.array([first]), held), 0, 0
     for bar in range(first, bars.stop):
-        observed = process.observed_portfolio(state)
-        action = table[bar][None] if bar in table else observed[:, :n_weights]
+        action = decide(state)
         outcome = process.step(state, action)
-        after = process.observed_portfolio(outcome.state)
-        following = table[bar + 1][None] if bar + 1 in table else after[:, :n_weights]
         age += 1
         over = bool(outcome.terminated[0]) or age == episode_length or bar + 1 == bars.stop
         recorder.add(
@@ -167,7 +171,7 @@ def price_decisions(
             action=action,
             reward=outcome.reward,
             after=outcome.state,
-            next_action=following,
+            next_action=decide(outcome.state),
             terminated=outcome.terminated,
             truncated=np.array([over]) & ~outcome.terminated,
             episode=np.array([episode]),
@@ -185,8 +189,8 @@ def _held(process: DecisionProcess, target: NDArray[np.float64], fill: int, bar:
     """Weights at the bar before ``bar`` of a target that has drifted since, without another trade; (1, K)."""
     stated_at = fill - min(process.lag, 1)
     if process.dividends is None:
-        worth = target * process.growth[stated_at + 1 : bar].prod(axis=0)
-        return np.asarray((worth / worth.sum())[None], dtype=np.float64)
+        value = target * process.growth[stated_at + 1 : bar].prod(axis=0)
+        return np.asarray((value / value.sum())[None], dtype=np.float64)
     held: NDArray[np.float64] = target[None]
     for passed in range(stated_at + 1, bar):
         held = pay_dividends(drift(held, process.growth[passed]), process.dividends[passed])

@@ -1,4 +1,4 @@
-"""Recorded transitions: decisions as they are played, what came of them in money, and lambda-returns along them."""
+"""Recorded transitions: decisions, their outcomes in money, and lambda-returns along them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COVERAGE, DECISIONS = SOURCES.index("coverage"), SOURCES.index("decisions")
 
 Rows = dict[str, NDArray[Any]]
 """Columns of transitions, an episode's rows after one another; and ``net_return``, ``cash_return``, ``cost`` and
-``turnover`` of each, which no learner reads but the data card does."""
+``turnover`` of each, for the data card alone."""
 
 COLUMNS = {
     "bar": np.int32,
@@ -51,13 +51,13 @@ class Recorder:
 
     def add(self, before: PortfolioState, after: PortfolioState, **values: NDArray[Any]) -> None:
         """Add one step of every portfolio: the states around it, and the other columns as they are, (N, ...)."""
-        alike = np.zeros(len(before.bar), dtype=np.int64)
+        single = np.zeros(len(before.bar), dtype=np.int64)
         recorded = {
             "bar": before.bar,
             "portfolio": self.process.observed_portfolio(before),
             "next_portfolio": self.process.observed_portfolio(after),
             "net_return": after.wealth / before.wealth - 1.0,
-            "universe": before.universe if isinstance(before, WorldState) else alike,
+            "universe": before.universe if isinstance(before, WorldState) else single,
             "cash_return": self.process.growth[before.bar + 1, -1] - 1.0,
             **values,
         }
@@ -65,7 +65,7 @@ class Recorder:
             self._steps.setdefault(name, []).append(np.asarray(value))
 
     def replace(self, name: str, values: Sequence[NDArray[Any]]) -> None:
-        """Replace a column by what became known later: the values of each step, (N, ...)."""
+        """Replace a column by the values of each step, (N, ...), that were computed later."""
         if len(values) != len(self._steps[name]):
             raise ValueError(f"{len(values)} values of {name} for {len(self._steps[name])} steps")
         self._steps[name] = [np.asarray(value) for value in values]
@@ -76,8 +76,8 @@ class Recorder:
         return {name: column.reshape(-1, *column.shape[2:]) for name, column in stacked.items()}
 
 
-def join_plays(parts: list[Rows]) -> Rows:
-    """Rows of several plays, one after the other; episodes are numbered on."""
+def join_rows(parts: list[Rows]) -> Rows:
+    """Rows of several recordings, one after the other; episodes are numbered on."""
     first = 0
     numbered = []
     for part in parts:

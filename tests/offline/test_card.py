@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from finflow.market.panel import BARS_PER_YEAR
-from finflow.offline.collection import play_behaviour
+from finflow.offline.collection import simulate_behaviour
 from finflow.offline.data_card import card_lines, data_card, regions
-from finflow.offline.dataset import SOURCES, OfflineDataset, save_dataset
-from finflow.offline.recorder import Rows
+from finflow.offline.dataset import OfflineDataset, save_dataset
+from finflow.offline.recorder import SOURCES, Rows
 
 EPISODES, LENGTH, K = 40, 25, 6
 NO_PENALTIES = {
@@ -26,7 +26,7 @@ NO_PENALTIES = {
 def plain(small_of: Callable[..., Any]) -> tuple[Any, Rows]:
     """Behaviour whose reward is its net log return."""
     world = small_of(**NO_PENALTIES)
-    return world, play_behaviour(world.config, world.process, world.window)
+    return world, simulate_behaviour(world.config, world.process, world.window)
 
 
 def test_the_card_lies_beside_the_file_without_times_or_folders(tmp_path: Path, dataset: OfflineDataset) -> None:

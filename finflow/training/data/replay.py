@@ -18,7 +18,8 @@ from finflow.agent.batch import Batch, States
 from finflow.agent.losses.listwise import ListwiseTargets
 from finflow.env.decision_process import DecisionProcess
 from finflow.env.portfolio_state import PortfolioState, WorldState
-from finflow.offline.dataset import SOURCES, OfflineDataset
+from finflow.offline.dataset import OfflineDataset
+from finflow.offline.recorder import SOURCES
 from finflow.strategies.behaviour import FAMILIES, family_tables
 from finflow.training.data.rewards import RewardUnits
 
