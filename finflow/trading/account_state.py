@@ -86,8 +86,8 @@ def fills_entry(fills: Sequence[Fill], date: str) -> dict[str, Any]:
 
 def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | None:
     """Fills on file of the decision of a date, those entered last; None where there are none."""
-    found = [entry["fills"] for entry in entries if entry["kind"] == FILLS and entry["date"] == date]
-    return [Fill(*fill) for fill in found[-1]] if found else None
+    entered = [entry["fills"] for entry in entries if entry["kind"] == FILLS and entry["date"] == date]
+    return [Fill(*fill) for fill in entered[-1]] if entered else None
 
 
 def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: Given) -> AccountState:

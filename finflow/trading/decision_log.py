@@ -1,8 +1,8 @@
 """`state.jsonl`: the append-only, hashed log of decisions, fills and days of paper trading.
 
 Each line is one JSON object. It holds the SHA-256 of the line before it (``previous``) and of itself (``sha256``), so
-that a line that was changed, removed or put in between is found. A crash while a line is written leaves a part of one
-at the end: it is cut off when the next line is written, and said.
+that a changed, removed or inserted line is detected. A crash while a line is written leaves a part of one at the end:
+it is cut off when the next line is written, and reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("account", "orders", "prices"), (dict, str)),
     "fills": list,
 }
-"""Fields of lines -> their types: a line of another hand may have a hash that is right."""
+"""Fields of lines -> their types: a forged line may have a correct hash."""
 _NEEDED = {"decision": {"kind", "date"}, "fills": {"kind", "date", "fills"}}
 
 
@@ -46,7 +46,7 @@ class DecisionLog:
     entries : list of dict
         Contents of the lines, without the hashes, in their order.
     message : str or None
-        What a crash had left, where it was cut off.
+        Report of an unfinished last line; None where there was none.
     """
 
     path: Path
@@ -73,11 +73,11 @@ class DecisionLog:
             raise FinflowError(f"{path} cannot be read: {error.strerror or error}") from None
         lines = content.split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):
-            log._take(line, number)
+            log._add(line, number)
             log._whole += len(line) + 1
         if lines[-1]:
             log.message = (
-                f"the last line of {path.name} was cut short by a crash: it is left out, and what it said is done again"
+                f"the last line of {path.name} was cut short by a crash: it is left out, and its step is done again"
             )
         return log
 
@@ -91,7 +91,7 @@ class DecisionLog:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusively(self.path.with_name(LOCK)):
-            self._take_others()
+            self._read_appended()
             self._mend()
             content = {**entry, "previous": self._newest}
             digest = _digest(content)
@@ -101,11 +101,11 @@ class DecisionLog:
         self._newest = digest
         self._whole += len(line.encode()) + 1
 
-    def _take_others(self) -> None:
-        """Take in what another process has appended meanwhile."""
+    def _read_appended(self) -> None:
+        """Read what another process has appended meanwhile."""
         if self.path.exists() and self.path.stat().st_size > self._whole:
-            found = DecisionLog.read(self.path)
-            self.entries[:], self._newest, self._whole = found.entries, found._newest, found._whole
+            log = DecisionLog.read(self.path)
+            self.entries[:], self._newest, self._whole = log.entries, log._newest, log._whole
 
     def _mend(self) -> None:
         """Cut off what a crash has left behind the last whole line."""
@@ -118,7 +118,7 @@ class DecisionLog:
         except OSError as error:
             raise OutputError(f"cannot write {self.path}: {reason(error)}") from error
 
-    def _take(self, line: bytes, number: int) -> None:
+    def _add(self, line: bytes, number: int) -> None:
         try:
             content = parse_json(line)
             digest, previous = content.pop("sha256"), content["previous"]

@@ -124,7 +124,7 @@ class PlanDifference:
 
     planned: Annotated[float, about("Shares ordered, negative to sell.")]
     done: Annotated[float, about("Shares filled, or by which the holdings changed.")]
-    shortfall: Annotated[Number, about("Money lost to the fill beside the planned price; null without a price.")]
+    shortfall: Annotated[Number, about("Money lost to a fill at another price than planned; null without a price.")]
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ class FollowUp:
     """Outcome of the decision before."""
 
     date: Annotated[str, about("Its date.")]
-    source: Annotated[Literal["plan", "fills", "holdings"], about("Ground of what is said to be held now.")]
+    source: Annotated[Literal["plan", "fills", "holdings"], about("Source of the present holdings.")]
     differences: Annotated[dict[str, PlanDifference], about("By ticker, where it was not done as planned.")]
-    cash: Annotated[float, about("Cash found less cash expected, in money.")]
+    cash: Annotated[float, about("Actual less expected cash, in money.")]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Decision:
     agent_sha256: Annotated[str, about("Hash of their networks, and of acting where it is not the default.")]
     panel_sha256: Annotated[str, about("Hash of the prices.")]
     verdict: Annotated[Answer | None, about("Beats equal weight, by the run's evaluation; null where it has none.")]
-    value: Annotated[float, about("Worth of the account at the newest prices.")]
+    value: Annotated[float, about("Value of the account at the newest prices.")]
     cash: Annotated[float, about("Cash before the orders.")]
     cash_after: Annotated[float, about("Cash after the orders and their costs.")]
     turnover: Annotated[float, about("Half-sum of the planned changes of weight, cash included.")]

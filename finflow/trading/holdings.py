@@ -125,10 +125,9 @@ def _mapping_pairs(path: Path, text: str, suffix: str) -> list[tuple[str, Any, s
     if not isinstance(content, Mapping):
         raise FinflowError(f"--holdings {path} is no mapping; write tickers with their shares, and cash")
     inner = content.get("shares")
-    found = {**content, **inner} if isinstance(inner, Mapping) else dict(content)
     if isinstance(inner, Mapping):
-        del found["shares"]
-    return [(str(name), value, f"key {str(name)[:40]}") for name, value in found.items()]
+        content = {name: value for name, value in {**content, **inner}.items() if name != "shares"}
+    return [(str(name), value, f"key {str(name)[:40]}") for name, value in content.items()]
 
 
 def _rows(path: Path, text: str, option: str, *more: str) -> list[tuple[int, dict[str, str]]]:
@@ -160,13 +159,13 @@ def _rows(path: Path, text: str, option: str, *more: str) -> list[tuple[int, dic
 def _number(value: Any, what: str) -> float:
     plain = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
-        found = float(value) if plain else math.nan
+        number = float(value) if plain else math.nan
     except (ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         shown = repr(str(value)[:40]) if isinstance(value, float | str) else f"a {type(value).__name__}"
         raise FinflowError(f"{what} is {shown}; a number is needed, with a point and without separators")
-    return found
+    return number
 
 
 def _check_known(tickers: Iterable[str], universe: Sequence[str], where: str) -> None:

@@ -81,14 +81,12 @@ class Agents:
     @property
     def manifest(self) -> Mapping[str, Any]:
         """Facts about the data of the run, as far as its manifest is still there."""
-        found = _read_json(self.checkpoints[0].run_folder / MANIFEST).get("data")
-        return found if isinstance(found, dict) else {}
+        return _read_part(self.checkpoints[0].run_folder / MANIFEST, "data")
 
     @property
     def verdict(self) -> str | None:
         """Answer of the run's own evaluation: beats equal weight yes, no or not shown; None where there is none."""
-        found = _read_json(self.folder / METRICS).get("verdict")
-        answer = found.get("beats_equal_weight") if isinstance(found, dict) else None
+        answer = _read_part(self.folder / METRICS, "verdict").get("beats_equal_weight")
         return None if answer is None else str(answer)
 
 
@@ -108,8 +106,7 @@ def load_agents(paths: Sequence[Path], overrides: Mapping[str, object]) -> Agent
         If an agent cannot be used, or does not see what the others see.
     """
     check_free(overrides)
-    found = [agent for path in paths for agent in resolve_run(path).find_agents()]
-    checkpoints = [read_best(path) for path in found]
+    checkpoints = [read_best(agent) for path in paths for agent in resolve_run(path).find_agents()]
     check_alike(checkpoints)
     config = stored_config(checkpoints[0], overrides)
     torch.set_num_threads(config.train.threads)
@@ -146,7 +143,7 @@ class LiveMarket(NamedTuple):
     features : Features
         Of the process.
     ranges : FeatureRanges
-        Features of the bar that the next decision knows, beside those of training.
+        Features of the bar that the next decision knows, and their ranges in training.
     """
 
     panel: MarketPanel
@@ -226,9 +223,10 @@ def newest_until(panel: MarketPanel, date: dt.date | None) -> MarketPanel:
     return panel.until(count)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_part(path: Path, key: str) -> dict[str, Any]:
+    """Object under a key of a JSON file; empty where there is none."""
     try:
-        found = parse_json(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        part = parse_json(path.read_text("utf-8"))[key]
+    except (OSError, ValueError, LookupError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return part if isinstance(part, dict) else {}

@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 ROUNDS = 25
 """Rounds of tangents; with proportional costs the first is exact."""
 NODES = 1_000
-"""Nodes of the search tree; with many assets the best plan found until then is taken."""
+"""Nodes of the search tree at most; with many assets the best plan so far is taken."""
 _EXACT = 1e-7
 """Largest error of a plan's costs, as a share of the account."""
 _SOLVER_ERROR = 4
@@ -59,7 +59,7 @@ class Account:
 
     @property
     def wealth(self) -> float:
-        """Worth of everything, in money."""
+        """Value of all shares, and cash, in money."""
         return float(np.nansum(self.shares * self.prices)) + self.cash
 
 
@@ -76,7 +76,7 @@ class Plan:
     cash : float
         Left after trades and costs, in money.
     distance : float
-        Sum over the assets of what is held beside the target, in money.
+        Sum over the assets of the absolute difference from the target, in money.
     """
 
     trades: FloatArray
@@ -198,22 +198,22 @@ class _Program:
         """Solve, add tangents where the solution trades, and solve again until its costs are exact."""
         for asset in range(self.n):
             for size in (self._smallest(asset), abs(self.target[asset] - self.held[asset]), 0.25):
-                self._touch(asset, size)
+                self._add_tangent(asset, size)
         least = self.rules.reserve / self.wealth
         for _ in range(ROUNDS):
             lots = self._lots(least)
             if lots is None:
                 return self._plan(np.zeros(self.n))
             plan = self._plan(lots)
-            believed = self._believed(np.abs(lots) * self.unit)
-            wrong = np.flatnonzero(plan.costs / self.wealth - believed > _EXACT / self.n)
+            estimated = self._costs_by_tangents(np.abs(lots) * self.unit)
+            wrong = np.flatnonzero(plan.costs / self.wealth - estimated > _EXACT / self.n)
             short = (self.rules.reserve - plan.cash) / self.wealth
             if not wrong.size and short <= 0.0:
                 return plan
             if not wrong.size:  # by less than the solver's tolerance
                 least += short + _EXACT
             for asset in wrong.tolist():
-                self._touch(asset, float(abs(lots[asset]) * self.unit[asset]))
+                self._add_tangent(asset, float(abs(lots[asset]) * self.unit[asset]))
         raise FinflowError(
             "no orders in whole lots were found: the costs under env.costs rise too steeply for this account; set "
             "trading.lot=0 for fractional shares"
@@ -225,12 +225,12 @@ class _Program:
         from scipy.sparse import csr_array
 
         n, unit = self.n, self.unit
-        buy, sell, apart, paid, switch = (np.arange(n) + part * n for part in range(5))
+        buy, sell, distance, paid, switch = (np.arange(n) + part * n for part in range(5))
         rows: list[tuple[dict[int, float], float, float]] = []
         for i in range(n):
             rows += [
-                ({buy[i]: unit[i], sell[i]: -unit[i], apart[i]: -1.0}, -np.inf, self.target[i] - self.held[i]),
-                ({buy[i]: unit[i], sell[i]: -unit[i], apart[i]: 1.0}, self.target[i] - self.held[i], np.inf),
+                ({buy[i]: unit[i], sell[i]: -unit[i], distance[i]: -1.0}, -np.inf, self.target[i] - self.held[i]),
+                ({buy[i]: unit[i], sell[i]: -unit[i], distance[i]: 1.0}, self.target[i] - self.held[i], np.inf),
                 ({buy[i]: 1.0, switch[i]: -self.most[i]}, -np.inf, 0.0),
                 ({sell[i]: 1.0, switch[i]: -self.sold[i]}, -np.inf, 0.0),
             ]
@@ -240,40 +240,33 @@ class _Program:
             rows.append((row, 0.0, np.inf))
         spent = {**dict(zip(buy, unit, strict=True)), **dict(zip(sell, -unit, strict=True)), **dict.fromkeys(paid, 1.0)}
         rows.append((spent, -np.inf, self.account.cash / self.wealth - least))
-        matrix = csr_array(
-            (
-                [value for row, _, _ in rows for value in row.values()],
-                (
-                    [number for number, (row, _, _) in enumerate(rows) for _ in row],
-                    [int(column) for row, _, _ in rows for column in row],
-                ),
-            ),
-            shape=(len(rows), 5 * n),
-        )
+        cells = [(value, number, column) for number, (row, _, _) in enumerate(rows) for column, value in row.items()]
+        values, numbers, columns = zip(*cells, strict=True)
+        matrix = csr_array((values, (numbers, columns)), shape=(len(rows), 5 * n))
         integral = np.zeros(5 * n)
         minimum = any(intercept > 0.0 for _, _, intercept in self.tangents)
         integral[switch] = float(minimum)
         if self.whole:
             integral[buy] = integral[sell] = 1.0
         goal = np.zeros(5 * n)
-        goal[apart] = goal[paid] = 1.0
+        goal[distance] = goal[paid] = 1.0
         bottom = np.zeros(5 * n)
         bottom[switch] = float(not minimum)  # no cost begins with a first lot: nothing to switch
         top = np.concatenate([self.most, self.sold, np.full(2 * n, np.inf), np.ones(n)])
         for presolve in (True, False):  # of some programs the solver's own simplifications make an error
             with _silent():
-                found = milp(
+                solution = milp(
                     goal,
                     integrality=integral,
                     bounds=Bounds(bottom, top),
                     constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
                     options={"mip_rel_gap": 1e-6, "node_limit": NODES, "presolve": presolve},
                 )
-            if found.status != _SOLVER_ERROR:
+            if solution.status != _SOLVER_ERROR:
                 break
-        if found.x is None:
+        if solution.x is None:
             return None
-        lots: FloatArray = found.x[buy] - found.x[sell]
+        lots: FloatArray = solution.x[buy] - solution.x[sell]
         return np.round(lots) if self.whole else np.where(np.abs(lots * unit) > _EXACT, lots, 0.0)
 
     def _plan(self, lots: FloatArray) -> Plan:
@@ -288,7 +281,7 @@ class _Program:
         trades[0, asset] = size
         return float(self.costs.by_asset(trades, np.array([self.wealth]), self.market)[0, asset])
 
-    def _touch(self, asset: int, size: float) -> None:
+    def _add_tangent(self, asset: int, size: float) -> None:
         """Add the tangent to the cost of a trade of some size, in front of its first lot where a minimum is due."""
         if not math.isfinite(size) or size <= 1e-9 or self.unit[asset] <= 0.0:
             return
@@ -301,18 +294,18 @@ class _Program:
         if not any(asset == one and np.allclose(tangent[1:], others, 1e-9, 1e-13) for one, *others in self.tangents):
             self.tangents.append(tangent)
 
-    def _believed(self, sizes: FloatArray) -> FloatArray:
-        """Costs of trades by the tangents."""
-        found = np.zeros(self.n)
+    def _costs_by_tangents(self, sizes: FloatArray) -> FloatArray:
+        """Lower bounds on the costs of trades by the tangents."""
+        costs = np.zeros(self.n)
         for asset, slope, intercept in self.tangents:
             if sizes[asset] > 1e-12:
-                found[asset] = max(found[asset], slope * sizes[asset] + intercept)
-        return found
+                costs[asset] = max(costs[asset], slope * sizes[asset] + intercept)
+        return costs
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what the solver prints for its own developers, past Python, off the standard output."""
+    """Keep what the solver prints, past Python, off the standard output."""
     sys.stdout.flush()
     try:
         kept = os.dup(1)

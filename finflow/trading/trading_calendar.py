@@ -134,8 +134,7 @@ class ExchangeCalendar:
         """Sessions after one day, up to and including another."""
         if until <= after:
             return []
-        found = self._calendar.sessions_in_range(str(after + _DAY), str(until))
-        return [session.date() for session in found]
+        return [session.date() for session in self._calendar.sessions_in_range(str(after + _DAY), str(until))]
 
 
 class PeriodCalendar:
@@ -169,8 +168,8 @@ class PeriodCalendar:
         last: dt.date = period.end_time.date()
         if self._exchange is None:
             return last
-        found = self._exchange.sessions(period.start_time.date() - _DAY, last)
-        return found[-1] if found else None
+        sessions = self._exchange.sessions(period.start_time.date() - _DAY, last)
+        return sessions[-1] if sessions else None
 
 
 def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalendar:
@@ -187,5 +186,5 @@ def calendar_of(name: str | None, dates: NDArray[np.datetime64]) -> TradingCalen
 
 @cache
 def _easter(year: int) -> dt.date:
-    found: dt.date = (pd.Timestamp(year, 1, 1) + pd.offsets.Easter()).date()
-    return found
+    easter: dt.date = (pd.Timestamp(year, 1, 1) + pd.offsets.Easter()).date()
+    return easter

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
@@ -26,8 +26,6 @@ from finflow.trading.brokers.broker import BrokerError, MarketClock, MarketOrder
 if TYPE_CHECKING:
     from alpaca.trading.client import TradingClient
     from alpaca.trading.models import Order
-
-T = TypeVar("T")
 
 KEY, SECRET = "APCA_API_KEY_ID", "APCA_API_SECRET_KEY"
 LIVE_HOST = "api.alpaca.markets"
@@ -56,7 +54,7 @@ def open_alpaca(
     settings : AlpacaConfig
         Section `trading.alpaca`.
     confirmed : bool
-        The live account was confirmed; without it, a terminal is asked for a word.
+        The live account was confirmed; otherwise the terminal asks for confirmation.
     environ : mapping, optional
         Environment variables, with the keys.
     sleep : callable
@@ -68,8 +66,8 @@ def open_alpaca(
         One line, where the package or a key is missing, the address is not one for keys, or nobody has confirmed.
     """
     address = _address(settings)
-    found = os.environ if environ is None else environ
-    missing = [name for name in (KEY, SECRET) if not found.get(name)]
+    variables = os.environ if environ is None else environ
+    missing = [name for name in (KEY, SECRET) if not variables.get(name)]
     if missing:
         raise ConfigError(f"Alpaca needs the environment variable {' and '.join(missing)}; its site has the keys")
     try:
@@ -80,10 +78,11 @@ def open_alpaca(
         ) from None
     if settings.live and not confirmed:
         _confirm()
-    client = TradingClient(found[KEY], found[SECRET], paper=not settings.live, url_override=address)
-    client._retry = 0  # attempts are counted here, where a lost answer is looked into before the next
+    keys = variables[KEY], variables[SECRET]
+    client = TradingClient(*keys, paper=not settings.live, url_override=address)
+    client._retry = 0  # attempts are counted here, where the order is looked up before the next one
     client._session.request = partial(client._session.request, timeout=settings.timeout)  # type: ignore[method-assign]
-    return AlpacaBroker(client, settings, (found[KEY], found[SECRET]), sleep)
+    return AlpacaBroker(client, settings, keys, sleep)
 
 
 def _address(settings: AlpacaConfig) -> str | None:
@@ -114,7 +113,7 @@ def _address(settings: AlpacaConfig) -> str | None:
 
 
 def _confirm() -> None:
-    """Ask the terminal for a word.
+    """Ask for confirmation at the terminal.
 
     Raises
     ------
@@ -146,33 +145,35 @@ class AlpacaBroker:
     ) -> None:
         self._client, self._settings, self._secrets, self._sleep = client, settings, secrets, sleep
         self.name = f"Alpaca ({'live' if settings.live else 'paper'})"
+        self._asked_pause = 0.0  # seconds that the broker asked for before the next attempt
+        self._failure = "no answer"  # of the latest request, in words
 
     def account(self) -> str:
         """Mark of the account: the first digits of a hash of its id."""
-        found: Any = self._ask(self._client.get_account)
-        if found.trading_blocked or found.account_blocked or found.status.value != "ACTIVE":
+        account = self._ask(self._client.get_account)
+        if account.trading_blocked or account.account_blocked or account.status.value != "ACTIVE":
             raise BrokerError(f"{self.name} does not let the account trade: its site says why")
-        return hashlib.sha256(str(found.id).encode()).hexdigest()[:12]
+        return hashlib.sha256(str(account.id).encode()).hexdigest()[:12]
 
     def positions(self) -> dict[str, float]:
         """Shares held, by ticker; negative where sold short."""
-        held: Any = self._ask(self._client.get_all_positions)
+        held = self._ask(self._client.get_all_positions)
         return {str(one.symbol): float(one.qty) for one in held}
 
     def cash(self) -> float:
         """Cash at hand, in money."""
-        found: Any = self._ask(self._client.get_account)
-        return float(found.cash)
+        account = self._ask(self._client.get_account)
+        return float(account.cash)
 
     def clock(self) -> MarketClock:
         """Clock of the exchange, in New York."""
-        found: Any = self._ask(self._client.get_clock)
-        return MarketClock(found.timestamp.astimezone(EXCHANGE).date(), bool(found.is_open))
+        clock = self._ask(self._client.get_clock)
+        return MarketClock(clock.timestamp.astimezone(EXCHANGE).date(), bool(clock.is_open))
 
     def status(self, client_id: str) -> OrderStatus | None:
         """Status of an order; None where no order has this id."""
-        found: Any = self._ask(partial(self._client.get_order_by_client_id, client_id), unknown=None)
-        return None if found is None else self._read(found)
+        order = self._ask(partial(self._client.get_order_by_client_id, client_id), missing_ok=True)
+        return None if order is None else self._read(order)
 
     def submit(self, order: MarketOrder) -> OrderStatus:
         """Place an order, once; see `Broker`.
@@ -189,14 +190,14 @@ class AlpacaBroker:
             known = self.status(order.client_id)
             if known is not None:
                 return self._agreed(known, order)
-            status, answer, found = self._try(partial(self._client.submit_order, request))
+            status, text, placed = self._try(partial(self._client.submit_order, request))
             if status == 200:
-                return self._agreed(self._read(found), order)
+                return self._agreed(self._read(placed), order)
             if status == 401:
-                raise self._locked_out(answer)
-            if 400 <= status < 500 and status not in _AGAIN and "client_order_id" not in str(answer):
-                raise OrderRefused(f"{self.name} refuses the order of {order.shares:+,g} {order.ticker}: {answer}")
-        raise self._silent(f"the order of {order.shares:+,g} {order.ticker}")
+                raise self._keys_refused(text)
+            if 400 <= status < 500 and status not in _AGAIN and "client_order_id" not in text:
+                raise OrderRefused(f"{self.name} refuses the order of {order.shares:+,g} {order.ticker}: {text}")
+        raise self._no_answer(f"the order of {order.shares:+,g} {order.ticker}")
 
     def _request(self, order: MarketOrder) -> Any:
         from alpaca.trading.enums import OrderSide, TimeInForce
@@ -220,37 +221,36 @@ class AlpacaBroker:
             )
         return known
 
-    def _read(self, found: Order) -> OrderStatus:
-        sign = -1.0 if found.side is not None and found.side.value == "sell" else 1.0
-        filled = sign * float(found.filled_qty or 0.0)
+    def _read(self, answer: Order) -> OrderStatus:
+        sign = -1.0 if answer.side is not None and answer.side.value == "sell" else 1.0
+        filled = sign * float(answer.filled_qty or 0.0)
         order = MarketOrder(
-            found.client_order_id, found.client_order_id[:10], str(found.symbol), sign * float(found.qty or 0.0)
+            answer.client_order_id, answer.client_order_id[:10], str(answer.symbol), sign * float(answer.qty or 0.0)
         )
-        state = found.status.value
-        when = None if found.filled_at is None or not filled else str(found.filled_at.astimezone(EXCHANGE).date())
+        state = answer.status.value
+        day = None if answer.filled_at is None or not filled else str(answer.filled_at.astimezone(EXCHANGE).date())
         return OrderStatus(
             order,
             "filled" if state == "filled" else "accepted" if state in _OPEN else "ended",
-            when,
-            float(found.filled_avg_price) if found.filled_avg_price is not None and filled else None,
+            day,
+            float(answer.filled_avg_price) if answer.filled_avg_price is not None and filled else None,
             0.0 if filled else None,  # no commission; fees of the exchanges leave the cash of the account later
             filled,
         )
 
-    def _ask(self, call: Callable[[], T], **unknown: None) -> T | None:
-        """Answer to a request that changes nothing; None for one about what does not exist, where that may be."""
+    def _ask(self, call: Callable[[], Any], missing_ok: bool = False) -> Any:
+        """Answer to a request that changes nothing; with ``missing_ok`` None for what does not exist."""
         for _ in self._attempts():
-            status, answer, found = self._try(call)
+            status, text, answer = self._try(call)
             if status == 200:
-                known: T = found
-                return known
-            if status == 404 and unknown:
+                return answer
+            if status == 404 and missing_ok:
                 return None
             if status in (401, 403):
-                raise self._locked_out(answer)
+                raise self._keys_refused(text)
             if 400 <= status < 500 and status not in _AGAIN:
-                raise BrokerError(f"{self.name} refuses: {answer}")
-        raise self._silent("a request")
+                raise BrokerError(f"{self.name} refuses: {text}")
+        raise self._no_answer("a request")
 
     def _attempts(self) -> Iterator[int]:
         """Attempts, with a pause before each but the first: what the broker asked for, or twice the last one."""
@@ -260,11 +260,8 @@ class AlpacaBroker:
             self._asked_pause = 0.0
             yield attempt
 
-    _asked_pause = 0.0
-    """Seconds that the broker asked for before the next attempt."""
-
     def _try(self, call: Callable[[], Any]) -> tuple[int, str, Any]:
-        """One request: its status (0 without a readable answer), a line about it, and the answer."""
+        """Make one request: its status (0 without a readable answer), a line about a failure, and the answer."""
         from alpaca.common.exceptions import APIError
         from requests.exceptions import RequestException
 
@@ -275,25 +272,22 @@ class AlpacaBroker:
             if response is not None:
                 self._asked_pause = max(self._asked_pause, _seconds(response.headers.get("Retry-After")))
             status = int(error.status_code or 0)
-            self._said = f"status {status}: {self._line(str(error))}"
-            return status, self._line(str(error)), None
+            self._failure = f"status {status}: {self._redacted(str(error))}"
+            return status, self._redacted(str(error)), None
         except (RequestException, ValueError) as error:  # ValueError: an answer that is not what it should be
-            self._said = self._line(f"{type(error).__name__}: {error}")
-            return 0, self._said, None
+            self._failure = self._redacted(f"{type(error).__name__}: {error}")
+            return 0, self._failure, None
 
-    _said = "no answer"
-    """Failure of the latest request, in words."""
+    def _keys_refused(self, text: str) -> BrokerError:
+        return BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {text}")
 
-    def _locked_out(self, answer: str) -> BrokerError:
-        return BrokerError(f"{self.name} does not accept the keys in {KEY} and {SECRET}: {answer}")
-
-    def _silent(self, what: str) -> NotYet:
+    def _no_answer(self, what: str) -> NotYet:
         return NotYet(
-            f"{self.name} has not answered {what} in {self._settings.attempts} attempts ({self._said}): run the same "
-            "command again, and nothing is placed twice"
+            f"{self.name} has not answered {what} in {self._settings.attempts} attempts ({self._failure}): run the "
+            "same command again, and nothing is placed twice"
         )
 
-    def _line(self, text: str) -> str:
+    def _redacted(self, text: str) -> str:
         """The first words of a message, without the keys."""
         for secret in self._secrets:
             text = text.replace(secret, "[key]")

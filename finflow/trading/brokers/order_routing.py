@@ -1,8 +1,8 @@
-"""Orders of decisions on their way to a broker elsewhere, by the log alone.
+"""Orders of decisions at a broker elsewhere, placed from the log alone.
 
 The order of the steps makes a stop at any moment harmless. A decision is a line of the log before its first order is
-placed; after the last one, another line says so. Whoever comes after a stop places the orders of that line, and
-decides nothing anew. An order that is there already is found by its client id.
+placed; after the last one, another line records that. After a stop the orders of that line are placed, and nothing is
+decided anew. An order that is at the broker already is recognised by its client id.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class OrderRouting:
 
     def decided(self, date: str) -> Mapping[str, Any] | None:
         """Line of the decision of a date for this account; None where there is none."""
-        found = [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
-        return found[-1] if found else None
+        decisions = [one for one in DecisionLog.read(self._path).entries if self._is_own(one) and one["date"] == date]
+        return decisions[-1] if decisions else None
 
     def place_decided(self, date: str) -> str:
         """Place the orders of the decision of a date; see `place`."""
@@ -89,9 +89,10 @@ class OrderRouting:
             If the broker gives no answer, or has another order under an id.
         """
         log = DecisionLog.read(self._path)
-        placed = [one for one in log.entries if one["kind"] == PLACED and _same(one, entry)]
+        placed = [one for one in log.entries if one["kind"] == PLACED]
+        placed = [one for one in placed if (one["date"], one["broker"]) == (entry["date"], entry["broker"])]
         if placed:
-            return self._said(entry, placed[-1]["refused"], "have been with")
+            return self._outcome(entry, placed[-1]["refused"], "have been with")
         refused: dict[str, str] = {}
         for ticker, shares in sorted(entry["orders"].items(), key=lambda order: (order[1] > 0.0, order[0])):
             try:
@@ -99,10 +100,10 @@ class OrderRouting:
             except OrderRefused as error:
                 refused[ticker] = str(error)
         log.append({"kind": PLACED, "date": entry["date"], "broker": self.mark, "refused": refused})
-        return self._said(entry, refused, "are with")
+        return self._outcome(entry, refused, "are with")
 
     def given(self, panel: MarketPanel, capital: float) -> Given:
-        """The account, and what became of the orders before.
+        """The account, and the fills of the orders before.
 
         Raises
         ------
@@ -154,14 +155,10 @@ class OrderRouting:
             )
         return True
 
-    def _said(self, entry: Mapping[str, Any], refused: Mapping[str, str], are: str) -> str:
+    def _outcome(self, entry: Mapping[str, Any], refused: Mapping[str, str], are: str) -> str:
         count = len(entry["orders"]) - len(refused)
-        said = f"{count} order{'' if count == 1 else 's'} of {entry['date']} {are} {self.broker.name}"
-        return "; ".join([said, *refused.values()])
-
-
-def _same(placed: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    return bool(placed["date"] == entry["date"] and placed["broker"] == entry["broker"])
+        text = f"{count} order{'' if count == 1 else 's'} of {entry['date']} {are} {self.broker.name}"
+        return "; ".join([text, *refused.values()])
 
 
 def _id(entry: Mapping[str, Any], ticker: str) -> str:

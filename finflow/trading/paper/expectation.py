@@ -1,4 +1,4 @@
-"""Sequential test of an account against its backtest: valid at every look, however often one looks.
+"""Sequential test of an account against its backtest: valid at every time, however often it is checked.
 
 Under the null hypothesis the log returns of the account have the mean of the backtest, which its ``m`` returns
 estimate with a standard error. With ``S`` the sum of the account's log returns less that mean, ``s`` the backtest's
@@ -13,7 +13,7 @@ The clock is the account's own sum of squared deviations in units of ``s^2``. It
 that a crisis is no evidence against a mean. For increments that are symmetric around their mean given the past,
 ``exp(x S - x^2 V s^2 / 2)`` is a supermartingale for every ``x``, whatever their tails and however their variance moves
 (de la Pena 1999), and so a mixture of them reaches 1 / alpha with a probability of alpha at most (Ville's inequality).
-Returns that hang together from bar to bar are no such increments: the clock is multiplied by the ratio of long-run to
+Autocorrelated returns are no such increments: the clock is multiplied by the ratio of long-run to
 plain variance in the backtest (Newey and West 1987), where that is above one. What the estimated mean and this ratio
 leave to approximation was measured: docs/evidence/anytime.md.
 
@@ -40,7 +40,7 @@ FEWEST = 63
 SHIFT = 2.0
 """Scale of the alternatives: shifts of the annual Sharpe ratio."""
 LAGS = 10
-"""Bars over which returns are taken to hang together."""
+"""Bars over which autocorrelation of returns counts."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,16 @@ class Expectation:
 
     def _factors(self, returns: FloatArray) -> tuple[FloatArray, FloatArray]:
         """``q`` and ``k`` of the evidence after each return, (n,)."""
-        apart = (np.log1p(returns) - self.mean) / self.deviation
-        clock = self.ratio * np.cumsum(np.square(apart))
+        deviations = (np.log1p(returns) - self.mean) / self.deviation
+        clock = self.ratio * np.cumsum(np.square(deviations))
         known, shift = 1.0 + clock / self.count, SHIFT**2 / self.bars_per_year
         return shift * clock / known, shift / np.square(self.deviation * known)
 
     def log_evidence(self, returns: FloatArray) -> FloatArray:
         """Logarithm of the evidence against the expectation after each return of an account, (n,)."""
-        apart = np.cumsum(np.log1p(returns) - self.mean)
+        excess = np.cumsum(np.log1p(returns) - self.mean)
         spread, weight = self._factors(returns)
-        return np.asarray(0.5 * (apart**2 * weight / (1.0 + spread) - np.log1p(spread)), dtype=np.float64)
+        return np.asarray(0.5 * (excess**2 * weight / (1.0 + spread) - np.log1p(spread)), dtype=np.float64)
 
     def band(self, returns: FloatArray, alpha: float = ALPHA) -> tuple[FloatArray, FloatArray]:
         """Edges of the account's growth, of 1 invested, after each of its returns: low and high, (n,)."""
@@ -100,7 +100,7 @@ class Expectation:
 
 def variance_ratio(returns: FloatArray) -> float:
     """Long-run over plain variance of returns, with Bartlett's weights for `LAGS` lags; 1 where it is less."""
-    apart = returns - returns.mean()
+    centred = returns - returns.mean()
     lags = range(1, LAGS + 1)
-    shared = sum((1.0 - lag / (LAGS + 1.0)) * float(apart[lag:] @ apart[:-lag]) for lag in lags)
-    return max(1.0, 1.0 + 2.0 * shared / float(apart @ apart))
+    shared = sum((1.0 - lag / (LAGS + 1.0)) * float(centred[lag:] @ centred[:-lag]) for lag in lags)
+    return max(1.0, 1.0 + 2.0 * shared / float(centred @ centred))

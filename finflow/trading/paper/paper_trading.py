@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 PAPER = "paper"
 IDLE = 12.0
-"""Times `trading.poll` between looks for a new bar while no session is due."""
+"""Times `trading.poll` between checks for a new bar while no session is due."""
 _SETTINGS = (
     *("execution_lag", "fill", "initial_capital", "commission_bps", "slippage_bps", "max_weight"),
     *("max_turnover", "no_trade_band", "costs"),
@@ -222,9 +222,9 @@ class _Trading:
             self.log.append(entry)
             self.lines.append(entry)
         numbers = numbers_of(self.lines, self._expectation(panel.bars_per_year), panel)
-        own = self.folder / PAPER / str(self.first)
-        write_together({own / "paper.html": paper_page(numbers), own / "paper.json": json_text(asdict(numbers))})
-        return PaperOutcome(numbers, own / "paper.html", () if message is None else (message,))
+        folder = self.folder / PAPER / str(self.first)
+        write_together({folder / "paper.html": paper_page(numbers), folder / "paper.json": json_text(asdict(numbers))})
+        return PaperOutcome(numbers, folder / "paper.html", () if message is None else (message,))
 
     def _evenings(self, panel: MarketPanel, start: int) -> Iterator[Evening]:
         """Evenings that the log does not have yet: on the ledger, or at a broker elsewhere.
