@@ -49,8 +49,8 @@ class AccountState:
 
 
 @dataclass(frozen=True)
-class Given:
-    """Account as a command names it."""
+class StatedAccount:
+    """Account as a command or a broker states it."""
 
     holdings: Holdings | None
     cash: float | None
@@ -90,7 +90,7 @@ def fills_of(entries: Sequence[Mapping[str, Any]], date: str) -> list[Fill] | No
     return [Fill(*fill) for fill in entered[-1]] if entered else None
 
 
-def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: Given) -> AccountState:
+def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: StatedAccount) -> AccountState:
     """The account at the newest bar of a market.
 
     Parameters
@@ -98,7 +98,7 @@ def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: 
     market : LiveMarket
     entries : sequence of mapping
         Of the log, up to this decision.
-    given : Given
+    given : StatedAccount
 
     Raises
     ------
@@ -127,7 +127,7 @@ def account_at(market: LiveMarket, entries: Sequence[Mapping[str, Any]], given: 
     return AccountState(shares, cash, reward_state, path.follow_up(shares, cash, source))
 
 
-def _begun(panel: MarketPanel, given: Given) -> AccountState:
+def _begun(panel: MarketPanel, given: StatedAccount) -> AccountState:
     """An account without a decision on file."""
     if given.holdings is not None:
         return AccountState(_shares(panel, given.holdings), _cash(given, 0.0), None, None)
@@ -143,7 +143,7 @@ def _shares(panel: MarketPanel, holdings: Holdings) -> FloatArray:
     return shares
 
 
-def _cash(given: Given, otherwise: float) -> float:
+def _cash(given: StatedAccount, otherwise: float) -> float:
     in_file = given.holdings.cash if given.holdings is not None else None
     if in_file is not None and given.cash is not None:
         raise FinflowError("cash is in --holdings and after --cash: leave one of them out")

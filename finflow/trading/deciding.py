@@ -12,7 +12,7 @@ from finflow.config import Config
 from finflow.errors import ConfigError, FinflowError, MarketError
 from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
-from finflow.trading.account_state import DECISION, Given, account_at, last_decision
+from finflow.trading.account_state import DECISION, StatedAccount, account_at, last_decision
 from finflow.trading.brokers.alpaca_broker import open_alpaca
 from finflow.trading.brokers.broker import Broker, MarketOrder, client_id
 from finflow.trading.brokers.order_routing import OrderRouting
@@ -75,8 +75,8 @@ class Request:
     live: bool = False
 
 
-class Made(NamedTuple):
-    """A decision, where its files are (None after a dry run), and remarks for the terminal.
+class Outcome(NamedTuple):
+    """A decision, the folder of its files (None after a dry run), and remarks for the terminal.
 
     The decision is None where a broker's orders of the day were decided on before.
     """
@@ -86,18 +86,16 @@ class Made(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def decide(request: Request, today: dt.date | None = None) -> Made:
+def decide(request: Request) -> Outcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
 
     Parameters
     ----------
     request : Request
-    today : date, optional
-        Stands in for the present day, for tests.
 
     Returns
     -------
-    Made
+    Outcome
 
     Raises
     ------
@@ -108,10 +106,10 @@ def decide(request: Request, today: dt.date | None = None) -> Made:
     routing = open_routing(agents, request.live) if request.broker == ALPACA else None
     if routing is not None and request.date is not None:
         raise ConfigError(f"--date names a day of the past, and {routing.broker.name} trades today: leave it out")
-    return decide_with(agents, request, routing, today or dt.date.today())
+    return decide_with(agents, request, routing)
 
 
-def decide_with(agents: Agents, request: Request, routing: OrderRouting | None, today: dt.date) -> Made:
+def decide_with(agents: Agents, request: Request, routing: OrderRouting | None) -> Outcome:
     """Decide with agents that were read, for the account of a broker that was opened; see `decide`."""
     config, verdict = agents.config, agents.verdict
     if verdict == "no" and not request.accept_verdict:
@@ -121,34 +119,34 @@ def decide_with(agents: Agents, request: Request, routing: OrderRouting | None, 
         )
     _refuse_files_with_a_broker(request)
     clock = None if routing is None else routing.broker.clock()
-    market, checks, drift, log = _checked_market(agents, request, today if clock is None else clock.day)
+    market, checks, drift, log = _checked_market(agents, request, dt.date.today() if clock is None else clock.day)
     folder = agents.folder / TRADING
     if routing is not None and clock is not None:
         decided = routing.decided(str(market.panel.dates[-1]))
         if decided is not None and not request.dry_run:
-            return Made(None, folder / decided["date"], (routing.place(decided),))
+            return Outcome(None, folder / decided["date"], (routing.place(decided),))
         routing.check_clock(market.panel, clock)
     broker = _open_broker(request, folder, market, config) if request.broker == PAPER_BROKER else None
     if broker is not None:
-        given = Given(Holdings(broker.positions(), broker.cash()), None, None, config.env.initial_capital)
+        given = StatedAccount(Holdings(broker.positions(), broker.cash()), None, None, config.env.initial_capital)
     elif routing is not None:
         given = routing.given(market.panel, config.env.initial_capital)
     else:
         assets = market.panel.assets
         holdings = None if request.holdings is None else read_holdings(request.holdings, assets)
         fills = None if request.fills is None else read_fills(request.fills, assets)
-        given = Given(holdings, request.cash, fills, config.env.initial_capital)
+        given = StatedAccount(holdings, request.cash, fills, config.env.initial_capital)
     account = account_at(market, _entries(log, market.panel, request, given), given)
     made = DecisionMaking(agents, market, account).decision(verdict, checks, drift)
     remarks = tuple(remark for remark in (_on_verdict(verdict), log.message) if remark)
     if request.dry_run:
-        return Made(made, None, remarks)
+        return Outcome(made, None, remarks)
     files = write_decision(folder, made, account, given, market, None if routing is None else routing.mark)
     if broker is not None:
         remarks = (*remarks, _submit(broker, made))
     if routing is not None:
         remarks = (*remarks, routing.place_decided(made.date))
-    return Made(made, files, remarks)
+    return Outcome(made, files, remarks)
 
 
 def open_routing(agents: Agents, live: bool) -> OrderRouting:
@@ -245,7 +243,7 @@ def _aged_prices(config: Config, request: Request, day: dt.date) -> tuple[Market
         raise reason from None
 
 
-def _entries(log: DecisionLog, panel: MarketPanel, request: Request, given: Given) -> list[Mapping[str, Any]]:
+def _entries(log: DecisionLog, panel: MarketPanel, request: Request, given: StatedAccount) -> list[Mapping[str, Any]]:
     """Lines that the decision goes on from; a dry run may be of a day before the last one."""
     date = str(panel.dates[-1])
     if request.dry_run:

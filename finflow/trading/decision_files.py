@@ -12,7 +12,7 @@ import numpy as np
 
 from finflow.evaluation.report.report_numbers import json_text, plain
 from finflow.files import exclusively, write_together
-from finflow.trading.account_state import DECISION, AccountState, Given, fills_entry, fills_of, last_decision
+from finflow.trading.account_state import DECISION, AccountState, StatedAccount, fills_entry, fills_of, last_decision
 from finflow.trading.decision_log import STATE, DecisionLog
 from finflow.trading.decision_page import decision_page
 from finflow.trading.decision_results import Decision
@@ -20,7 +20,12 @@ from finflow.trading.live_market import LiveMarket
 
 
 def write_decision(
-    folder: Path, made: Decision, account: AccountState, given: Given, market: LiveMarket, broker: str | None = None
+    folder: Path,
+    made: Decision,
+    account: AccountState,
+    given: StatedAccount,
+    market: LiveMarket,
+    broker: str | None = None,
 ) -> Path:
     """Write the files of a decision, then its line of the log; what is there already is left as it is.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
-from finflow.trading.account_state import DECISION, Given, last_decision
+from finflow.trading.account_state import DECISION, StatedAccount, last_decision
 from finflow.trading.brokers.broker import (
     BrokerError,
     MarketClock,
@@ -102,7 +102,7 @@ class OrderRouting:
         log.append({"kind": PLACED, "date": entry["date"], "broker": self.mark, "refused": refused})
         return self._outcome(entry, refused, "are with")
 
-    def given(self, panel: MarketPanel, capital: float) -> Given:
+    def given(self, panel: MarketPanel, capital: float) -> StatedAccount:
         """The account, and the fills of the orders before.
 
         Raises
@@ -124,7 +124,7 @@ class OrderRouting:
             if count < 0.0:
                 raise BrokerError(f"{self.broker.name} is short of {symbol}, and the agent holds no short positions")
             shares[names[symbol]] = count
-        return Given(Holdings(shares, self.broker.cash()), None, fills, capital)
+        return StatedAccount(Holdings(shares, self.broker.cash()), None, fills, capital)
 
     def _fills(self, date: str) -> list[Fill] | None:
         """Fills of the decision before a date; None where it was not for this account."""

@@ -189,7 +189,7 @@ class PaperAccount:
         last = self.last
         if last is None or last.state is None:
             return self.process.start(np.array([bar])), None, 0
-        outcome = self.process.step(state_of(last, bar - 1), np.array([last.target]))
+        outcome = self.process.step(_state_before_fill(last, bar - 1), np.array([last.target]))
         return outcome.state, float(outcome.simple_return[0]), last.step + (0 if self.process.lag else 1)
 
     def _pending(self) -> list[float]:
@@ -202,7 +202,7 @@ class PaperAccount:
         return target
 
 
-def state_of(evening: Evening, bar: int) -> PortfolioState:
+def _state_before_fill(evening: Evening, bar: int) -> PortfolioState:
     """State of the portfolio before the fill of an evening."""
     if evening.state is None:
         raise ValueError("an account has no state before its first fill")

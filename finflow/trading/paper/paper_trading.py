@@ -239,7 +239,7 @@ class _Trading:
             request = Request(
                 asked.runs, accept_drift=asked.accept_drift, accept_verdict=asked.accept_verdict, broker=ALPACA
             )
-            decide_with(self.agents, request, self.routing, dt.date.today())
+            decide_with(self.agents, request, self.routing)
             yield broker_evening(DecisionLog.read(self.folder / STATE).entries, last)
 
     def _expectation(self, bars_per_year: int) -> Expectation | None:
