@@ -6,6 +6,8 @@ silently the last one. The classes here change that.
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,7 +82,13 @@ def parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
     lines
         Dotted key -> line of the file, counted from 1.
     """
-    text = read_text_input(path, "configuration file", ConfigError, "the YAML file")
+    content, lines = _parsed(path, read_text_input(path, "configuration file", ConfigError, "the YAML file"))
+    return copy.deepcopy(content), dict(lines)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
+    """Content and lines of a text; a command reads the configuration of a run several times."""
     loader = None
     try:
         loader = _Loader(text)
@@ -120,6 +128,11 @@ def _check_aliases(path: Path, node: yaml.Node | None) -> None:
 
 def parse_scalar(text: str) -> Any:
     """Read a value as YAML; raises yaml.YAMLError."""
+    return copy.deepcopy(_value(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def _value(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 
