@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 
 from finflow.config import Config, load_config
+from finflow.config.preferences_section import JudgeConfig
+from finflow.preferences.judges import Judge
+from finflow.preferences.pair_making import judge_pairs
+from finflow.preferences.pair_tensors import PairTensors, pair_tensors
+from finflow.preferences.pairs import PairFile
 from finflow.preferences.segment_paths import PortfolioPath, SegmentMarket
 from finflow.preferences.web_page.answer_session import Question, make_questions
 from finflow.training.data.training_data import TrainingData, prepare
@@ -31,6 +36,18 @@ SMALL: dict[str, object] = {
     "preferences.judge.random": 12,
     "preferences.judge.length": 10,
 }
+
+
+def small_options() -> list[str]:
+    """The small market on a command line."""
+    keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
+    return [word for name in keys for word in ("--set", name)]
+
+
+def judged_pairs(market: SegmentMarket, judge: Judge, count: int, settings: JudgeConfig, seed: int = 0) -> PairTensors:
+    """Pairs of a market with the answers of a judge, as tensors."""
+    made = judge_pairs(market, judge, count, settings, seed)
+    return pair_tensors(market, PairFile(made.pairs, ("here",) * count, 0))
 
 
 @pytest.fixture(scope="session")

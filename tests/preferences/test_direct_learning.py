@@ -16,14 +16,13 @@ from finflow.agent.networks.policy import ExpertPolicy
 from finflow.config import load_config
 from finflow.errors import FinflowError
 from finflow.preferences.judges import SyntheticJudge
-from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.pairs import PairFile
+from finflow.preferences.pair_tensors import PairTensors
 from finflow.preferences.policy_training import DirectObjective, LearnedPolicy, Method, learn_policy
 from finflow.preferences.reward_model import states_holding
 from finflow.preferences.segment_density import all_densities, segment_density
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import TrainingData, prepare
+from tests.preferences.conftest import judged_pairs
 
 Learn = Callable[..., tuple[ExpertPolicy, LearnedPolicy]]
 QUICK = {"learning_rate": 1e-2, "epochs": 15}
@@ -57,8 +56,7 @@ def pairs(data: TrainingData) -> PairTensors:
     """Answers of a judge who prefers what holds more of the first asset."""
     market = SegmentMarket(data.process, data.split.train, data.config.evaluation)
     judge = SyntheticJudge(lambda path: float(path.filled[:, 0].mean()))
-    made = judge_pairs(market, judge, 300, data.config.preferences.judge, seed=0)
-    return pair_tensors(market, PairFile(made.pairs, ("here",) * 300, 0))
+    return judged_pairs(market, judge, 300, data.config.preferences.judge)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,6 @@ def test_a_policy_moves_toward_what_is_preferred(
     learn: Learn, data: TrainingData, pairs: PairTensors, method: Method
 ) -> None:
     policy, found = learn(method, dpo_beta=0.03)
-    print("\n".join(found.lines()))
     assert held_of_first(policy, pairs) > 1.5 * held_of_first(fresh(data), pairs)
     assert found.before.accuracy is not None
     assert found.held_out.accuracy is not None
@@ -102,7 +99,6 @@ def test_a_policy_moves_toward_what_is_preferred(
 
 def test_a_larger_beta_stays_nearer_to_the_reference(learn: Learn) -> None:
     divergences = [learn("dpo", dpo_beta=beta)[1].divergence for beta in (0.03, 0.1, 0.3)]
-    print(divergences)
     assert divergences[0] > divergences[1] > divergences[2] > 0.0
 
 

@@ -20,7 +20,7 @@ from finflow.preferences.segment_paths import RandomPortfolios, SegmentMarket, c
 from finflow.strategies.classical import named_strategy
 from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal
-from tests.preferences.conftest import SMALL
+from tests.preferences.conftest import small_options
 
 
 def test_a_pair_leads_back_to_the_segments_that_were_judged(small_market: SegmentMarket, small_config: Config) -> None:
@@ -96,8 +96,7 @@ def test_random_portfolios_are_named_by_their_seed(small_market: SegmentMarket) 
 
 
 def test_the_command_writes_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
-    options = [word for name in keys for word in ("--set", name)]
+    options = small_options()
     path = tmp_path / "pairs.jsonl"
     command = ["--mode", "prefer", "--judge", "mean-variance", "--pairs", "50", "--output", str(path), *options]
     assert main([*command, "--set", "preferences.judge.mistakes=0.1"]) == 0

@@ -15,20 +15,18 @@ from finflow.errors import CheckpointError
 from finflow.preferences.judges import make_judge
 from finflow.preferences.model_files import save_model
 from finflow.preferences.model_report import learn_model
-from finflow.preferences.pair_making import judge_pairs
-from finflow.preferences.pair_tensors import PairTensors, pair_tensors
-from finflow.preferences.pairs import PairFile
+from finflow.preferences.pair_tensors import PairTensors
 from finflow.preferences.preference_reward import PreferenceReward
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.rollouts import as_tensors
 from finflow.training.data.training_data import TrainingData
+from tests.preferences.conftest import judged_pairs
 
 
 @pytest.fixture(scope="module")
 def pairs(small_market: SegmentMarket, small_config: Config) -> PairTensors:
     settings = small_config.preferences.judge
-    made = judge_pairs(small_market, make_judge("log-growth", settings, 252), 80, settings, seed=0)
-    return pair_tensors(small_market, PairFile(made.pairs, ("here",) * 80, 0))
+    return judged_pairs(small_market, make_judge("log-growth", settings, 252), 80, settings)
 
 
 @pytest.fixture(scope="module")

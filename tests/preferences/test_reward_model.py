@@ -22,20 +22,18 @@ from finflow.preferences.model_training import (
     probability,
     split_pairs,
 )
-from finflow.preferences.pair_making import judge_pairs
 from finflow.preferences.pair_tensors import PairTensors, pair_tensors
 from finflow.preferences.pairs import Pair, PairFile
 from finflow.preferences.reward_model import aggregate
 from finflow.preferences.segment_paths import SegmentMarket
 from finflow.training.data.training_data import TrainingData
 from tests.commands import refusal
-from tests.preferences.conftest import SMALL
+from tests.preferences.conftest import judged_pairs, small_options
 
 
 def tensors(market: SegmentMarket, config: Config, count: int, seed: int) -> PairTensors:
-    judge_config = config.preferences.judge.model_copy(update={"mistakes": 0.1})
-    made = judge_pairs(market, make_judge("mean-variance", judge_config, 252), count, judge_config, seed)
-    return pair_tensors(market, PairFile(made.pairs, ("here",) * count, 0))
+    settings = config.preferences.judge.model_copy(update={"mistakes": 0.1})
+    return judged_pairs(market, make_judge("mean-variance", settings, 252), count, settings, seed)
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +78,17 @@ def test_a_decision_is_scored_with_what_was_known(pairs: PairTensors, small_data
 
 
 def test_the_same_seed_learns_the_same_model_and_makes_the_same_file(
-    pairs: PairTensors, learned: LearnedModel, small_data: TrainingData, tmp_path: Path
+    small_market: SegmentMarket, small_config: Config, small_data: TrainingData, tmp_path: Path
 ) -> None:
     config = small_data.config.preferences.model.model_copy(update={"epochs": 2, "learning_curve": 1})
-    for name in ("one", "two"):
-        save_model(tmp_path / name, learn_model(pairs, small_data.shape, config, seed=4), config, ("a", "b"))
+    pairs = tensors(small_market, small_config, 100, seed=0)
+    first, second = (learn_model(pairs, small_data.shape, config, seed=4) for _ in range(2))
+    for name, learned in (("one", first), ("two", second)):
+        save_model(tmp_path / name, learned, config, ("a", "b"))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     found = load_model(tmp_path / "one")
     assert (found.config, found.features) == (config, ("a", "b"))
-    again = learn_model(pairs, small_data.shape, config, seed=4)
-    scores = [pairs.all_scores(model, np.arange(9)) for model in (found.model, again.model)]
+    scores = [pairs.all_scores(model, np.arange(9)) for model in (found.model, second.model)]
     assert torch.equal(*scores)
     (tmp_path / "two").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="damaged"):
@@ -167,8 +166,7 @@ def test_segments_of_different_lengths_and_few_pairs_are_refused(
 
 
 def test_the_command_learns_and_saves_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
-    options = [word for name in keys for word in ("--set", name)]
+    options = small_options()
     pairs, model = tmp_path / "pairs.jsonl", tmp_path / "model.safetensors"
     command = ["--mode", "prefer", "--judge", "log-growth", "--pairs", "60", "--output", str(pairs), *options]
     assert main(command) == 0

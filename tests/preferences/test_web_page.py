@@ -35,7 +35,7 @@ from finflow.preferences.web_page.answer_session import (
 from finflow.preferences.web_page.path_charts import path_charts, weight_layers
 from finflow.preferences.web_page.question_page import PairPage
 from tests.commands import refusal
-from tests.preferences.conftest import SMALL
+from tests.preferences.conftest import small_options
 
 ROOT = Path(__file__).parents[2]
 Questions = tuple[Question, ...]
@@ -318,12 +318,6 @@ def test_wrong_commands_are_answered_in_a_line(
         options = [named(word) for word in arguments]
         assert named(said) in refusal(capsys, "--mode", "prefer", *small_options(), *options)
     assert os.listdir(tmp_path) == ["a"]
-
-
-def small_options() -> list[str]:
-    """The small market on a command line."""
-    keys = [f"{name}={' '.join(value) if isinstance(value, list) else value}" for name, value in SMALL.items()]
-    return [word for name in keys for word in ("--set", name)]
 
 
 def test_the_command_serves_until_ctrl_c_and_keeps_others_off_the_file(tmp_path: Path) -> None:

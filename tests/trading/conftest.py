@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from finflow.cli import main
+from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.trading.decision_log import DecisionLog
+from finflow.trading.live_market import load_agents
+from finflow.training.data.training_data import prepare
 from finflow.training.trainer import FinFlowTrainer
 from tests.short_trainings import SHORT, config_in, write_market
 
@@ -30,10 +38,52 @@ class Trained:
     run: Path
     prices: Path
 
+    def options(self, mode: str, **keys: object) -> list[str]:
+        """Options of a mode with this agent and its prices; keys in keyword form."""
+        given = {"market.path": self.prices, **{name.replace("__", "."): value for name, value in keys.items()}}
+        sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+        return ["--mode", mode, "--resume", str(self.run), *sets]
+
     def decide(self, *options: str) -> int:
         """Call `--mode decide` on it."""
-        given = ("--mode", "decide", "--resume", str(self.run), "--set", f"market.path={self.prices}", "--i-know")
-        return main([*given, *options])
+        return main([*self.options("decide"), "--i-know", *options])
+
+    def paper(self, *options: str) -> int:
+        """Call `--mode paper` on it."""
+        return main([*self.options("paper"), *options])
+
+    @property
+    def log(self) -> Path:
+        """Log of its decisions."""
+        return self.run / "trading" / "state.jsonl"
+
+    def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Lines of the log, all or those of a kind."""
+        return [entry for entry in DecisionLog.read(self.log).entries if kind in (None, entry["kind"])]
+
+    def decision(self, day: str) -> dict[str, Any]:
+        """Content of `decision.json` of a day."""
+        found: dict[str, Any] = json.loads((self.run / "trading" / day / "decision.json").read_text("utf-8"))
+        return found
+
+    def price_table(self) -> pd.DataFrame:
+        """Its prices, by date and asset."""
+        return pd.read_csv(self.prices, index_col=0)
+
+    def replayed(self, **keys: object) -> tuple[list[dict[str, Any]], Backtest]:
+        """Evenings of a paper account from November 10 on, which are those of the backtest over the same bars."""
+        given = {name.replace("__", "."): value for name, value in keys.items()}
+        agents = load_agents([self.run], {"market.path": str(self.prices), **given})
+        data = prepare(agents.config)
+        window = range(data.panel.bars_until("2011-11-09"), data.split.test_end)
+        run = run_backtests(data.held_out_process(), window, agents.strategies())[0]
+        assert main([*self.options("paper", **keys), "--from", "2011-11-10", "--until", "2011-12-30"]) == 0
+        lines = [line for line in self.entries() if line["filled"] is not None]
+        np.testing.assert_allclose([one["simple_return"] for one in lines[1:]], run.returns, rtol=0.0, atol=1e-10)
+        np.testing.assert_allclose([one["filled"] for one in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
+        np.testing.assert_allclose([one["cost"] for one in lines[:-1]], run.costs, rtol=0.0, atol=1e-10)
+        assert [one["date"] for one in lines[1:]] == [str(day) for day in run.dates]
+        return lines, run
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from finflow.errors import ConfigError
 from finflow.trading import decision_log
 from finflow.trading.brokers.alpaca_broker import KEY, SECRET, AlpacaBroker, open_alpaca
 from finflow.trading.brokers.broker import BrokerError, MarketOrder, NotYet, OrderRefused
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.paper import paper_trading
 from finflow.trading.paper.paper_trading import Clock, PaperRequest, trade_on_paper
 from scripts.evidence import fake_alpaca
@@ -231,32 +230,27 @@ def evening(trained: Trained, fake: FakeAlpaca, **changes: object) -> Any:
 
 def live_through(trained: Trained, fake: FakeAlpaca, one: Callable[[], None], days: tuple[str, ...] = DAYS) -> None:
     """Evenings of some days: prices come, the orders of the day before fill, and the agent decides."""
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     for day in days:
         show_until(trained, table, day)
         fake.trade(day, table.loc[day].to_dict())
         one()
 
 
-def log_of(trained: Trained) -> Path:
-    return trained.run / "trading" / "state.jsonl"
-
-
 def decide_options(trained: Trained, fake: FakeAlpaca) -> tuple[str, ...]:
-    sets = [word for key, value in keys_of(trained, fake).items() for word in ("--set", f"{key}={value}")]
-    return ("--mode", "decide", "--resume", str(trained.run), "--broker", "alpaca", "--i-know", *sets)
+    keys = {key.replace(".", "__"): value for key, value in keys_of(trained, fake).items()}
+    return (*trained.options("decide", **keys), "--broker", "alpaca", "--i-know")
 
 
 def test_evenings_at_alpaca_go_on_from_what_was_filled(trained: Trained, fake: FakeAlpaca) -> None:
     live_through(trained, fake, lambda: evening(trained, fake))
-    entries = DecisionLog.read(log_of(trained)).entries
-    decisions = [one for one in entries if one["kind"] == "decision"]
+    decisions = trained.entries("decision")
     assert [one["date"] for one in decisions] == list(DAYS)
     assert len(fake.orders) == sum(len(one["orders"]) for one in decisions) > len(DAYS)
-    evenings = [one for one in entries if one["kind"] == "paper"]
+    evenings = trained.entries("paper")
     assert [one["date"] for one in evenings] == list(DAYS)
     assert evenings[0]["wealth"] == 1_000_000.0
-    prices = pd.read_csv(trained.prices, index_col=0).loc[DAYS[-1]]
+    prices = trained.price_table().loc[DAYS[-1]]
     worth = fake.money + sum(count * prices[name] for name, count in fake.held.items())
     assert evenings[-1]["wealth"] == pytest.approx(worth)
     assert evenings[-1]["simple_return"] == pytest.approx(worth / evenings[-2]["wealth"] - 1.0)
@@ -267,18 +261,18 @@ def test_evenings_at_alpaca_go_on_from_what_was_filled(trained: Trained, fake: F
 def test_decide_places_its_orders_once_and_says_so_the_second_time(
     trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    show_until(trained, trained.price_table(), DAYS[0])
     options = decide_options(trained, fake)
     assert main([*options, "--dry-run"]) == 0
     assert fake.orders == {}
-    assert not log_of(trained).exists()
+    assert not trained.log.exists()
     assert main(options) == 0
     assert "are with Alpaca (paper)" in capsys.readouterr().out
-    placed, content = dict(fake.orders), log_of(trained).read_bytes()
+    placed, content = dict(fake.orders), trained.log.read_bytes()
     assert placed
     assert main(options) == 0
     assert f"{len(placed)} orders of {DAYS[0]} have been with" in capsys.readouterr().out
-    assert (fake.orders, log_of(trained).read_bytes()) == (placed, content)
+    assert (fake.orders, trained.log.read_bytes()) == (placed, content)
 
 
 class Killed(BaseException):
@@ -290,13 +284,13 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
 ) -> None:
     """Ended before each request, after it was carried out but before its answer is read, and around each line."""
     monkeypatch.setattr(paper_trading, "paper_page", lambda numbers: "")  # a third of an evening
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     live_through(trained, fake, lambda: evening(trained, fake), DAYS[:1])
     show_until(trained, table, DAYS[1])
     fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict())
-    begun, orders = log_of(trained).read_bytes(), dict(fake.orders)
+    begun, orders = trained.log.read_bytes(), dict(fake.orders)
     evening(trained, fake)
-    whole, placed = log_of(trained).read_bytes(), set(fake.orders)
+    whole, placed = trained.log.read_bytes(), set(fake.orders)
     assert len(placed) > len(orders) > 0
     ask, write = requests.Session.request, decision_log.append_line
     left = [0]
@@ -320,7 +314,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
     monkeypatch.setattr(requests.Session, "request", asked)
     monkeypatch.setattr(decision_log, "append_line", written)
     for step in range(1, 1000):
-        log_of(trained).write_bytes(begun)
+        trained.log.write_bytes(begun)
         fake.orders = dict(orders)
         left[0] = step
         try:
@@ -329,14 +323,14 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
             evening(trained, fake)
         else:
             break
-        assert log_of(trained).read_bytes() == whole, step
+        assert trained.log.read_bytes() == whole, step
         assert set(fake.orders) == placed, step
     assert step > 30
 
 
 def test_a_stop_overnight_places_no_order_a_day_late(trained: Trained, fake: FakeAlpaca) -> None:
     """Orders that a stop had left unplaced are not placed with the next bar: the new decision is."""
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     show_until(trained, table, DAYS[0])
     fake.faults = [Fault("drop", BEFORE, "POST") for _ in range(20)]
     with pytest.raises(NotYet):
@@ -347,30 +341,30 @@ def test_a_stop_overnight_places_no_order_a_day_late(trained: Trained, fake: Fak
     fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict())
     evening(trained, fake)
     assert {name[:10] for name in fake.orders} == {DAYS[1]}
-    made = json.loads((trained.run / "trading" / DAYS[1] / "decision.json").read_text("utf-8"))
+    made = trained.decision(DAYS[1])
     assert {one["done"] for one in made["follow_up"]["differences"].values()} == {0.0}
 
 
 def test_partial_fills_and_refusals_are_followed_up(trained: Trained, fake: FakeAlpaca) -> None:
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     show_until(trained, table, DAYS[0])
     fake.faults = [Fault("403", message="insufficient buying power")]
     evening(trained, fake)
-    (placed,) = [one for one in DecisionLog.read(log_of(trained)).entries if one["kind"] == "placed"]
+    (placed,) = trained.entries("placed")
     (refused,) = placed["refused"]
     assert "insufficient buying power" in placed["refused"][refused]
     part = sorted(order["symbol"] for order in fake.orders.values())[0]
     show_until(trained, table, DAYS[1])
     fake.trade(DAYS[1], table.loc[DAYS[1]].to_dict(), {part: 0.5})
     evening(trained, fake)
-    made = json.loads((trained.run / "trading" / DAYS[1] / "decision.json").read_text("utf-8"))
+    made = trained.decision(DAYS[1])
     differences = made["follow_up"]["differences"]
     assert differences[refused]["done"] == 0.0
     assert differences[part]["done"] == pytest.approx(0.5 * differences[part]["planned"])
 
 
 def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(trained: Trained, fake: FakeAlpaca) -> None:
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     show_until(trained, table, DAYS[0])
     fake.is_open = True  # the session of the first day goes on
     waits, said = [0], []
@@ -404,13 +398,12 @@ def test_it_follows_new_bars_and_waits_for_open_orders_and_outages(trained: Trai
     assert ["goes on" in line for line in waited] == [True, False, False]
     assert "is open at Alpaca (paper)" in waited[1]
     assert "has not answered" in waited[2]
-    evenings = [one["date"] for one in DecisionLog.read(log_of(trained)).entries if one["kind"] == "paper"]
-    assert evenings == list(DAYS[:2])
+    assert [one["date"] for one in trained.entries("paper")] == list(DAYS[:2])
 
 
 def test_the_keys_are_written_nowhere(trained: Trained, fake: FakeAlpaca, capfd: pytest.CaptureFixture[str]) -> None:
     """Not in a file, not in what is printed: not even where a fault repeats them."""
-    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    show_until(trained, trained.price_table(), DAYS[0])
     fake.faults = [Fault("403", message="not for {keys}"), Fault("500", message="{keys}")]
     assert main([*decide_options(trained, fake), "--verbose"]) == 0
     fake.faults = [Fault("403", BEFORE, "GET", message="not for {keys}")]
@@ -418,7 +411,7 @@ def test_the_keys_are_written_nowhere(trained: Trained, fake: FakeAlpaca, capfd:
     said = "".join(capfd.readouterr())
     assert "not for [key] [key]" in said
     files = [path for path in trained.run.parent.rglob("*") if path.is_file()]
-    assert log_of(trained) in files
+    assert trained.log in files
     for secret in ENVIRON.values():
         assert secret not in said
         assert not [path for path in files if secret.encode() in path.read_bytes()]
@@ -438,11 +431,11 @@ def test_the_keys_are_written_nowhere(trained: Trained, fake: FakeAlpaca, capfd:
 def test_what_cannot_be_is_one_line_and_nothing_is_placed(
     trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
-    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    show_until(trained, trained.price_table(), DAYS[0])
     fake.day = DAYS[1]
     assert said in refusal(capsys, *decide_options(trained, fake), *options)
     assert fake.orders == {}
-    assert not log_of(trained).exists()
+    assert not trained.log.exists()
 
 
 @pytest.mark.parametrize(
@@ -451,21 +444,20 @@ def test_what_cannot_be_is_one_line_and_nothing_is_placed(
 def test_an_account_that_the_agent_cannot_hold_is_one_line(
     trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str], held: dict[str, float], said: str
 ) -> None:
-    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    show_until(trained, trained.price_table(), DAYS[0])
     fake.held = held
     assert said in refusal(capsys, *decide_options(trained, fake))
     assert fake.orders == {}
 
 
 def test_options_of_a_broker_are_refused_on_the_ledger(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
-    assert "are for a broker elsewhere" in refusal(capsys, *given, "--from", DAYS[0], "--i-know")
+    assert "are for a broker elsewhere" in refusal(capsys, *trained.options("paper"), "--from", DAYS[0], "--i-know")
 
 
 def test_a_log_of_another_account_is_not_gone_on_with(
     trained: Trained, fake: FakeAlpaca, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show_until(trained, pd.read_csv(trained.prices, index_col=0), DAYS[0])
+    show_until(trained, trained.price_table(), DAYS[0])
     assert main(decide_options(trained, fake)) == 0
     monkeypatch.setattr(AlpacaBroker, "account", lambda broker: "another")
     assert "belongs to another account" in refusal(capsys, *decide_options(trained, fake))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from finflow.cli.trading import decision_lines
@@ -23,8 +23,6 @@ DAYS = ("2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19")
 
 def evening(trained: Trained, day: str) -> Any:
     """One evening's decision through the paper broker."""
-    import datetime as dt
-
     overrides = {"market.path": str(trained.prices), "env.initial_capital": 20_000.0}
     return decide(
         Request((trained.run,), overrides, date=dt.date.fromisoformat(day), accept_verdict=True, broker="paper")
@@ -39,7 +37,7 @@ def test_orders_fill_at_the_next_close_with_the_ledgers_costs(trained: Trained) 
     first = evening(trained, DAYS[0]).decision
     assert broker_of(trained).positions() == {}  # accepted, not filled yet
     second = evening(trained, DAYS[1]).decision
-    prices = pd.read_csv(trained.prices, index_col=0).loc[DAYS[1]]
+    prices = trained.price_table().loc[DAYS[1]]
     shares = {one.ticker: one.shares for one in first.orders}
     assert {name: second.assets[name].shares for name in shares} == shares
     paid = sum(count * prices[name] for name, count in shares.items())
@@ -112,7 +110,7 @@ def test_a_crash_at_every_step_neither_trades_twice_nor_loses_an_order(
 
 
 def test_what_contradicts_the_broker_is_one_line(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--mode", "decide", "--resume", str(trained.run), "--set", f"market.path={trained.prices}", "--i-know")
+    given = (*trained.options("decide"), "--i-know")
     said = refusal(capsys, *given, "--date", DAYS[0], "--broker", "paper", "--holdings", "h.csv")
     assert "leave --holdings and --fills out" in said
     assert "did you mean paper" in refusal(capsys, *given, "--broker", "papr")
@@ -123,7 +121,7 @@ def test_cash_that_a_fill_left_short_is_made_up_by_orders(trained: Trained) -> N
     held = trained.run.parent / "held.json"
     held.write_text(json.dumps({"A": 30, "B": 30, "C": 30, "D": 30, "cash": -20.0}), "utf-8")
     assert trained.decide("--date", DAYS[0], "--holdings", str(held), "--set", "env.no_trade_band=0.9") == 0
-    made = json.loads((trained.run / "trading" / DAYS[0] / "decision.json").read_text("utf-8"))
+    made = trained.decision(DAYS[0])
     assert made["cash"] == -20.0
     assert made["cash_after"] >= 0.0
     assert {order["side"] for order in made["orders"]} == {"sell"}

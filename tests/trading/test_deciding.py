@@ -20,7 +20,6 @@ from finflow.env.market_growth import fill_prices
 from finflow.evaluation.backtest import run_backtests
 from finflow.strategies.strategy import Information
 from finflow.trading.account_state import AccountState
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.decision_results import decision_schema
 from finflow.trading.live_market import load_agents, market_until
@@ -36,18 +35,12 @@ DAY, NEXT = "2011-12-14", "2011-12-15"
 Write = Callable[[str, str], Path]
 
 
-def decision_of(trained: Trained, day: str = DAY) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((trained.run / "trading" / day / "decision.json").read_text("utf-8"))
-    return found
-
-
 def files_of(trained: Trained, day: str = DAY) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (trained.run / "trading" / day).iterdir()}
 
 
 def refused(trained: Trained, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    given = ("--mode", "decide", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
-    return refusal(capsys, *given, *options)
+    return refusal(capsys, *trained.options("decide"), *options)
 
 
 class Recorded(AgentStrategy):
@@ -62,7 +55,7 @@ class Recorded(AgentStrategy):
 def trained_on_opens(trained_once: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Agent whose prices have an open, on the way from the close before, at which its decisions fill."""
     folder = tmp_path_factory.mktemp("opens")
-    close = pd.read_csv(trained_once.prices, index_col=0)
+    close = trained_once.price_table()
     opens = close.shift(1).fillna(close) ** 0.4 * close**0.6
     table = pd.DataFrame({"open": opens.stack(), "close": close.stack()})
     table.index.names = ["date", "ticker"]
@@ -119,13 +112,13 @@ def test_a_decision_made_again_is_the_same_file_and_one_line_of_the_log(trained:
     assert set(first) == {"decision.json", "orders.csv", "decision.html"}
     assert trained.decide("--date", DAY, "--cash", "20000") == 0
     assert files_of(trained) == first
-    assert len(DecisionLog.read(trained.run / "trading" / "state.jsonl").entries) == 1
+    assert len(trained.entries()) == 1
     assert str(trained.run).encode() not in first["decision.json"]
 
 
 def test_the_orders_can_be_paid_for_and_lead_to_the_plan(trained: Trained) -> None:
     assert trained.decide("--date", DAY, "--cash", "20000") == 0
-    made = decision_of(trained)
+    made = trained.decision(DAY)
     rows = list(csv.DictReader((trained.run / "trading" / DAY / "orders.csv").open(encoding="utf-8")))
     assert [(row["ticker"], float(row["shares"])) for row in rows] == [
         (order["ticker"], order["shares"]) for order in made["orders"]
@@ -141,7 +134,7 @@ def test_the_orders_can_be_paid_for_and_lead_to_the_plan(trained: Trained) -> No
 
 def test_the_files_agree_with_their_schema_and_the_page_with_its_numbers(trained: Trained) -> None:
     assert trained.decide("--date", DAY) == 0
-    made = decision_of(trained)
+    made = trained.decision(DAY)
     jsonschema.validate(made, decision_schema())
     page = Page((trained.run / "trading" / DAY / "decision.html").read_text("utf-8"))
     assert check_numbers(page, made) > 30
@@ -149,7 +142,7 @@ def test_the_files_agree_with_their_schema_and_the_page_with_its_numbers(trained
 
 def test_the_parts_of_the_features_sum_to_the_change_of_the_aim(trained: Trained) -> None:
     assert trained.decide("--date", DAY) == 0
-    reasons = decision_of(trained)["reasons"]
+    reasons = trained.decision(DAY)["reasons"]
     assert reasons["aim_change"] > 0.0
     assert sum(one["part"] for one in reasons["features"].values()) == pytest.approx(reasons["aim_change"], abs=1e-4)
     assert sum(reasons["gate"].values()) == pytest.approx(1.0)
@@ -166,8 +159,8 @@ def test_the_next_decision_goes_on_from_the_plan(trained: Trained) -> None:
     """Of the orders as planned, filled at the next close: shares to the letter, and the cash that is left."""
     assert trained.decide("--date", DAY, "--cash", "20000") == 0
     assert trained.decide("--date", NEXT) == 0
-    first, second = decision_of(trained), decision_of(trained, NEXT)
-    prices = pd.read_csv(trained.prices, index_col=0).loc[NEXT]
+    first, second = trained.decision(DAY), trained.decision(NEXT)
+    prices = trained.price_table().loc[NEXT]
     shares = {order["ticker"]: order["shares"] for order in first["orders"]}
     assert {name: one["shares"] for name, one in second["assets"].items() if name != "cash"} == {
         name: shares.get(name, 0.0) for name in "ABCD"
@@ -179,12 +172,12 @@ def test_the_next_decision_goes_on_from_the_plan(trained: Trained) -> None:
 
 def test_fills_say_what_was_really_held(trained: Trained, write: Write) -> None:
     assert trained.decide("--date", DAY, "--cash", "20000") == 0
-    orders = decision_of(trained)["orders"]
+    orders = trained.decision(DAY)["orders"]
     missed, *filled = orders
     lines = [f"{one['ticker']},{one['shares']},{one['price'] + 0.5},1.25\n" for one in filled]
     path = write("fills.csv", "ticker,shares,price,cost\n" + "".join(lines))
     assert trained.decide("--date", NEXT, "--fills", str(path)) == 0
-    made, first = decision_of(trained, NEXT), files_of(trained, NEXT)
+    made, first = trained.decision(NEXT), files_of(trained, NEXT)
     differences = made["follow_up"]["differences"]
     assert differences[missed["ticker"]] == {"planned": missed["shares"], "done": 0.0, "shortfall": None}
     for one in filled:
@@ -198,12 +191,12 @@ def test_fills_say_what_was_really_held(trained: Trained, write: Write) -> None:
 def test_a_split_restates_what_the_log_holds(trained: Trained) -> None:
     """The account is worth the same: prices of A are halved in the whole history, so there are twice the shares."""
     assert trained.decide("--date", DAY, "--cash", "20000") == 0
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     table["A"] /= 2.0
     table.to_csv(trained.prices)
     assert trained.decide("--date", NEXT, "--accept-drift") == 0
-    made = decision_of(trained, NEXT)
-    bought = {order["ticker"]: order["shares"] for order in decision_of(trained)["orders"]}
+    made = trained.decision(NEXT)
+    bought = {order["ticker"]: order["shares"] for order in trained.decision(DAY)["orders"]}
     assert made["assets"]["A"]["shares"] == pytest.approx(2.0 * bought["A"])
     (said,) = [check["said"] for check in made["checks"] if check["name"] == "history"]
     assert "A was restated by a factor of 0.5" in said
@@ -214,7 +207,7 @@ def test_the_no_trade_band_is_said(trained: Trained) -> None:
     held.write_text("ticker,shares\nA,10\nB,10\nC,10\nD,10\ncash,10\n", "utf-8")
     options = ("--date", DAY, "--holdings", str(held), "--set", "env.no_trade_band=0.9")
     assert trained.decide(*options) == 0
-    made = decision_of(trained)
+    made = trained.decision(DAY)
     assert made["orders"] == []
     assert made["held_back"]["in_band"]
     assert made["turnover"] == pytest.approx(0.0, abs=1e-12)
@@ -242,7 +235,7 @@ def test_what_forbids_a_decision_is_one_line(
 
 
 def test_a_ticker_that_is_gone_is_refused(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     table.drop(columns="C").to_csv(trained.prices)
     assert "C is not in the data any more" in refused(trained, capsys, "--date", DAY, "--i-know")
     assert trained.decide("--date", DAY, "--tickers", "A", "B", "D") == 0  # once the rest is named
@@ -254,13 +247,13 @@ def test_a_ticker_that_is_gone_is_refused(trained: Trained, capsys: pytest.Captu
 def test_features_far_from_training_are_refused_with_how_far(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     table.loc[table.index >= DAY, "B"] *= 1.8
     table.to_csv(trained.prices)
     said = refused(trained, capsys, "--date", DAY, "--i-know")
     assert re.search(r"is [+-][\d.]+, [\d.]+ training deviations outside its range in training .* --accept-drift", said)
     assert trained.decide("--date", DAY, "--accept-drift") == 0
-    made = decision_of(trained)
+    made = trained.decision(DAY)
     assert made["drift"][0]["outside"] > 4.0
     assert any("B +8" in check["said"] for check in made["checks"] if check["name"] == "jumps")
 
@@ -272,10 +265,10 @@ def test_a_verdict_of_worse_asks_for_a_word(trained: Trained, capsys: pytest.Cap
     path.write_text(json.dumps(content), "utf-8")
     assert "worse than equal weight" in refused(trained, capsys, "--date", DAY)
     assert trained.decide("--date", DAY) == 0
-    assert decision_of(trained)["verdict"] == "no"
+    assert trained.decision(DAY)["verdict"] == "no"
     shutil.rmtree(trained.run / "reports")
     assert trained.decide("--date", DAY) == 0
-    assert decision_of(trained)["verdict"] is None
+    assert trained.decision(DAY)["verdict"] is None
     assert "never evaluated" in capsys.readouterr().out
 
 

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from finflow.evaluation.backtest import run_backtests
 from finflow.trading.brokers.broker import MarketOrder, client_id
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.deciding import Request, decide
-from finflow.trading.decision_log import DecisionLog
-from finflow.trading.live_market import load_agents
-from finflow.training.data.training_data import prepare
 from tests.commands import refusal
 from tests.trading.conftest import Trained
-from tests.trading.test_paper import paper
 
 DAY, NEXT, THEN = "2011-12-14", "2011-12-15", "2011-12-16"
 HOLD = ("--set", "market.max_gap=3")
@@ -28,29 +21,15 @@ HOLD = ("--set", "market.max_gap=3")
 @pytest.fixture
 def halted(trained: Trained) -> Trained:
     """The agent, and prices that B lacks on two days of December."""
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     table.loc[[NEXT, THEN], "B"] = np.nan
     table.to_csv(trained.prices)
     return trained
 
 
-def decision_of(trained: Trained, day: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((trained.run / "trading" / day / "decision.json").read_text("utf-8"))
-    return found
-
-
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_the_paper_account_is_the_backtest_over_a_halt_too(halted: Trained, lag: int) -> None:
-    overrides = {"market.path": str(halted.prices), "market.max_gap": 3, "env.execution_lag": lag}
-    agents = load_agents([halted.run], overrides)
-    data = prepare(agents.config)
-    process, window = data.held_out_process(), range(data.panel.bars_until("2011-11-09"), data.split.test_end)
-    (run, *_) = run_backtests(process, window, agents.strategies())
-    given = ("--from", "2011-11-10", "--until", "2011-12-30", "--set", f"env.execution_lag={lag}")
-    assert paper(halted, *given, *HOLD) == 0
-    lines = [line for line in DecisionLog.read(halted.run / "trading" / "state.jsonl").entries if line["filled"]]
-    np.testing.assert_allclose([one["simple_return"] for one in lines[1:]], run.returns, rtol=0.0, atol=1e-10)
-    np.testing.assert_allclose([one["filled"] for one in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
+    lines, _ = halted.replayed(market__max_gap=3, env__execution_lag=lag)
     by_date = {one["date"]: one for one in lines}
     wealth = {day: one["state"]["wealth"] * (1.0 - one["cost"]) for day, one in by_date.items()}
     shares = [by_date[day]["filled"][1] * wealth[day] for day in (DAY, NEXT, THEN)]
@@ -61,11 +40,11 @@ def test_the_paper_account_is_the_backtest_over_a_halt_too(halted: Trained, lag:
 def test_orders_of_the_plan_in_a_halted_asset_count_as_not_done(halted: Trained) -> None:
     assert halted.decide("--date", DAY, "--cash", "20000", *HOLD) == 0
     assert halted.decide("--date", NEXT, *HOLD) == 0
-    first, second = decision_of(halted, DAY), decision_of(halted, NEXT)
+    first, second = halted.decision(DAY), halted.decision(NEXT)
     planned = {order["ticker"]: order["shares"] for order in first["orders"]}
     assert second["assets"]["B"]["shares"] == 0.0
     assert {name: second["assets"][name]["shares"] for name in "ACD"} == {name: planned[name] for name in "ACD"}
-    prices = pd.read_csv(halted.prices, index_col=0)
+    prices = halted.price_table()
     paid = sum(planned[name] * prices.loc[NEXT, name] for name in "ACD")
     value = {name: planned[name] * prices.loc[DAY if name == "B" else NEXT, name] for name in planned}
     cost = first["cost"] * (1.0 - value["B"] / sum(value.values()))
@@ -80,7 +59,7 @@ def test_a_decision_that_fills_at_once_leaves_what_is_halted_alone(halted: Train
     holdings.write_text("ticker,shares\nB,37\ncash,20000\n", "utf-8")
     given = ("--date", NEXT, "--holdings", str(holdings), "--set", "env.execution_lag=0")
     assert halted.decide(*given, *HOLD) == 0
-    made = decision_of(halted, NEXT)
+    made = halted.decision(NEXT)
     assert made["orders"]
     assert "B" not in {order["ticker"] for order in made["orders"]}
     assert made["assets"]["B"]["planned"] == pytest.approx(made["assets"]["B"]["allowed"], rel=1e-3)
@@ -111,7 +90,6 @@ def test_an_order_at_the_paper_broker_lapses(halted: Trained) -> None:
 
 
 def test_without_the_key_a_gap_is_refused_in_one_line(halted: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--mode", "decide", "--resume", str(halted.run), "--set", f"market.path={halted.prices}", "--i-know")
-    said = refusal(capsys, *given, "--date", "2011-12-20")
+    said = refusal(capsys, *halted.options("decide"), "--i-know", "--date", "2011-12-20")
     assert f"'B' has no price on {NEXT}" in said
     assert "market.max_gap" in said

@@ -20,9 +20,8 @@ LOOKS = 3000  # at the log, in hundredths of a second, until the process is give
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 def test_a_killed_paper_account_goes_on_as_if_it_had_never_stopped(trained: Trained) -> None:
-    sets = ("--set", f"market.path={trained.prices}")
-    options = ["--mode", "paper", "--resume", str(trained.run), "--from", "2011-11-10", "--until", "2012-01-31", *sets]
-    log = trained.run / "trading" / "state.jsonl"
+    options = [*trained.options("paper"), "--from", "2011-11-10", "--until", "2012-01-31"]
+    log = trained.log
     assert main(options) == 0
     whole = log.read_bytes()
     log.unlink()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from finflow.evaluation.backtest import run_backtests
 from finflow.trading.account_state import AccountState
 from finflow.trading.brokers.broker import MarketOrder, client_id
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.deciding import Request, decide
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.decision_making import DecisionMaking
 from finflow.trading.live_market import load_agents, market_until
 from finflow.training.data.training_data import prepare
 from tests.trading.conftest import Trained
-from tests.trading.test_paper import paper
 
 DAY, NEXT, THEN, LATER = "2011-12-14", "2011-12-15", "2011-12-16", "2011-12-19"
 CASH = ("--set", "market.dividends=cash")
@@ -29,7 +24,7 @@ CASH = ("--set", "market.dividends=cash")
 @pytest.fixture
 def paying(trained: Trained) -> Trained:
     """The agent, and its prices as unadjusted closes, one row a date and asset, with dividends beside them."""
-    close = pd.read_csv(trained.prices, index_col=0)
+    close = trained.price_table()
     paid = 0.0 * close
     paid.iloc[25::63, 0] = 0.4
     paid.loc["2011-11-22", "B"], paid.loc[NEXT, "A"] = 3.0, 5.0
@@ -40,26 +35,13 @@ def paying(trained: Trained) -> Trained:
     return trained
 
 
-def decision_of(trained: Trained, day: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((trained.run / "trading" / day / "decision.json").read_text("utf-8"))
-    return found
-
-
 def table_of(trained: Trained, field: str) -> pd.DataFrame:
     return pd.read_csv(trained.prices).pivot_table(index="Date", columns="Ticker", values=field)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
 def test_the_paper_account_is_the_backtest(paying: Trained, lag: int) -> None:
-    keys = {"market.path": str(paying.prices), "market.dividends": "cash", "env.execution_lag": lag}
-    data = prepare(load_agents([paying.run], keys).config)
-    process, window = data.held_out_process(), range(data.panel.bars_until("2011-11-09"), data.split.test_end)
-    (run, *_) = run_backtests(process, window, load_agents([paying.run], keys).strategies())
-    given = ("--from", "2011-11-10", "--until", "2011-12-30", "--set", f"env.execution_lag={lag}")
-    assert paper(paying, *given, *CASH) == 0
-    lines = [line for line in DecisionLog.read(paying.run / "trading" / "state.jsonl").entries if line["filled"]]
-    np.testing.assert_allclose([one["simple_return"] for one in lines[1:]], run.returns, rtol=0.0, atol=1e-10)
-    np.testing.assert_allclose([one["filled"] for one in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
+    paying.replayed(market__dividends="cash", env__execution_lag=lag)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -88,7 +70,7 @@ def test_the_log_goes_on_with_the_same_shares_and_the_money(paying: Trained) -> 
     """Bought at the close of an ex-date, A pays nothing that day, and pays on the next one."""
     assert paying.decide("--date", DAY, "--cash", "20000", *CASH) == 0
     assert paying.decide("--date", THEN, *CASH) == 0
-    first, second = decision_of(paying, DAY), decision_of(paying, THEN)
+    first, second = paying.decision(DAY), paying.decision(THEN)
     planned = {order["ticker"]: order["shares"] for order in first["orders"]}
     assert planned["A"] > 0.0
     assert planned["C"] > 0.0
@@ -100,7 +82,7 @@ def test_the_log_goes_on_with_the_same_shares_and_the_money(paying: Trained) -> 
     assert second["assets"]["A"]["price"] == close.loc[THEN, "A"]
     told = {check["name"]: check["said"] for check in second["checks"]}
     assert "restated by a factor" not in told["history"]
-    before = DecisionLog.read(paying.run / "trading" / "state.jsonl").entries[0]
+    before = paying.entries()[0]
     assert before["prices"]["A"] == close.loc[DAY, "A"]
 
 

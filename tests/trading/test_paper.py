@@ -5,18 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
-import pandas as pd
 import pytest
 
-from finflow.cli import main
-from finflow.env.decision_process import DecisionProcess
-from finflow.evaluation.backtest import Backtest, run_backtests
-from finflow.trading.decision_log import DecisionLog
 from finflow.trading.live_market import load_agents, market_until
 from finflow.trading.paper.expectation import ALPHA, Expectation, variance_ratio
 from finflow.trading.paper.paper_account import PaperAccount
@@ -30,62 +24,29 @@ from tests.trading.conftest import Trained
 FIRST, UNTIL = "2011-11-10", "2011-12-30"
 
 
-def paper(trained: Trained, *options: str) -> int:
-    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
-    return main([*given, *options])
-
-
-def log_of(trained: Trained) -> Path:
-    return trained.run / "trading" / "state.jsonl"
-
-
-def lines_of(trained: Trained) -> list[dict[str, Any]]:
-    return DecisionLog.read(log_of(trained)).entries
-
-
-def backtest_of(trained: Trained, **keys: object) -> tuple[Backtest, DecisionProcess, range]:
-    """The agent's backtest from the first day on, through the code of the evaluation."""
-    agents = load_agents([trained.run], {"market.path": str(trained.prices), **keys})
-    data = prepare(agents.config)
-    window = range(data.panel.bars_until("2011-11-09"), data.split.test_end)
-    process = data.held_out_process()
-    return run_backtests(process, window, agents.strategies())[0], process, window
-
-
 @pytest.mark.parametrize("lag", [0, 1, 2])
 @pytest.mark.parametrize(
     "keys",
     [
         {},
-        {"env.no_trade_band": 0.004, "env.costs.minimum": 5.0},
-        {"acting.temperature": 0.5, "acting.top_p": 0.7, "acting.seed": 3},
+        {"env__no_trade_band": 0.004, "env__costs__minimum": 5.0},
+        {"acting__temperature": 0.5, "acting__top_p": 0.7, "acting__seed": 3},
     ],
 )
 def test_the_replay_is_the_backtest(trained: Trained, lag: int, keys: dict[str, Any]) -> None:
-    keys = {"env.execution_lag": lag, **keys}
-    run, process, window = backtest_of(trained, **keys)
-    options = [f"{key}={value}" for key, value in keys.items()]
-    sets = [word for option in options for word in ("--set", option)]
-    assert paper(trained, "--from", FIRST, "--until", UNTIL, *sets) == 0
-    lines = [line for line in lines_of(trained) if line["filled"] is not None]
-    count = len(process.decision_bars(window))
-    assert len(lines) == count + 1
-    returns = [line["simple_return"] for line in lines[1:]]
-    np.testing.assert_allclose(returns, run.returns, rtol=0.0, atol=1e-10)
-    np.testing.assert_allclose([line["filled"] for line in lines[:-1]], run.weights, rtol=0.0, atol=1e-10)
-    np.testing.assert_allclose([line["cost"] for line in lines[:-1]], run.costs, rtol=0.0, atol=1e-10)
-    assert [line["date"] for line in lines[1:]] == [str(day) for day in run.dates]
+    lines, run = trained.replayed(env__execution_lag=lag, **keys)
+    assert len(lines) == len(run.returns) + 1
 
 
 def test_drawn_decisions_do_not_depend_on_where_the_account_stopped(trained: Trained) -> None:
     drawn = ("--set", "acting.temperature=1", "--set", "acting.top_p=0.6")
-    assert paper(trained, "--from", FIRST, "--until", UNTIL, *drawn) == 0
-    whole = log_of(trained).read_bytes()
-    log_of(trained).unlink()
+    assert trained.paper("--from", FIRST, "--until", UNTIL, *drawn) == 0
+    whole = trained.log.read_bytes()
+    trained.log.unlink()
     for until in ("2011-11-17", "2011-12-05", UNTIL):
-        assert paper(trained, "--from", FIRST, "--until", until, *drawn) == 0
-    assert log_of(trained).read_bytes() == whole
-    assert paper(trained, "--from", FIRST, "--until", UNTIL) == 2  # another way of acting is another agent
+        assert trained.paper("--from", FIRST, "--until", until, *drawn) == 0
+    assert trained.log.read_bytes() == whole
+    assert trained.paper("--from", FIRST, "--until", UNTIL) == 2  # another way of acting is another agent
 
 
 def test_no_evening_knows_a_later_bar(trained: Trained) -> None:
@@ -106,14 +67,14 @@ def test_no_evening_knows_a_later_bar(trained: Trained) -> None:
 
 
 def test_it_goes_on_where_it_stopped_and_repeats_no_day(trained: Trained) -> None:
-    assert paper(trained, "--from", FIRST, "--until", UNTIL) == 0
-    whole = log_of(trained).read_bytes()
-    log_of(trained).unlink()
+    assert trained.paper("--from", FIRST, "--until", UNTIL) == 0
+    whole = trained.log.read_bytes()
+    trained.log.unlink()
     for until in ("2011-11-09", "2011-11-25", "2011-11-25", UNTIL):
-        assert paper(trained, "--from", FIRST, "--until", until) == 0 or until == "2011-11-09"
-    assert log_of(trained).read_bytes() == whole
-    assert paper(trained, "--until", UNTIL) == 0  # the account begun last
-    assert log_of(trained).read_bytes() == whole
+        assert trained.paper("--from", FIRST, "--until", until) == 0 or until == "2011-11-09"
+    assert trained.log.read_bytes() == whole
+    assert trained.paper("--until", UNTIL) == 0  # the account begun last
+    assert trained.log.read_bytes() == whole
 
 
 def test_a_crash_at_any_byte_of_the_log_loses_and_repeats_nothing(trained: Trained) -> None:
@@ -121,19 +82,19 @@ def test_a_crash_at_any_byte_of_the_log_loses_and_repeats_nothing(trained: Train
         (trained.run,), {"market.path": str(trained.prices)}, dt.date(2011, 11, 10), dt.date(2011, 12, 30)
     )
     trade_on_paper(request)
-    whole = log_of(trained).read_bytes()
+    whole = trained.log.read_bytes()
     for cut in np.random.default_rng(0).integers(0, len(whole), size=12).tolist():
-        log_of(trained).write_bytes(whole[:cut])
+        trained.log.write_bytes(whole[:cut])
         trade_on_paper(request)
-        assert log_of(trained).read_bytes() == whole, cut
+        assert trained.log.read_bytes() == whole, cut
 
 
 def test_decisions_and_paper_accounts_share_a_log(trained: Trained) -> None:
-    assert paper(trained, "--from", FIRST, "--until", "2011-11-25") == 0
+    assert trained.paper("--from", FIRST, "--until", "2011-11-25") == 0
     assert trained.decide("--date", "2011-12-14") == 0
-    assert paper(trained, "--until", "2011-12-02") == 0
-    assert paper(trained, "--from", "2011-11-21", "--until", "2011-12-02") == 0  # a second account
-    entries = lines_of(trained)
+    assert trained.paper("--until", "2011-12-02") == 0
+    assert trained.paper("--from", "2011-11-21", "--until", "2011-12-02") == 0  # a second account
+    entries = trained.entries()
     assert {entry["kind"] for entry in entries} == {"paper", "decision"}
     assert len(
         {(entry["kind"], entry.get("account") and str(entry["account"]), entry["date"]) for entry in entries}
@@ -141,7 +102,7 @@ def test_decisions_and_paper_accounts_share_a_log(trained: Trained) -> None:
 
 
 def test_the_page_agrees_with_its_numbers(trained: Trained) -> None:
-    assert paper(trained, "--from", FIRST, "--until", UNTIL) == 0
+    assert trained.paper("--from", FIRST, "--until", UNTIL) == 0
     folder = trained.run / "trading" / "paper" / FIRST
     content = json.loads((folder / "paper.json").read_text("utf-8"))
     jsonschema.validate(content, paper_schema())
@@ -152,7 +113,7 @@ def test_the_page_agrees_with_its_numbers(trained: Trained) -> None:
 
 def test_it_follows_new_bars_and_decides_on_each_once(trained: Trained) -> None:
     """Bars arrive while it waits; a stop in between changes nothing."""
-    table = pd.read_csv(trained.prices, index_col=0)
+    table = trained.price_table()
     dates = list(table.index)
     now = dates.index("2011-12-01")
     table.iloc[: now + 1].to_csv(trained.prices)
@@ -172,7 +133,7 @@ def test_it_follows_new_bars_and_decides_on_each_once(trained: Trained) -> None:
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             trade_on_paper(request, clock, lambda line: None)
-    found = [line["date"] for line in lines_of(trained)]
+    found = [line["date"] for line in trained.entries()]
     assert found == dates[dates.index("2011-11-09") : dates.index("2011-12-01") + 1 + 5]
 
 
@@ -193,15 +154,13 @@ def test_it_follows_new_bars_and_decides_on_each_once(trained: Trained) -> None:
 def test_what_cannot_be_is_one_line(
     trained: Trained, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
-    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
-    assert said in refusal(capsys, *given, *options)
-    assert not log_of(trained).exists()
+    assert said in refusal(capsys, *trained.options("paper"), *options)
+    assert not trained.log.exists()
 
 
 def test_an_account_keeps_its_costs(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert paper(trained, "--from", FIRST, "--until", "2011-11-25") == 0
-    given = ("--mode", "paper", "--resume", str(trained.run), "--set", f"market.path={trained.prices}")
-    assert "other keys under env" in refusal(capsys, *given, "--set", "env.commission_bps=0")
+    assert trained.paper("--from", FIRST, "--until", "2011-11-25") == 0
+    assert "other keys under env" in refusal(capsys, *trained.options("paper", env__commission_bps=0))
 
 
 def simulated(count: int, draw: Callable[[np.random.Generator, int], Any], shift: float = 0.0) -> float:
