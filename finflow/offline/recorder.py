@@ -38,12 +38,7 @@ COLUMNS = {
 
 
 class Recorder:
-    """Collects the steps of N portfolios that step together.
-
-    Parameters
-    ----------
-    process : DecisionProcess
-    """
+    """Collects the steps of N portfolios that step together."""
 
     def __init__(self, process: DecisionProcess) -> None:
         self.process = process

@@ -117,11 +117,6 @@ class RuleJudge:
 def measure(path: PortfolioPath, bars_per_year: int) -> dict[str, float]:
     """Measures of a segment that rules name.
 
-    Parameters
-    ----------
-    path : PortfolioPath
-    bars_per_year : int
-
     Returns
     -------
     dict

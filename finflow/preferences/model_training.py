@@ -97,10 +97,6 @@ def fit_model(
     shape : NetworkShape
     config : RewardModelConfig
     seed : int
-
-    Returns
-    -------
-    RewardModel
     """
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([PURPOSE, seed]).generate_state(1)[0]))
     model = RewardModel(shape, config.members, pairs.units(fitted), generator)

@@ -98,12 +98,7 @@ def pair_generator(seed: int) -> np.random.Generator:
 
 
 def judge_pairs(market: SegmentMarket, judge: Judge, count: int, config: JudgeConfig, seed: int) -> JudgedPairs:
-    """Draw pairs of segments and a judge's answers to them; parameters and errors as of `draw_pairs`.
-
-    Returns
-    -------
-    JudgedPairs
-    """
+    """Draw pairs of segments and a judge's answers to them; parameters and errors as of `draw_pairs`."""
     generator = pair_generator(seed)
     drawn = draw_pairs(market, count, config, generator)
     opinions = judge.opinions([pair.paths[0] for pair in drawn], [pair.paths[1] for pair in drawn])

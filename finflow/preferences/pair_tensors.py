@@ -106,15 +106,6 @@ class PairTensors(NamedTuple):
 def pair_tensors(market: SegmentMarket, file: PairFile) -> PairTensors:
     """Look up the segments of pairs.
 
-    Parameters
-    ----------
-    market : SegmentMarket
-    file : PairFile
-
-    Returns
-    -------
-    PairTensors
-
     Raises
     ------
     FinflowError

@@ -129,10 +129,6 @@ def read_pairs(paths: Sequence[Path]) -> PairFile:
         ``.csv`` files with the columns ``first_run`` (may be empty or left out), ``first_strategy``, ``first_start``,
         ``first_end``, the same of ``second_``, and ``better``; other files have an object of JSON in every line.
 
-    Returns
-    -------
-    PairFile
-
     Raises
     ------
     FinflowError

@@ -145,11 +145,6 @@ def segment_strategy(name: str, evaluation: EvaluationConfig) -> Strategy:
 def simulate_strategies(market: SegmentMarket, names: Sequence[str]) -> dict[str, PortfolioPath]:
     """Backtest strategies over the whole window, each from cash on.
 
-    Parameters
-    ----------
-    market : SegmentMarket
-    names : sequence of str
-
     Returns
     -------
     dict

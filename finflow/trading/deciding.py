@@ -14,7 +14,7 @@ from finflow.market.panel import MarketPanel
 from finflow.trading import price_checks
 from finflow.trading.account_state import DECISION, StatedAccount, account_at, last_decision
 from finflow.trading.brokers.alpaca_broker import open_alpaca
-from finflow.trading.brokers.broker import Broker, MarketOrder, client_id
+from finflow.trading.brokers.broker import MarketOrder, client_id
 from finflow.trading.brokers.order_routing import OrderRouting
 from finflow.trading.brokers.paper_broker import BROKER_LOG, PaperBroker
 from finflow.trading.decision_files import write_decision
@@ -88,14 +88,6 @@ class Outcome(NamedTuple):
 
 def decide(request: Request) -> Outcome:
     """Decide, and write `decision.json`, `orders.csv`, `decision.html` and a line of `state.jsonl`.
-
-    Parameters
-    ----------
-    request : Request
-
-    Returns
-    -------
-    Outcome
 
     Raises
     ------
@@ -183,7 +175,7 @@ def _open_broker(request: Request, folder: Path, market: LiveMarket, config: Con
     return broker
 
 
-def _submit(broker: Broker, made: Decision) -> str:
+def _submit(broker: PaperBroker, made: Decision) -> str:
     """Place the orders of a decision, each under an id of its own, so that none is placed twice."""
     for one in made.orders:
         shares = one.shares if one.side == "buy" else -one.shares

@@ -113,10 +113,6 @@ def price_plan(
     costs : CostModel
     market : MarketState, optional
         What costs that depend on volume need, (assets,).
-
-    Returns
-    -------
-    Plan
     """
     prices = np.nan_to_num(account.prices)
     wealth = account.wealth

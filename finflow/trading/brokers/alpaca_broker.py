@@ -128,7 +128,7 @@ def _confirm() -> None:
 
 
 class AlpacaBroker:
-    """An account at Alpaca; see `RemoteBroker`.
+    """An account at Alpaca; see `Broker`.
 
     Parameters
     ----------

@@ -68,32 +68,6 @@ class OrderStatus:
     filled: float = 0.0
 
 
-class Broker(Protocol):
-    """An account at a broker."""
-
-    def positions(self) -> dict[str, float]:
-        """Shares held, by ticker."""
-        ...
-
-    def cash(self) -> float:
-        """Cash at hand, in money."""
-        ...
-
-    def submit(self, order: MarketOrder) -> OrderStatus:
-        """Place an order, unless one of its id is known, whose status is then the answer.
-
-        Raises
-        ------
-        BrokerError
-            If an order of its id says something else.
-        """
-        ...
-
-    def status(self, client_id: str) -> OrderStatus | None:
-        """Status of an order; None where no order has this id."""
-        ...
-
-
 class MarketClock(NamedTuple):
     """Day at the exchange, and True for ``is_open`` while its session goes on."""
 
@@ -101,8 +75,8 @@ class MarketClock(NamedTuple):
     is_open: bool
 
 
-class RemoteBroker(Broker, Protocol):
-    """An account at a broker elsewhere, which has a clock of its own.
+class Broker(Protocol):
+    """An account at a broker, which has a clock.
 
     Attributes
     ----------
@@ -124,6 +98,28 @@ class RemoteBroker(Broker, Protocol):
 
     def clock(self) -> MarketClock:
         """Clock of the exchange."""
+        ...
+
+    def positions(self) -> dict[str, float]:
+        """Shares held, by ticker."""
+        ...
+
+    def cash(self) -> float:
+        """Cash at hand, in money."""
+        ...
+
+    def submit(self, order: MarketOrder) -> OrderStatus:
+        """Place an order, unless one of its id is known, whose status is then the answer.
+
+        Raises
+        ------
+        BrokerError
+            If an order of its id says something else.
+        """
+        ...
+
+    def status(self, client_id: str) -> OrderStatus | None:
+        """Status of an order; None where no order has this id."""
         ...
 
 

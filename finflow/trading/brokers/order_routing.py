@@ -15,12 +15,12 @@ from finflow.errors import FinflowError
 from finflow.market.panel import MarketPanel
 from finflow.trading.account_state import DECISION, StatedAccount, last_decision
 from finflow.trading.brokers.broker import (
+    Broker,
     BrokerError,
     MarketClock,
     MarketOrder,
     NotYet,
     OrderRefused,
-    RemoteBroker,
     client_id,
 )
 from finflow.trading.decision_log import STATE, DecisionLog
@@ -34,7 +34,7 @@ class OrderRouting:
 
     Parameters
     ----------
-    broker : RemoteBroker
+    broker : Broker
     folder : Path
         Of the log.
 
@@ -49,7 +49,7 @@ class OrderRouting:
         If the account may not trade.
     """
 
-    def __init__(self, broker: RemoteBroker, folder: Path) -> None:
+    def __init__(self, broker: Broker, folder: Path) -> None:
         self.broker, self._path = broker, folder / STATE
         self.mark = broker.account()
 

@@ -91,7 +91,7 @@ class PaperBroker:
             return OrderStatus(order, "accepted")
         return OrderStatus(order, "filled", fill["date"], fill["price"], fill["cost"], order.shares)
 
-    def fill_due(self, process: DecisionProcess) -> list[OrderStatus]:
+    def fill_due(self, process: DecisionProcess) -> None:
         """Fill the orders whose bar has come, at its prices and the ledger's costs.
 
         Orders of the newest bar wait for the next one, at an execution lag of 0 as well: the decision that named them
@@ -102,21 +102,16 @@ class PaperBroker:
         process : DecisionProcess
             Over the bars that have been published.
 
-        Returns
-        -------
-        list of OrderStatus
-            Of the orders that filled or lapsed now.
-
         Raises
         ------
         BrokerError
             If an order's day or ticker is not in the prices any more.
         """
-        panel, filled = process.panel, []
+        panel = process.panel
         waiting = [one for one in self._orders() if one["client_id"] not in {*self._fills(), *self._lapsed()}]
         for date in sorted({one["date"] for one in waiting if one["date"] < str(panel.dates[-1])}):
             bar = panel.bars_until(date) - (0 if process.lag else 1)
-            filled += self._lapse([one for one in waiting if one["date"] == date], process, bar)
+            self._lapse([one for one in waiting if one["date"] == date], process, bar)
             together = [one for one in self._orders() if one["date"] == date and one["client_id"] not in self._lapsed()]
             prices = share_prices(panel, process.env.fill)[bar]
             costs = self._costs(process, together, bar)
@@ -128,9 +123,7 @@ class PaperBroker:
                     raise BrokerError(f"{order['ticker']} has no price on {panel.dates[bar]}, where its order fills")
                 day = str(panel.dates[bar])
                 self._append({"kind": FILL, "client_id": order["client_id"], "date": day, "price": price, "cost": cost})
-                filled.append(self.status(order["client_id"]))
         self._receive_dividends(panel)
-        return [status for status in filled if status is not None]
 
     def _receive_dividends(self, panel: MarketPanel) -> None:
         """Pay the dividends of all bars, where they are paid in cash, to who held the asset before the ex-date."""
@@ -147,13 +140,12 @@ class PaperBroker:
                     paid = float(held * money[bar, number])
                     self._append({"kind": DIVIDEND, "date": day, "ticker": ticker, "cash": paid})
 
-    def _lapse(self, due: Sequence[dict[str, Any]], process: DecisionProcess, bar: int) -> list[OrderStatus | None]:
+    def _lapse(self, due: Sequence[dict[str, Any]], process: DecisionProcess, bar: int) -> None:
         """End the orders whose assets are halted at their bar."""
-        halted = {name for name, held in zip(process.panel.assets, process.halted[bar].tolist(), strict=True) if held}
-        ended = [one["client_id"] for one in due if one["ticker"] in halted]
-        for order in ended:
-            self._append({"kind": LAPSED, "client_id": order, "date": str(process.panel.dates[bar])})
-        return [self.status(order) for order in ended]
+        halted = {name for name, stopped in zip(process.panel.assets, process.halted[bar], strict=True) if stopped}
+        for one in due:
+            if one["ticker"] in halted:
+                self._append({"kind": LAPSED, "client_id": one["client_id"], "date": str(process.panel.dates[bar])})
 
     def _costs(self, process: DecisionProcess, due: Sequence[dict[str, Any]], bar: int) -> list[float]:
         """Costs of orders that fill together, in money."""

@@ -103,10 +103,6 @@ def trade_on_paper(
     say : callable
         Prints what happens while it follows the market.
 
-    Returns
-    -------
-    PaperOutcome
-
     Raises
     ------
     FinflowError
