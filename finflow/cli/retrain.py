@@ -103,5 +103,5 @@ def retraining_lines(found: RetrainNumbers) -> list[str]:
         lead,
         f"{found.answer}: the lower bound is {above} the margin of {found.margin:g}; without a true lead the chance of "
         f"a replacement is {chance:.2%} here (comparison {found.comparison} of this agent)",
-        *(f"look at it: {note}" for note in found.notes),
+        *(f"warning: {note}" for note in found.notes),
     ]

@@ -149,7 +149,7 @@ def decision_lines(made: Decision) -> list[str]:
         table.append((name, *(f"{cell:.2%}" for cell in cells)))
     text += [f"  {line}" for line in aligned(table)]
     text += ["", *_reasons(made), *_follow_up(made)]
-    text += [f"look at it: {check.name}: {check.said}" for check in made.checks if not check.passed]
+    text += [f"warning: {check.name}: {check.said}" for check in made.checks if not check.passed]
     return text
 
 

@@ -70,7 +70,7 @@ def last_decision(entries: Sequence[Mapping[str, Any]], date: str) -> Mapping[st
     later = [entry["date"] for entry in decisions if entry["date"] > date]
     if later:
         raise FinflowError(
-            f"the log has a decision of {max(later)} already: --date {date} is before it; look at it with --dry-run"
+            f"the log has a decision of {max(later)} already: --date {date} is before it; view it with --dry-run"
         )
     before = [entry for entry in decisions if entry["date"] < date]
     if not before:

@@ -348,4 +348,4 @@ def test_restated_prices_are_said(old: Path, tmp_path: Path, capsys: pytest.Capt
     table.iloc[:200, 0] *= 0.5
     table.to_csv(tmp_path / "restated.csv")
     assert retrain(old, "--set", f"market.path={tmp_path / 'restated.csv'}") == 0
-    assert "look at it: history:" in capsys.readouterr().out
+    assert "warning: history:" in capsys.readouterr().out
