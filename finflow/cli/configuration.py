@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from finflow.cli.options import explicit
 from finflow.cli.output import plain
@@ -70,13 +69,13 @@ def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
     ConfigError
         Naming the first key that would change results.
     """
-    from finflow.config import config_hash
+    from finflow.config import config_hash, replace_values
 
     base = checkpoint_configuration(path)
     config = resolve(arguments, base)
     before = _leaves(base)
     for key, value in _changes(base, config).items():
-        if config_hash(_replaced(base, key.split("."), value)) != config_hash(base):
+        if config_hash(replace_values(base, {key: value})) != config_hash(base):
             raise ConfigError(
                 f"{key} is {plain(value)}, but the run in {path} has {plain(before[key])}; a resumed run keeps its "
                 "configuration: leave that out, or start a new run"
@@ -189,9 +188,3 @@ def _leaves(config: Config) -> dict[str, object]:
 def _changes(base: Config, config: Config) -> dict[str, object]:
     before = _leaves(base)
     return {key: value for key, value in _leaves(config).items() if value != before[key]}
-
-
-def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
-    name, *rest = parts
-    inner = _replaced(getattr(section, name), rest, value) if rest else value
-    return section.model_copy(update={name: inner})

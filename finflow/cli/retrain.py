@@ -74,9 +74,9 @@ def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
     if given.tickers or given.tickers_file:
         raise ConfigError("a retraining keeps the universe of its run: leave --tickers and --tickers-file out")
     before = checkpoint_configuration(run)
-    newest = before.market.model_copy(update={"test_end": None, "extend_cache": True})
-    base = before.model_copy(update={"market": newest})
-    config = resolve(given, base)
+    from finflow.config import replace_values
+
+    config = resolve(given, replace_values(before, {"market.test_end": None, "market.extend_cache": True}))
     for name in _WINDOWS:
         if getattr(config.market, name) != getattr(before.market, name):
             raise ConfigError(

@@ -33,6 +33,7 @@ from finflow.config.loading import (
     leaves,
     load_config,
     present_keys,
+    replace_values,
 )
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
 from finflow.config.online_section import OnlineConfig
@@ -105,4 +106,5 @@ __all__ = [
     "load_config",
     "period_of",
     "present_keys",
+    "replace_values",
 ]

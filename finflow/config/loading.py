@@ -14,7 +14,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -27,19 +27,6 @@ from finflow.config.evaluation_section import SearchedConfig, TuneConfig
 from finflow.config.schema import KEYS, SECTIONS, Config, allowed_values, holds_text, holds_whole_numbers
 from finflow.config.yaml_text import parse_file, parse_scalar, to_yaml
 from finflow.errors import ConfigError
-
-__all__ = [
-    "SPACE",
-    "changed_config",
-    "config_hash",
-    "dump_config",
-    "dump_run",
-    "flatten",
-    "hyperparameters",
-    "leaves",
-    "load_config",
-    "present_keys",
-]
 
 ENVIRONMENT_PREFIX = "FINFLOW_"
 
@@ -117,6 +104,19 @@ def changed_config(config: Config, changes: Mapping[str, object]) -> Config:
     return load_config(None, {**leaves(config), **changes}, environ={})
 
 
+def replace_values(config: Config, changes: Mapping[str, object]) -> Config:
+    """Return a configuration with other values of some keys or sections, by dotted name; the values are not checked."""
+    for name, value in changes.items():
+        config = _replaced(config, name.split("."), value)
+    return config
+
+
+def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
+    name, *rest = parts
+    inner = _replaced(getattr(section, name), rest, value) if rest else value
+    return section.model_copy(update={name: inner})
+
+
 def leaves(config: Config) -> dict[str, object]:
     """Return every key and its value, such that `load_config` takes them as overrides."""
     found = {key: reduce(getattr, key.split("."), config) for key in KEYS}
@@ -153,7 +153,7 @@ def dump_config(config: Config) -> str:
 
 def dump_run(config: Config) -> str:
     """Write a configuration for the folder of a run: without the search, whose storage may have a password."""
-    return dump_config(config.model_copy(update={"tune": TuneConfig()}))
+    return dump_config(replace_values(config, {"tune": TuneConfig()}))
 
 
 def config_hash(config: Config) -> str:

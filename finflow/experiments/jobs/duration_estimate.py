@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from finflow.config import Config, EvaluationConfig
+from finflow.config import Config, EvaluationConfig, replace_values
 from finflow.experiments.jobs.independent_trainings import Training, is_finished
 from finflow.experiments.jobs.training_jobs import TrainingJob
 from finflow.experiments.tasks.task_progress import NullStream
@@ -159,24 +159,20 @@ def _probe(training: Training, panel: MarketPanel, folder: Path) -> Probe:
     config, train = training.config, training.config.train
     length = config.env.episode_length
     episodes = min(train.offline_episodes, -(-PROBE_UPDATES * train.offline_batch_size // length))
-    rollouts = config.bcell.rollouts.model_copy(update={"pretraining_epochs": 0})
     changes = {
-        "train": train.model_copy(
-            update={
-                "offline_episodes": episodes,
-                "offline_training_epochs": 1,
-                "warmup_episodes": 1,
-                "critic_only_updates": 0,
-                "validation_updates": NEVER,
-                "checkpoint_updates": NEVER,
-            }
-        ),
-        "offline": config.offline.model_copy(update={"evaluation_updates": 0}),
-        "bcell": config.bcell.model_copy(update={"rollouts": rollouts}),
-        "output": config.output.model_copy(update={"logs_dir": folder, "offline_dir": folder}),
+        "train.offline_episodes": episodes,
+        "train.offline_training_epochs": 1,
+        "train.warmup_episodes": 1,
+        "train.critic_only_updates": 0,
+        "train.validation_updates": NEVER,
+        "train.checkpoint_updates": NEVER,
+        "offline.evaluation_updates": 0,
+        "bcell.rollouts.pretraining_epochs": 0,
+        "output.logs_dir": folder,
+        "output.offline_dir": folder,
         "evaluation": EvaluationConfig(),
     }
-    small, watch = config.model_copy(update=changes), Stopwatch(PROBE_UPDATES)
+    small, watch = replace_values(config, changes), Stopwatch(PROBE_UPDATES)
     trainer = FinFlowTrainer(small, training_data=training.training_data(panel, small), progress=watch)
     began = time.monotonic()
     rows = len(trainer.collect_offline_data())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from finflow.config import Config, EvaluationConfig, config_hash, dump_run
+from finflow.config import Config, EvaluationConfig, config_hash, dump_run, replace_values
 from finflow.errors import CheckpointError, MarketError
 from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
@@ -110,10 +110,9 @@ def own_settings(config: Config, place: Path, seed: int, evaluation: EvaluationC
     A reading of the test window by one of them counts in the ledger of all. How it will be judged is part of it only
     where that is given.
     """
-    output = config.output.model_copy(update={"logs_dir": place, "readings": ledger_of(config)})
-    train = config.train.model_copy(update={"seed": seed, "seeds": 1})
-    changes = {"train": train, "output": output, "evaluation": evaluation or EvaluationConfig()}
-    return config.model_copy(update=changes)
+    folders = {"output.logs_dir": place, "output.readings": ledger_of(config)}
+    changes = {"train.seed": seed, "train.seeds": 1, "evaluation": evaluation or EvaluationConfig()}
+    return replace_values(config, {**folders, **changes})
 
 
 def train_all(
@@ -250,11 +249,8 @@ def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files:
     with task_folder("training") as folder:
         place = folder / "place"
         write_together({place / name: content for name, content in files.items()})
-        output = training.config.output.model_copy(
-            update={"logs_dir": place, "offline_dir": folder / "offline", "readings": None}
-        )
-        config = training.config.model_copy(update={"output": output})
-        found = train(panels, replace(training, place=place, config=config))
+        folders = {"output.logs_dir": place, "output.offline_dir": folder / "offline", "output.readings": None}
+        found = train(panels, replace(training, place=place, config=replace_values(training.config, folders)))
         return {**found, "files": _read_files(place)}
 
 

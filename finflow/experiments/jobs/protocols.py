@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig, config_hash
+from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import MarketError
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.joined_verdict import joined_section
@@ -181,7 +181,7 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     panel, _ = load_before_test(config)
     settings = config.evaluation.protocol
     folds = folds_of(protocol, panel.n_bars, settings, history_of(panel))
-    learning = config_hash(config.model_copy(update={"evaluation": EvaluationConfig()}))
+    learning = config_hash(replace_values(config, {"evaluation": EvaluationConfig()}))
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
     name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
     job = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from finflow.config import Config, EvaluationConfig, config_hash
+from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
 from finflow.experiments.jobs.folds import history_of
@@ -84,7 +84,7 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
 
 def _mark(made: Retraining) -> str:
     """A hash of everything that decides the retrainings: settings, prices, the old agent and the folds."""
-    learning = config_hash(made.config.model_copy(update={"evaluation": EvaluationConfig()}))
+    learning = config_hash(replace_values(made.config, {"evaluation": EvaluationConfig()}))
     cuts = [[fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in made.folds]
     before = hashlib.sha256(made.old.path.read_bytes()).hexdigest()
     words = json.dumps([learning, made.panel.sha256, before, cuts])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from finflow.config import Config, EvaluationConfig
+from finflow.config import Config, EvaluationConfig, replace_values
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.multi_run.repeated_trainings import joined
 from finflow.evaluation.report.report_numbers import json_text
@@ -172,12 +172,11 @@ class Retraining:
         piece, validation = newest_window(self.known, self.known.bars - FEWEST, self.config.trading.retrain)
         dates = self.panel.dates
         days = {
-            "start": dates[piece.start].item(),
-            "train_end": dates[piece.stop - validation - 1].item(),
-            "validation_end": dates[piece.stop - 1].item(),
+            "market.start": dates[piece.start].item(),
+            "market.train_end": dates[piece.stop - validation - 1].item(),
+            "market.validation_end": dates[piece.stop - 1].item(),
         }
-        market = self.config.market.model_copy(update=days)
-        config = self.config.model_copy(update={"market": market})
+        config = replace_values(self.config, days)
         return replace(self._training("agent", None, config, config.evaluation), name="new agent")
 
     def _training(

@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import TypeAlias
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import BaseTrial
+from optuna.trial import Trial
 
 from finflow.config import (
     Config,
     EvaluationConfig,
     SearchedConfig,
+    TuneConfig,
     config_hash,
     dump_config,
     holds_whole_numbers,
     leaves,
     load_config,
+    replace_values,
 )
 from finflow.errors import ConfigError
 from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
@@ -113,26 +115,14 @@ def _distribution(key: str, searched: SearchedConfig) -> BaseDistribution:
     return FloatDistribution(searched.low, searched.high, log=searched.log, step=searched.step)
 
 
-def draw(trial: BaseTrial, space: Space) -> dict[str, Value]:
+def draw(trial: Trial, space: Space) -> dict[str, Value]:
     """Values of all keys for a trial; those that it has already stay."""
-    found: dict[str, Value] = {}
-    for key, distribution in space.items():
-        if isinstance(distribution, FloatDistribution):
-            found[key] = trial.suggest_float(
-                key, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-            )
-        elif isinstance(distribution, IntDistribution):
-            found[key] = trial.suggest_int(
-                key, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-            )
-        elif isinstance(distribution, CategoricalDistribution):
-            found[key] = trial.suggest_categorical(key, distribution.choices)  # type: ignore[assignment]
-    return found
+    return {key: trial._suggest(key, distribution) for key, distribution in space.items()}
 
 
 def _own_values(config: Config, space: Space) -> dict[str, Value]:
     """The values that a configuration has itself, as far as the space holds them."""
-    own = leaves(config.model_copy(update={"tune": type(config.tune)()}))
+    own = leaves(replace_values(config, {"tune": TuneConfig()}))
     found: dict[str, Value] = {}
     for key, distribution in space.items():
         value = own[key]
@@ -230,9 +220,8 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     try:
         check_writable(folder)
         store, fresh = open_study(config, folder, context, create=made)
-        name = store.study.study_name
-        tune = config.tune.model_copy(update={"name": name})
-        config = config.model_copy(update={"tune": tune})
+        config = replace_values(config, {"tune.name": store.study.study_name})
+        tune = config.tune
         with storage_errors(display_url(tune.storage, folder)), exclusively(folder / LOCK):
             head = HEAD.format(folder=shlex.quote(str(folder)))
             write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
@@ -260,7 +249,7 @@ def open_study(config: Config, folder: Path, context: TrialContext, create: bool
 def _identity(config: Config, context: TrialContext) -> dict[str, str]:
     """Settings that may not change while the trials are compared with each other, in words."""
     tune = config.tune
-    learning = config.model_copy(update={"evaluation": EvaluationConfig(protocol=config.evaluation.protocol)})
+    learning = replace_values(config, {"evaluation": EvaluationConfig(protocol=config.evaluation.protocol)})
     return {
         "objective": ", ".join(tune.objective),
         "space": json.dumps({key: describe_values(values) for key, values in space_of(config).items()}, sort_keys=True),

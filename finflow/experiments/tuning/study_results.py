@@ -13,7 +13,7 @@ import scipy
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
-from finflow.config import Config, TuneConfig, changed_config, dump_config
+from finflow.config import Config, TuneConfig, changed_config, dump_config, replace_values
 from finflow.errors import ConfigError
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.files import write_atomically
@@ -116,9 +116,8 @@ def write_best(folder: Path, config: Config, trials: Sequence[FrozenTrial]) -> F
 
 def _write(path: Path, folder: Path, config: Config, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> None:
     chosen = changed_config(config, trial.params)
-    evaluation = chosen.evaluation.model_copy(update={"configurations_tried": count_tried(config, trials)})
-    train = chosen.train.model_copy(update={"seeds": 1})
-    chosen = chosen.model_copy(update={"train": train, "evaluation": evaluation, "tune": TuneConfig()})
+    tried = {"evaluation.configurations_tried": count_tried(config, trials)}
+    chosen = replace_values(chosen, {"train.seeds": 1, "tune": TuneConfig(), **tried})
     outcome = describe_outcome(trial, config.tune.objective)
     heading = f"# Trial {trial.number} of the study {folder.name}: {outcome} on validation.\n"
     write_atomically(path, heading + dump_config(chosen))

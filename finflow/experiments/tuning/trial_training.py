@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig
+from finflow.config import RANKING_OBJECTIVES, Config, EvaluationConfig, TuneConfig, replace_values
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
 from finflow.evaluation.analysis.ranking import rank_run
 from finflow.evaluation.backtest import Backtest, run_backtests
 from finflow.evaluation.report.results import BASELINE
+from finflow.experiments.jobs.duration_estimate import NEVER
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.tasks.task_progress import NullStream
 from finflow.experiments.tuning.objective_values import aggregated, measured
@@ -42,7 +43,6 @@ LEVELS = 10
 """Points of each training at which a trial may be stopped: tenths of it, half of them offline and half online."""
 DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")
 """Keys on which the behaviour data depend: where they are searched, every trial collects its own."""
-NEVER = 10**9
 
 FloatArray = NDArray[np.float64]
 Report = Callable[[int, tuple[float, ...], int], None]
@@ -234,15 +234,21 @@ class TrialRun:
 
     def _settings(self, seed: int) -> Config:
         """Configuration of one training, which keeps nothing but its best checkpoint."""
-        config = self.config
         private = any(key.startswith(DATA_KEYS) for key in self.context.searched)
-        kept = {"seed": seed, "seeds": 1, "save_latest": False, "max_checkpoints": 0, "profile": False}
-        rare = {"checkpoint_interval": NEVER, "checkpoint_updates": NEVER}
-        train = config.train.model_copy(update={**kept, **rare})
-        offline = (self.scratch if private else self.scratch.parent) / "offline"
-        output = config.output.model_copy(update={"logs_dir": self.scratch / "logs", "offline_dir": offline})
-        changes = {"train": train, "output": output, "evaluation": EvaluationConfig(), "tune": TuneConfig()}
-        return config.model_copy(update=changes)
+        changes = {
+            "train.seed": seed,
+            "train.seeds": 1,
+            "train.save_latest": False,
+            "train.max_checkpoints": 0,
+            "train.profile": False,
+            "train.checkpoint_interval": NEVER,
+            "train.checkpoint_updates": NEVER,
+            "output.logs_dir": self.scratch / "logs",
+            "output.offline_dir": (self.scratch if private else self.scratch.parent) / "offline",
+            "evaluation": EvaluationConfig(),
+            "tune": TuneConfig(),
+        }
+        return replace_values(self.config, changes)
 
     def _listener(self, training_data: TrainingData, timer: StepTimer) -> Callable[[Validation], None]:
         """Reports the objectives of the training's best policy so far, where they are numbers."""
