@@ -157,14 +157,19 @@ def _fork(part: Callable[[], object]) -> tuple[BaseProcess, Connection] | None:
 def _send_result(part: Callable[[], object], receiver: Connection, sender: Connection) -> None:
     """Run a function and send its result in a list; send nothing where it fails."""
     receiver.close()  # the parent's
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent handles it
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    share_cores()
+    begin_as_worker()
     with suppress(Exception):  # the parent calls it again, and reports the failure
         sender.send([part()])
 
 
-def end_with_parent() -> None:
+def begin_as_worker() -> None:
+    """Set up a process that works for its parent: on one core, deaf to Ctrl-C, and gone when the parent is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent handles it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    share_cores()
+
+
+def _end_with_parent() -> None:
     """Wait for the process that started this one to end, however it does, and end this one."""
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -4,9 +4,9 @@ A training hands work to such a pool and goes on: rewards that are slow, or part
 `concurrent.futures`' of local processes, or tasks of Ray where this process is itself a task of a cluster. What is
 added to both, and why:
 
-- Few calls wait at a time: whoever hands in more waits for the first of them, so that memory stays bounded.
+- A limit on pending calls: `submit` waits for the first of them where there are more, so that memory stays bounded.
 - A killed process breaks `ProcessPoolExecutor` as a whole. Here the pool is built anew, and the calls that were lost
-  with it are made again.
+  with it are submitted again.
 - Local processes end with this one, also where it is killed.
 """
 
@@ -15,10 +15,8 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-import signal
 import socket
 import sys
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -26,51 +24,23 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from finflow.cores import end_with_parent, share_cores
+from finflow.cores import begin_as_worker, share_cores
 from finflow.errors import ConfigError, TrainingError
 from finflow.provenance import code_hash
 
 R = TypeVar("R")
-WAITING = 4  # calls that are under way or wait for an earlier one, per local worker
+WAITING = 4  # pending calls per local worker
 RETRIES = 2  # times in a row that workers may be lost without a result in between
 
 
 class WorkerLostError(Exception):
-    """A process that ended before its call was answered."""
-
-
-class _Workers(Protocol):
-    """Processes that answer calls.
-
-    Attributes
-    ----------
-    waiting : int
-        Calls that they take at a time.
-    """
-
-    @property
-    def waiting(self) -> int: ...
-
-    def submit(self, arguments: tuple[Any, ...]) -> Any:
-        """Begin a call; returns a handle of it."""
-
-    def is_done(self, handle: Any) -> bool:
-        """Return True where the call has been answered, or lost."""
-
-    def result(self, handle: Any) -> Any:
-        """Wait for the answer; raises the call's own error, or `WorkerLostError`."""
-
-    def restart(self) -> None:
-        """Replace the processes that were lost."""
-
-    def close(self) -> None:
-        """End the processes at once."""
+    """A process that ended before its call was done."""
 
 
 class _Call(NamedTuple):
-    """A call that has not been answered, or waits for an earlier one."""
+    """A call that is not done, or waits for an earlier one."""
 
     arguments: tuple[Any, ...]
     handle: Any
@@ -97,13 +67,13 @@ class OrderedPool(Generic[R]):
     def __init__(self, function: Callable[..., R], shared: Any, workers: int, name: str, threads: int = 1) -> None:
         self.name = name
         ray = _ray_of_this_task()
-        self._workers: _Workers = (
+        self._workers: _Processes | _RayTasks = (
             _Processes(function, shared, workers, threads)
             if ray is None
             else _RayTasks(ray, function, shared, workers, threads)
         )
-        self._open: deque[_Call] = deque()
-        self._answered: list[R] = []
+        self._pending: deque[_Call] = deque()
+        self._results: list[R] = []
         self._losses = 0
 
     def __enter__(self) -> Self:
@@ -124,8 +94,8 @@ class OrderedPool(Generic[R]):
         TrainingError
             If workers are lost again and again.
         """
-        self._take(keep=self._workers.waiting - 1)
-        self._open.append(self._begin(arguments))
+        self._collect(keep=self._workers.most_pending - 1)
+        self._pending.append(self._begin(arguments))
 
     def results(self) -> list[R]:
         """Wait for all calls; their results since the last time, in the order of the calls.
@@ -137,25 +107,25 @@ class OrderedPool(Generic[R]):
         TrainingError
             If workers are lost again and again.
         """
-        self._take(keep=0)
-        found, self._answered = self._answered, []
-        return found
+        self._collect(keep=0)
+        results, self._results = self._results, []
+        return results
 
     def discard(self) -> None:
         """Forget all calls, after an error of one."""
-        self._open.clear()
-        self._answered = []
+        self._pending.clear()
+        self._results = []
 
-    def _take(self, keep: int) -> None:
-        """Take the answers of the earliest calls that have one; wait for them while more than ``keep`` are open."""
-        while self._open and (len(self._open) > keep or self._workers.is_done(self._open[0].handle)):
+    def _collect(self, keep: int) -> None:
+        """Take the results of the earliest calls that have one; wait for them while more than ``keep`` are pending."""
+        while self._pending and (len(self._pending) > keep or self._workers.is_done(self._pending[0].handle)):
             try:
-                result = self._workers.result(self._open[0].handle)
+                result = self._workers.result(self._pending[0].handle)
             except WorkerLostError as error:
                 self._replace_lost(error)
                 continue
-            self._open.popleft()
-            self._answered.append(result)
+            self._pending.popleft()
+            self._results.append(result)
             self._losses = 0
 
     def _begin(self, arguments: tuple[Any, ...]) -> _Call:
@@ -176,12 +146,13 @@ class OrderedPool(Generic[R]):
                 ) from error
             self._workers.restart()
             try:
-                self._open = deque([self._again(call) for call in self._open])
+                self._pending = deque([self._resubmitted(call) for call in self._pending])
                 return
-            except WorkerLostError as again:
-                error = again
+            except WorkerLostError as another:
+                error = another
 
-    def _again(self, call: _Call) -> _Call:
+    def _resubmitted(self, call: _Call) -> _Call:
+        """The call, submitted again where it was lost."""
         if self._workers.is_done(call.handle):
             try:
                 self._workers.result(call.handle)
@@ -193,17 +164,17 @@ class OrderedPool(Generic[R]):
 
 
 class _Processes:
-    """Local processes."""
+    """Local processes, which take up to ``most_pending`` calls at a time."""
 
     def __init__(self, function: Callable[..., Any], shared: Any, workers: int, threads: int) -> None:
-        self.waiting = WAITING * workers
-        self._given = function, shared
+        self.most_pending = WAITING * workers
+        self._initial = function, shared
         self._size = workers
         self._environment = {"OMP_NUM_THREADS": str(threads)}
         self._pool = self._make()
 
     def submit(self, arguments: tuple[Any, ...]) -> Future[Any]:
-        """Begin a call."""
+        """Begin a call, and return a handle of it."""
         try:
             with changed_environment(self._environment):  # where a process is started for it
                 return self._pool.submit(_call, arguments)
@@ -211,11 +182,11 @@ class _Processes:
             raise WorkerLostError("a process was killed") from error
 
     def is_done(self, handle: Future[Any]) -> bool:
-        """Return True where the call has been answered, or lost."""
+        """Return True where the call is done or lost."""
         return handle.done()
 
     def result(self, handle: Future[Any]) -> Any:
-        """Wait for the answer."""
+        """Wait for the result; raises the call's own error, or `WorkerLostError`."""
         try:
             return handle.result()
         except BrokenProcessPool as error:
@@ -230,21 +201,21 @@ class _Processes:
         """End the processes at once."""
         for process in list((self._pool._processes or {}).values()):
             process.kill()
-        self._pool.shutdown(wait=True, cancel_futures=True)  # every call is answered or lost then
+        self._pool.shutdown(wait=True, cancel_futures=True)  # every call is done or lost then
 
     def _make(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._size, multiprocessing.get_context("spawn"), _prepare, self._given)
+        return ProcessPoolExecutor(self._size, multiprocessing.get_context("spawn"), _prepare, self._initial)
 
 
 class _RayTasks:
     """Tasks of Ray on the cluster that this process is a task of.
 
-    What is shared is put into the object store once, and each process of the cluster fetches it once. The answer is
+    What is shared is put into the object store once, and each process of the cluster fetches it once. Results are
     waited for by ``ray.get``, which lends this task's processor to others meanwhile: a full cluster goes on.
     """
 
     def __init__(self, ray: Any, function: Callable[..., Any], shared: Any, workers: int, threads: int) -> None:
-        self.waiting = workers
+        self.most_pending = workers
         self._ray = ray
         self._shared = [ray.put((function, shared))]  # in a list, it is fetched by the task, once a process
         self._remote = ray.remote(num_cpus=threads, max_retries=RETRIES)(_call_on_node)
@@ -254,17 +225,22 @@ class _RayTasks:
         return self._remote.remote(self._shared, code_hash(), arguments)
 
     def is_done(self, handle: Any) -> bool:
-        """Return True where the call has been answered, or lost."""
+        """Return True where the call is done or lost."""
         return bool(self._ray.wait([handle], timeout=0)[0])
 
     def result(self, handle: Any) -> Any:
-        """Wait for the answer; Ray itself has made a lost call again as often as it may."""
-        lost = self._ray.exceptions
+        """Wait for the result; Ray itself has made a lost call again as often as it may."""
+        errors = self._ray.exceptions
         try:
             return self._ray.get(handle)
-        except lost.RayTaskError as error:
+        except errors.RayTaskError as error:
             raise error.cause from error
-        except (lost.WorkerCrashedError, lost.NodeDiedError, lost.ObjectLostError, lost.OutOfMemoryError) as error:
+        except (
+            errors.WorkerCrashedError,
+            errors.NodeDiedError,
+            errors.ObjectLostError,
+            errors.OutOfMemoryError,
+        ) as error:
             raise WorkerLostError(type(error).__name__) from error
 
     def restart(self) -> None:
@@ -281,28 +257,26 @@ def _ray_of_this_task() -> Any | None:
     return ray if ray is not None and ray.is_initialized() else None
 
 
-_given: tuple[Callable[..., Any], Any]
+_function: Callable[..., Any]
+_shared: Any
 _fetched: dict[str, tuple[Callable[..., Any], Any]] = {}
 
 
 def _prepare(function: Callable[..., Any], shared: Any) -> None:
     """Set up a local process before its first call."""
-    global _given
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent decides
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    global _function, _shared
+    begin_as_worker()
     warnings.simplefilter("ignore")  # those of libraries, as in the command line
-    share_cores()
-    _given = function, shared
+    _function, _shared = function, shared
 
 
 def _call(arguments: tuple[Any, ...]) -> Any:
-    """Answer a call in a local process."""
-    function, shared = _given
-    return function(shared, *arguments)
+    """Run a call in a local process."""
+    return _function(_shared, *arguments)
 
 
 def _call_on_node(reference: list[Any], code: str, arguments: tuple[Any, ...]) -> Any:
-    """Answer a call in a process of a cluster."""
+    """Run a call in a process of a cluster."""
     if code_hash() != code:
         raise ConfigError(
             f"the node {socket.gethostname()} has other code of finflow than this training; install the same there"

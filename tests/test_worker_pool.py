@@ -71,7 +71,7 @@ def test_few_calls_wait_at_a_time(tmp_path: Path) -> None:
             pool.submit(number)
         pool.submit(WAITING)  # waits for the first
         assert (tmp_path / "0").exists()
-        assert len(pool._open) == WAITING
+        assert len(pool._pending) == WAITING
         assert pool.results() == list(range(WAITING + 1))
 
 

@@ -28,7 +28,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from finflow.cores import end_with_parent, share_cores
+from finflow.cores import begin_as_worker
 from finflow.experiments.tasks.task_progress import Send, run_reporting
 from finflow.experiments.tasks.task_queue import ComputeResources, Result, Task, TaskQueue
 from finflow.training.phases.stopping import request_stop, stopping_at_once
@@ -195,11 +195,9 @@ _shared: dict[str, Any]
 def _prepare(connection: Connection, shared: dict[str, Any]) -> None:
     """Set up a worker's process before its first task."""
     global _send, _shared
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent decides
+    begin_as_worker()
     signal.signal(signal.SIGTERM, lambda number, frame: request_stop())
-    threading.Thread(target=end_with_parent, daemon=True).start()
     warnings.simplefilter("ignore")  # those of libraries, as in the command line
-    share_cores()
     sending = threading.Lock()
 
     def send(kind: str, content: Any) -> None:
