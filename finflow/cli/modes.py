@@ -19,7 +19,6 @@ from finflow.cli.configuration import checkpoint_configuration, resolve, shipped
 from finflow.cli.exit_status import run_safely
 from finflow.cli.options import (
     MODES,
-    SCALE,
     Parser,
     add_configuration_options,
     add_protocol,
@@ -172,8 +171,8 @@ def _parser() -> Parser:
     return parser
 
 
-#: Options of some modes alone.
-_MODES_OF = {
+#: Options of some modes alone, and their modes; the first is what a command without a mode was meant for.
+_MODES_OF: dict[str, tuple[str, ...]] = {
     "date": ("explain", "decide"),
     "what-if": ("explain",),
     "output": ("explain", "compare", "prefer"),
@@ -184,8 +183,24 @@ _MODES_OF = {
     "open": ("train", "demo", "evaluate", "backtest", "tune", "compare", "retrain", "prefer"),
     **dict.fromkeys(("holdings", "fills"), ("decide",)),
     **dict.fromkeys(("broker", "live", "accept-drift", "i-know"), ("decide", "paper")),
-    **dict.fromkeys(("until", "follow"), ("paper",)),
+    **dict.fromkeys(("from", "until", "follow"), ("paper",)),
+    "cash": ("decide",),
+    "trial": ("tune",),
+    "dry-run": ("train", "demo", "evaluate", "tune", "decide", "retrain"),
+    "workers": ("train", "demo", "evaluate", "tune", "retrain"),
+    "cluster": ("train", "demo", "evaluate", "tune"),
+    "universe": ("train", "demo", "evaluate"),
 }
+
+
+def _own_options(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """Options that were given and belong to some modes alone."""
+    values = vars(given)
+    return {
+        option: modes
+        for option, modes in _MODES_OF.items()
+        if values[option.replace("-", "_")] is not None and values[option.replace("-", "_")] is not False
+    }
 
 
 def _check(given: argparse.Namespace, parser: Parser) -> None:
@@ -199,18 +214,10 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"--mode is missing: {', '.join(MODES[:-1])} or {MODES[-1]}; type {_with_mode(given)}")
     if len(given.agents) > 1 and mode not in ("evaluate", "backtest", "decide", "paper"):
         parser.error(f"--resume takes one run folder or checkpoint with --mode {mode}")
-    for option, modes in _MODES_OF.items():
-        if getattr(given, option.replace("-", "_")) and mode not in modes:
+    for option, modes in _own_options(given).items():
+        if mode not in modes:
             parser.error(f"--{option} belongs to --mode {' or '.join(modes)}, not to --mode {mode}")
-    for option in SCALE:
-        allowed = ("train", "demo", "evaluate", *(("tune",) if option != "universe" else ()))
-        allowed = (*allowed, "decide") if option == "dry-run" else allowed
-        allowed = (*allowed, "retrain") if option in ("dry-run", "workers") else allowed
-        if getattr(given, option.replace("-", "_")) and mode not in allowed:
-            parser.error(
-                f"--{option} belongs to --mode train or to a --protocol of --mode evaluate, not to --mode {mode}"
-            )
-    if given.trial is not None and (mode != "tune" or not given.resume):
+    if given.trial is not None and not given.resume:
         parser.error("--trial belongs to --mode tune with --resume and the folder of the study")
     if mode == "evaluate":
         _check_evaluation(given, parser)
@@ -218,14 +225,10 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
         parser.error("--mode inspect needs one run folder or checkpoint file")
     elif mode == "explain" and not (given.resume and given.date):
         parser.error("--mode explain needs --resume with a run folder or checkpoint, and --date with a date")
-    elif given.first_day is not None and mode != "paper":
-        parser.error(f"--from belongs to --mode paper, not to --mode {mode}")
     elif mode in ("decide", "paper", "retrain") and not given.resume:
         parser.error(f"--mode {mode} needs --resume with the run folder or checkpoint of the agent")
     elif mode == "decide" and len(given.date or ()) > 1:
         parser.error("--mode decide decides on one day; name one after --date")
-    elif given.cash is not None and mode != "decide":
-        parser.error(f"--cash belongs to --mode decide, not to --mode {mode}")
     elif mode == "compare" and len(given.run) < 2:
         parser.error("--mode compare needs two run folders or more, as in --mode compare logs/RUN logs/RUN")
     elif mode == "prefer":
@@ -241,8 +244,7 @@ def _check(given: argparse.Namespace, parser: Parser) -> None:
 def _with_mode(given: argparse.Namespace) -> str:
     """The command as it was typed, with the mode that its options belong to; train where they belong to several."""
     searches = any(key.startswith("tune.") and key != "tune.seeds" for key in given.overrides)
-    own = (modes[0] for option, modes in _MODES_OF.items() if getattr(given, option.replace("-", "_")))
-    mode = "tune" if searches or given.trial is not None else next(own, "train")
+    mode = "tune" if searches else next((modes[0] for modes in _own_options(given).values()), "train")
     return f"{program()} --mode {mode} {shlex.join(given.typed)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,6 +89,12 @@ def program() -> str:
     if path.name == "__main__.py" and path.parent.parent.name == "scripts":
         return "python -m scripts." + path.parent.name
     return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
+
+
+def resume_command(mode: str, run: Path) -> str:
+    """Command line that goes on with a run or a job in a mode."""
+    name = program() if program() == "finflow" else "python main.py"
+    return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -287,7 +294,6 @@ def add_trading(parser: Parser) -> None:
     )
     group.add_argument(
         "--from",
-        dest="first_day",
         metavar="DATE",
         help="paper: first day that a decision fills on; it names the account, and without it the last one goes on",
     )

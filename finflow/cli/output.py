@@ -24,7 +24,7 @@ _COLUMNS = (
     ("turnover", "annual_turnover", "{:.2f}"),
 )
 _OPTIMALITY = ("of optimum", "optimality", "{:.3f}")
-"""In made-up markets: 1 is the best policy there is, 0 the better of equal weight and holding."""
+"""In synthetic markets: 1 is the best policy there is, 0 the better of equal weight and holding."""
 
 
 def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str = "the test window") -> None:
@@ -46,9 +46,10 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
         print("\n".join(aligned(rows)))
         print()
     print(f"over {where}, net of costs; return, volatility, Sharpe and turnover are annual")
-    metrics = outcome.report.with_name("metrics.json")
-    for line in (*seeds_lines(metrics), *verdict_lines(metrics), *joined_lines(metrics), *distance_lines(metrics)):
-        print(line)
+    numbers = _numbers_of(outcome.report)
+    for lines in (seeds_lines, verdict_lines, joined_lines, distance_lines):
+        for line in lines(numbers):
+            print(line)
     print("the report has the intervals, and what these figures cannot show")
     show_report(outcome.report)
 
@@ -77,69 +78,67 @@ def open_page(address: str) -> None:
         print(f"--open found no web browser on this machine; open {address} by hand", flush=True)
 
 
-def verdict_lines(metrics: Path) -> list[str]:
-    """The verdict in a report's numbers, and what speaks against a yes; nothing where nothing was compared."""
+def _numbers_of(report: Path) -> dict[str, Any]:
+    """Content of the `metrics.json` of a report; empty where there is none."""
     try:
-        verdict = json.loads(metrics.read_text("utf-8"))["verdict"]
-    except (OSError, ValueError, KeyError):
+        content: dict[str, Any] = json.loads(report.with_name("metrics.json").read_text("utf-8"))
+        return content
+    except (OSError, ValueError):
+        return {}
+
+
+def verdict_lines(numbers: Mapping[str, Any]) -> list[str]:
+    """The verdict in a report's numbers, and what speaks against a yes; nothing where nothing was compared."""
+    if "verdict" not in numbers:
         return []
+    verdict = numbers["verdict"]
     return ["no verdict: the report says why"] if verdict is None else verdict_lines_of(verdict)
 
 
 def verdict_lines_of(verdict: Mapping[str, Any]) -> list[str]:
     """A verdict as `metrics.json` has it, what speaks against a yes, and what the window could have shown."""
     against = [f"  {reason['said']}" for reason in verdict["reasons"] if not reason["enough"]]
-    return [f"beats equal weight: {verdict['beats_equal_weight']}", *against, *_least_lines(verdict)]
-
-
-def _least_lines(verdict: Mapping[str, Any]) -> list[str]:
-    """Least difference that the window could have shown; nothing where that is not known."""
+    lines = [f"beats equal weight: {verdict['beats_equal_weight']}", *against]
     least = verdict.get("least_sharpe_difference")
-    if least is None or least["of_yes"] is None:
-        return []
-    return [
-        f"  least Sharpe difference over equal weight that this window shows with a power of {least['power']:.0%}: "
-        f"{least['of_yes']:.2f} a year"
-    ]
+    if least is not None and least["of_yes"] is not None:
+        lines.append(
+            f"  least Sharpe difference over equal weight that this window shows with a power of {least['power']:.0%}: "
+            f"{least['of_yes']:.2f} a year"
+        )
+    return lines
 
 
-def joined_lines(metrics: Path) -> list[str]:
+def joined_lines(numbers: Mapping[str, Any]) -> list[str]:
     """Verdict of a walk-forward on all of its seeds together; none where there is one seed."""
-    try:
-        found = json.loads(metrics.read_text("utf-8"))["walk_forward"]
-    except (OSError, ValueError, KeyError):
-        return []
-    if found["seeds"] < 2:
+    found = numbers.get("walk_forward")
+    if found is None or found["seeds"] < 2:
         return []
     first, *others = verdict_lines_of(found["verdict"])
     return [f"all {found['seeds']} seeds together, over {found['years']:.1f} years: {first}", *others]
 
 
-def seeds_lines(metrics: Path) -> list[str]:
-    """Figures of the agents of several seeds alone; none where one was judged."""
-    try:
-        found = json.loads(metrics.read_text("utf-8"))["seeds"]
-        spread, ahead = found["of_agents"]["sharpe"], found["improvement"]["probability"]
-    except (OSError, ValueError, KeyError):
+def seeds_lines(numbers: Mapping[str, Any]) -> list[str]:
+    """Figures of each agent of several seeds; none where a single one was evaluated."""
+    if "seeds" not in numbers:
         return []
+    spread, ahead = numbers["seeds"]["of_agents"]["sharpe"], numbers["seeds"]["improvement"]["probability"]
     low, high = spread["interval_low"], spread["interval_high"]
-    said = f"{spread['count']} agents alone: Sharpe {spread['interquartile_mean']:.2f} (interquartile mean"
+    sharpe = f"{spread['count']} agents alone: Sharpe {spread['interquartile_mean']:.2f} (interquartile mean"
     chance = "" if ahead is None else f"; ahead of equal weight with a probability of {ahead:.0%}"
-    return [f"{said}, {low:.2f} to {high:.2f}){chance}"]
+    return [f"{sharpe}, {low:.2f} to {high:.2f}){chance}"]
 
 
-def distance_lines(metrics: Path) -> list[str]:
-    """Distance of the features from those of training, where the agent was judged on another market."""
-    try:
-        found = json.loads(metrics.read_text("utf-8"))["feature_distance"]
-        if "unknown" in found:
-            return [f"another market than that of its training: {found['unknown']}"]
-        outside, largest, feature = found["outside"], found["largest"], found["largest_of"]
-    except (OSError, ValueError, KeyError):
+def distance_lines(numbers: Mapping[str, Any]) -> list[str]:
+    """Distance of the features from those of training, where the agent was evaluated on another market."""
+    found = numbers.get("feature_distance")
+    if found is None:
         return []
+    if "unknown" in found:
+        return [f"another market than that of its training: {found['unknown']}"]
     return [
-        f"another market than that of its training: {outside:.1%} of the features' values are outside the range of "
-        f"training, and the mean of {feature} is {largest:.2f} deviations from that of training"
+        f"another market than that of its training: {found['outside']:.1%} of the features' values are outside the "
+        f"range of training, and the mean of {found['largest_of']} is {found['largest']:.2f} deviations from that of "
+        "training"
     ]
 
 

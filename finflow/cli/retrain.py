@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import stopping_between_updates
-from finflow.cli.options import explicit, program
+from finflow.cli.options import explicit, resume_command
 from finflow.cli.output import aligned, show_report
 from finflow.errors import ConfigError
 
@@ -58,8 +57,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped; the same command goes on from there") from None
     print("\n".join(retraining_lines(found.numbers)))
-    command = "finflow" if program() == "finflow" else "python main.py"
-    print(f"go on with: {command} --mode decide --resume {shlex.quote(str(found.run or run))}")
+    print(f"go on with: {resume_command('decide', found.run or run)}")
     show_report(found.page)
 
 

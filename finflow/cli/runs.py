@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from finflow.cli.configuration import checkpoint_configuration, read_universes, resolve, resume_configuration
 from finflow.cli.exit_status import stopping_between_updates
-from finflow.cli.options import explicit, program
+from finflow.cli.options import explicit, resume_command
 from finflow.cli.output import show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 
@@ -104,12 +103,12 @@ def run_training(
             outcome = trainer.train_offline() if offline_only else trainer.train()
         except KeyboardInterrupt:
             if _has_checkpoint(trainer.run_folder):
-                raise KeyboardInterrupt(f"stopped; to go on: {_resume_command(trainer.run_folder)}") from None
+                raise KeyboardInterrupt(f"stopped; to go on: {resume_command('train', trainer.run_folder)}") from None
             raise KeyboardInterrupt("stopped before the first checkpoint: nothing to go on from") from None
         except OutputError as error:
             if not _has_checkpoint(trainer.run_folder):
                 raise
-            raise OutputError(f"{error}; then go on with: {_resume_command(trainer.run_folder)}") from error
+            raise OutputError(f"{error}; then go on with: {resume_command('train', trainer.run_folder)}") from error
         finally:
             trainer.discard_if_unused()
     show_outcome(outcome)
@@ -312,12 +311,6 @@ def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped; to go on: {_resume_command(folder)}") from None
+        raise KeyboardInterrupt(f"stopped; to go on: {resume_command('train', folder)}") from None
     except (OutputError, TrainingError) as error:
-        raise type(error)(f"{error}; then go on with: {_resume_command(folder)}") from error
-
-
-def _resume_command(folder: Path) -> str:
-    """Command line that resumes a run or a job."""
-    command = program() if program() == "finflow" else "python main.py"
-    return f"{command} --mode train --resume {shlex.quote(str(folder))}"
+        raise type(error)(f"{error}; then go on with: {resume_command('train', folder)}") from error

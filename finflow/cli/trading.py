@@ -73,7 +73,9 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
     overrides = evaluation_overrides(given, runs[0])
     if given.broker:
         overrides = {**overrides, "trading.broker": given.broker}
-    first, until = (None if day is None else read_date(day, option) for day, option in _days(given))
+    first, until = (
+        None if vars(given)[name] is None else read_date(vars(given)[name], f"--{name}") for name in ("from", "until")
+    )
     from finflow.trading.paper.paper_trading import PaperRequest, trade_on_paper
 
     request = PaperRequest(
@@ -102,10 +104,6 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
     for remark in outcome.remarks:
         print(f"note: {remark}")
     print(f"page: {outcome.page}")
-
-
-def _days(given: argparse.Namespace) -> tuple[tuple[str | None, str], ...]:
-    return (given.first_day, "--from"), (given.until, "--until")
 
 
 def read_date(text: str, option: str) -> dt.date:

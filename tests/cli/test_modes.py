@@ -539,7 +539,7 @@ def test_a_universe_file_that_cannot_be_used(
         (["--mode", "train", "--protocol", "cpcv"], "--protocol belongs to --mode evaluate, not to --mode train"),
         (
             ["--mode", "backtest", "--strategy", "s", "--dry-run"],
-            "--dry-run belongs to --mode train or to a --protocol",
+            "--dry-run belongs to --mode train or demo or evaluate or tune or decide or retrain, not to",
         ),
         (["--mode", "train", "--seeds", "0"], "train.seeds = 0 (command line): must be a whole number of at least 1"),
         (["--mode", "train", "--seeds", "3", "--workers", "0"], "--workers: '0' must be a whole number, 1 or more"),

@@ -29,8 +29,6 @@ from finflow.training.data.training_data import TrainingData, prepare_from, prep
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["Cut", "Training", "best_checkpoint", "is_finished", "own_settings", "train", "train_all"]
-
 KEPT_AT_HOME = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and the best are enough
 
 

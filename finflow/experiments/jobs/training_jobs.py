@@ -28,15 +28,6 @@ from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
 from finflow.training.judging.held_out import REPORTS, Outcome
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = [
-    "SeedJob",
-    "TrainingJob",
-    "make_seed_job",
-    "report_universes",
-    "run_all",
-    "write_universes",
-]
-
 
 class TrainingJob(Protocol):
     """Trainings in one market and the judgement of their agents: those of seeds, or of the folds of a protocol."""

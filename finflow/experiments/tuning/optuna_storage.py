@@ -25,17 +25,6 @@ from finflow.config import TuneConfig
 from finflow.errors import ConfigError
 from finflow.experiments.tasks.task_progress import start_time_of, this_host
 
-__all__ = [
-    "PATIENCE",
-    "WORKER",
-    "JournalWithHeartbeat",
-    "damaged_study",
-    "display_url",
-    "is_sqlite",
-    "open_storage",
-    "storage_errors",
-]
-
 JOURNAL = "journal:"
 DATABASE = "study.db"
 SQLITE = "sqlite"

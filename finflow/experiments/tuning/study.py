@@ -37,21 +37,6 @@ from finflow.files import LOCK, check_writable, exclusively, write_atomically
 from finflow.training.checkpoints.run_resolver import STUDY
 from finflow.training.trainer import new_run_folder
 
-__all__ = [
-    "DEFAULT_SPACE",
-    "SCRATCH",
-    "STUDIES",
-    "STUDY",
-    "TRIES",
-    "Tuning",
-    "begin",
-    "describe_values",
-    "draw",
-    "open_study",
-    "space_of",
-    "stored_study",
-]
-
 STUDIES = "studies"
 SCRATCH = "scratch"
 TRIES = "tries"

@@ -33,8 +33,6 @@ from finflow.experiments.tuning.trial_training import TrialContext
 from finflow.files import write_together
 from finflow.provenance import code_hash
 
-__all__ = ["NUMBERS", "PAGE", "REPORTS", "RETURNS", "StudyData", "report_study", "returns_of", "study_files"]
-
 REPORTS = "reports"
 PAGE, NUMBERS, RETURNS = "report.html", "study.json", "returns.npz"
 FEWEST = 4  # finished trials for importances

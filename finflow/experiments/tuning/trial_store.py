@@ -43,8 +43,6 @@ from finflow.experiments.tuning.optuna_storage import (
     storage_errors,
 )
 
-__all__ = ["LOST", "Counts", "TrialStore", "open_store"]
-
 LOST = "its worker was lost"
 FIRST_PRUNED = 3  # level: earlier ones are noise
 _IDENTITY, _READY, _STOPS = "identity", "ready", "stops"

@@ -37,8 +37,6 @@ from finflow.training.logs.progress_display import Fact, ProgressDisplay
 from finflow.training.phases.training_run import Validation
 from finflow.training.trainer import FinFlowTrainer
 
-__all__ = ["LEVELS", "Report", "TrialContext", "TrialResult", "Undefined", "run_trial", "trial_context"]
-
 LEVELS = 10
 """Points of each training at which a trial may be stopped: tenths of it, half of them offline and half online."""
 DATA_KEYS = ("objectives.", "env.", "train.offline_episodes")

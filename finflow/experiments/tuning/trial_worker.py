@@ -23,17 +23,16 @@ from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.tasks.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
-from finflow.experiments.tuning.study import SCRATCH, STUDY, TRIES, Tuning, draw, open_study, space_of
+from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, draw, open_study, space_of
 from finflow.experiments.tuning.study_results import ATTRIBUTES, describe_outcome, encode_returns, write_best
 from finflow.experiments.tuning.trial_store import LOST, TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
 from finflow.files import remove_empty
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
+from finflow.training.checkpoints.run_resolver import STUDY
 from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.stopping import stopping_at_once
-
-__all__ = ["TrialDisplay", "do_trial", "rerun", "take_trials", "work"]
 
 LONGEST_REASON = 500  # characters
 POLL = 1.0  # seconds between looks at a trial that another worker is running

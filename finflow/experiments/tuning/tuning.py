@@ -26,8 +26,6 @@ from finflow.experiments.tuning.trial_training import TrialContext, trial_contex
 from finflow.experiments.tuning.trial_worker import TrialDisplay, take_trials, work
 from finflow.training.phases.stopping import stopping_at_once
 
-__all__ = ["StudyOutcome", "describe_plan", "tune"]
-
 
 class StudyOutcome(NamedTuple):
     """Outcome of a search.
