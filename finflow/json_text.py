@@ -1,4 +1,4 @@
-"""JSON of files that anybody may have changed: every mistake in it is one kind of error."""
+"""JSON of files that anybody may have changed: every mistake in it is one kind of error; and JSON of notes."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def format_json(content: object) -> str:
+    """Write JSON with sorted keys, a line each."""
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"

@@ -1,4 +1,4 @@
-"""The identity of the source code that a result depends on."""
+"""Hashes that identify what a result depends on: the source code, and texts such as settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-#: Rooms that decide no result: the command line only passes on what it was told.
+#: Rooms that decide no result: the command line only passes options on.
 WITHOUT_EFFECT = ("cli",)
 _IMPORT = re.compile(r"^[ \t]*(?:from [\w.]+ import (?:\([^)]*\)|[^\n(]*)|import [^\n]*)\n", re.MULTILINE)
+
+
+def short_hash(text: str) -> str:
+    """First eight hexadecimal digits of a text's SHA-256, for names of folders."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 @cache

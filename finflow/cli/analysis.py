@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from finflow.cli.configuration import evaluation_overrides
 from finflow.cli.options import explicit
 from finflow.cli.output import explanation_lines, plain, show_audit, show_outcome, show_report
 from finflow.errors import CheckpointError, FinflowError
+from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -173,4 +173,4 @@ def _part(overrides: Mapping[str, object]) -> Path | None:
     deciding = {key: plain(value) for key, value in sorted(overrides.items()) if not key.startswith(_NOT_DECIDING)}
     if not deciding:
         return None
-    return Path("evaluations") / hashlib.sha256(json.dumps(deciding).encode()).hexdigest()[:8]
+    return Path("evaluations") / short_hash(json.dumps(deciding))

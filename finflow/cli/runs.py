@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from finflow.cli.exit_status import stopping_between_updates
 from finflow.cli.options import explicit, resume_command
 from finflow.cli.output import show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
+from finflow.provenance import short_hash
 
 if TYPE_CHECKING:
     from finflow.config import Config
@@ -150,7 +150,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
         )
     else:
         plans = [protocols.make_protocol_job(resolve(given, base), protocol, parent)]
-    mark = hashlib.sha256("\n".join(str(plan.folder) for plan in plans).encode()).hexdigest()[:8]
+    mark = short_hash("\n".join(str(plan.folder) for plan in plans))
     with _ready(given, plans, dry_run) as resources:
         if resources is None:
             return

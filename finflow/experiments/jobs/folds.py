@@ -63,14 +63,19 @@ def load_before_test(config: Config) -> tuple[MarketPanel, int]:
     ConfigError
         If a user's own decisions are to be learned from.
     """
+    refuse_own_decisions(config)
+    panel = load_panel(config.market)
+    split = split_panel(panel, config.market)
+    return visible(panel, split), split.train_end
+
+
+def refuse_own_decisions(config: Config) -> None:
+    """Refuse to learn from a user's own decisions; a ConfigError."""
     if config.offline.decisions:
         raise ConfigError(
             "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
             "day know its prices; leave offline.decisions out"
         )
-    panel = load_panel(config.market)
-    split = split_panel(panel, config.market)
-    return visible(panel, split), split.train_end
 
 
 def history_of(panel: MarketPanel) -> int:

@@ -7,7 +7,6 @@ one that was stopped or killed resumes from its last checkpoint, to the same bit
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
 from finflow.files import in_use, write_atomically, write_together
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
-from finflow.json_text import parse_json
+from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_resolver import CONFIG, NOTE, best_in, is_plain_name
@@ -279,4 +278,4 @@ def _store_files(training: Training, files: Mapping[str, bytes]) -> None:
 
 
 def _write(training: Training, note: Mapping[str, object]) -> None:
-    write_atomically(training.place / NOTE, json.dumps(note, indent=2, sort_keys=True) + "\n")
+    write_atomically(training.place / NOTE, format_json(note))

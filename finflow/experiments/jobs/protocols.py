@@ -6,7 +6,6 @@ trainings are made by `trainings`, here or elsewhere, each in a folder of its ow
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
 from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
 from finflow.market.panel import MarketPanel
-from finflow.provenance import code_hash
+from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
 from finflow.training.data.training_data import device_here, process_on
 from finflow.training.judging.agent_strategy import AgentStrategy
@@ -183,7 +182,7 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     folds = folds_of(protocol, panel.n_bars, settings, history_of(panel))
     learning = config_hash(replace_values(config, {"evaluation": EvaluationConfig()}))
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
-    name = f"{protocol}-{hashlib.sha256(cuts.encode()).hexdigest()[:8]}"
+    name = f"{protocol}-{short_hash(cuts)}"
     job = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
     for fold in folds:  # before the first of them takes hours
         process = job.training(fold, config.train.seed).training_data(panel).process

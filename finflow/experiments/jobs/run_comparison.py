@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from finflow.evaluation.statistics.run_statistics import improvement_estimate, i
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.files import check_writable, write_together
 from finflow.json_text import parse_json
+from finflow.provenance import short_hash
 from finflow.strategies.classical import PATIENT
 from finflow.training.checkpoints.manifest import MANIFEST
 from finflow.training.checkpoints.run_resolver import CONFIG
@@ -118,7 +118,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     """
     runs = [_read(folder, label) for folder, label in zip(folders, _labels(folders), strict=True)]
     _check_comparable(runs)
-    mark = hashlib.sha256("\n".join(str(run.folder.resolve()) for run in runs).encode()).hexdigest()[:8]
+    mark = short_hash("\n".join(str(run.folder.resolve()) for run in runs))
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
     first = runs[0]

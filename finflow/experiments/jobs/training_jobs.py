@@ -5,8 +5,7 @@ A job has a folder of its own, in which every training has one; `--resume` of th
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +16,7 @@ from finflow.evaluation.multi_run.universes_page import Universe
 from finflow.experiments.jobs.independent_trainings import Training, own_settings, train_all
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
-from finflow.json_text import parse_json
+from finflow.json_text import format_json, parse_json
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
 from finflow.training.checkpoints.checkpoint_reader import read_checkpoint
@@ -90,7 +89,7 @@ class SeedJob:
     def begin(self) -> list[str]:
         """Write the configuration and the note that make a folder a job's; there is nothing to print."""
         note = {"seed": self.config.train.seed, "seeds": self.config.train.seeds}
-        write_together({self.folder / CONFIG: dump_run(self.config), self.folder / JOB: _note_text(note)})
+        write_together({self.folder / CONFIG: dump_run(self.config), self.folder / JOB: format_json(note)})
         return []
 
     def judge(self, checkpoints: Sequence[Path]) -> Outcome:
@@ -156,11 +155,7 @@ def run_all(
 
 def write_universes(folder: Path, names: Sequence[str]) -> None:
     """Write the note of a folder that holds the same job in several universes, each in a folder of its name."""
-    write_atomically(folder / JOB, _note_text({"universes": list(names)}))
-
-
-def _note_text(note: Mapping[str, object]) -> str:
-    return json.dumps(note, indent=2, sort_keys=True) + "\n"
+    write_atomically(folder / JOB, format_json({"universes": list(names)}))
 
 
 def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: Path) -> tuple[list[str], Path]:

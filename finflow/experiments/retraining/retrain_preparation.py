@@ -11,11 +11,12 @@ from pathlib import Path
 from finflow.config import Config, EvaluationConfig, config_hash, replace_values
 from finflow.errors import ConfigError, MarketError
 from finflow.evaluation.statistics.bootstrap import MINIMUM_BLOCKS
-from finflow.experiments.jobs.folds import history_of
+from finflow.experiments.jobs.folds import history_of, refuse_own_decisions
 from finflow.experiments.retraining.retrain_windows import KnownBars, retrain_folds
 from finflow.experiments.retraining.retraining import Retraining, data_of
 from finflow.market.panel import MarketPanel
 from finflow.market.sources.panel_loader import load_panel
+from finflow.provenance import short_hash
 from finflow.training.checkpoints.checkpoint_reader import check_same_features, read_best
 from finflow.training.checkpoints.run_resolver import Kind, resolve_run
 from finflow.training.data.training_data import prepare_from
@@ -45,11 +46,7 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
         raise ConfigError(
             f"{run} is a {saved.kind}, and --mode retrain takes one training: name one of its run folders"
         )
-    if config.offline.decisions:
-        raise ConfigError(
-            "offline.decisions cannot be learned from where parts of the market are held out: decisions of a held-out "
-            "day know its prices; leave offline.decisions out"
-        )
+    refuse_own_decisions(config)
     old = read_best(run)
     panel = load_panel(config.market)
     _check_universe(panel, data_of(old).get("assets"), run)
@@ -87,8 +84,7 @@ def _mark(made: Retraining) -> str:
     learning = config_hash(replace_values(made.config, {"evaluation": EvaluationConfig()}))
     cuts = [[fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in made.folds]
     before = hashlib.sha256(made.old.path.read_bytes()).hexdigest()
-    words = json.dumps([learning, made.panel.sha256, before, cuts])
-    return hashlib.sha256(words.encode()).hexdigest()[:8]
+    return short_hash(json.dumps([learning, made.panel.sha256, before, cuts]))
 
 
 def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:

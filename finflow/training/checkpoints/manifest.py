@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from datetime import datetime
@@ -13,6 +12,7 @@ import torch
 
 from finflow.config import config_hash, dump_run
 from finflow.files import write_together
+from finflow.json_text import format_json
 from finflow.provenance import code_hash
 from finflow.training.checkpoints.run_resolver import CONFIG
 from finflow.training.data.training_data import TrainingData
@@ -37,7 +37,7 @@ def manifest_text(training_data: TrainingData, device: torch.device, **facts: ob
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         **facts,
     }
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+    return format_json(content)
 
 
 def write_manifest(folder: Path, training_data: TrainingData, device: torch.device, **facts: object) -> None:
