@@ -28,7 +28,6 @@ ROOM_OF = {
     "json_text": "files",
     "line_file": "files",
     "memory_limit": "files",
-    "table_file": "files",
     "compiled_function": "files",
     "cores": "files",
     "provenance": "files",

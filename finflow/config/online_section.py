@@ -20,7 +20,6 @@ from finflow.config.section_types import (
     key,
 )
 
-OnPolicyAlgorithm = Literal["ppo", "ppo-kl", "trpo", "a2c", "reinforce"]
 ON_POLICY = ("ppo", "ppo-kl", "trpo", "a2c", "reinforce")
 """Algorithms that learn from rollouts of their own policy."""
 USUAL_MINIBATCH = {"ppo": 64, "ppo-kl": 64, "trpo": 128}

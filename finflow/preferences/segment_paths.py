@@ -17,10 +17,10 @@ from finflow.env.coverage import draw_coverage
 from finflow.env.decision_process import DecisionProcess
 from finflow.errors import FinflowError
 from finflow.evaluation.backtest import Backtest, run_backtests
+from finflow.memory_limit import read_table
 from finflow.preferences.pairs import Segment
 from finflow.strategies.classical import named_strategy
 from finflow.strategies.strategy import Information, Strategy
-from finflow.table_file import read_table
 
 FloatArray = NDArray[np.float64]
 Source = tuple[str | None, str]

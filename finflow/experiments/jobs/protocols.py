@@ -96,7 +96,7 @@ class ProtocolJob:
         return sorted({test for fold in self.folds for test in fold.tests}, key=lambda test: test.start)
 
     def begin(self) -> list[str]:
-        """Nothing to write; what each fold is judged on."""
+        """Lines that say what each fold is evaluated on; there is nothing to write before the trainings."""
         return [
             f"{self._of}fold {fold.number} is judged on {', '.join(self.span(test) for test in fold.tests)}"
             for fold in self.folds

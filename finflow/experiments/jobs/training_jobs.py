@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from finflow.config import Config, dump_run
 from finflow.evaluation.multi_run import universes_page
@@ -27,31 +27,8 @@ from finflow.training.judging.evaluations import evaluate_agent, judge_ensemble
 from finflow.training.judging.held_out import REPORTS, Outcome
 from finflow.training.phases.stopping import stopping_at_once
 
-
-class TrainingJob(Protocol):
-    """Trainings in one market and the judgement of their agents: those of seeds, or of the folds of a protocol."""
-
-    @property
-    def market(self) -> str:
-        """Name of the market among several; empty for a single one."""
-
-    @property
-    def panel(self) -> MarketPanel:
-        """Prices, of which each training may see a part."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the trainings and the report."""
-
-    @property
-    def trainings(self) -> list[Training]:
-        """All trainings, in the order that they run in."""
-
-    def begin(self) -> list[str]:
-        """Write the job's own files before the trainings begin, and return lines to print."""
-
-    def judge(self, checkpoints: Sequence[Path]) -> Outcome:
-        """Judge the best checkpoint of each training, and write the report."""
+if TYPE_CHECKING:
+    from finflow.experiments.jobs.protocols import ProtocolJob
 
 
 @dataclass(frozen=True)
@@ -104,6 +81,10 @@ class SeedJob:
         seeds = [one.config.train.seed for one in self.trainings]
         write_manifest(self.folder, training_data, device, seeds=seeds)
         return outcome
+
+
+TrainingJob: TypeAlias = "SeedJob | ProtocolJob"
+"""Trainings in one market and the evaluation of their agents: those of seeds, or of the folds of a protocol."""
 
 
 def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:

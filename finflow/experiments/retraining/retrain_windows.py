@@ -44,11 +44,6 @@ class KnownBars:
 def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]:
     """Folds of consecutive evaluated windows up to the newest bar, each with the bars of its retraining.
 
-    Parameters
-    ----------
-    known : KnownBars
-    settings : RetrainConfig
-
     Raises
     ------
     MarketError

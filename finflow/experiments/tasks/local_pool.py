@@ -131,10 +131,9 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, sender = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, context, _prepare, (sender, self.shared))
-        before = {process.pid for process in multiprocessing.active_children()}
         with changed_environment(_environment(self.resources, self.place)):
             self.future = self._pool.submit(call)
-        (self._process,) = (one for one in multiprocessing.active_children() if one.pid not in before)
+        (self._process,) = self._pool._processes.values()
         sender.close()
 
     def progress(self) -> Iterator[tuple[str, Any]]:

@@ -136,15 +136,7 @@ def describe_values(distribution: BaseDistribution) -> str:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A study that is open.
-
-    Attributes
-    ----------
-    config : Config
-    folder : Path
-    context : TrialContext
-    store : TrialStore
-    """
+    """A study that is open."""
 
     config: Config
     folder: Path

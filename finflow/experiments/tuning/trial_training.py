@@ -289,12 +289,7 @@ def _reason(objective: str) -> str:
 
 
 class StepTimer(ProgressDisplay):
-    """Share of a training that is over; shows it in another display where there is one.
-
-    Parameters
-    ----------
-    display : ProgressDisplay or None
-    """
+    """Share of a training that is over; shows it in another display where there is one."""
 
     def __init__(self, display: ProgressDisplay | None) -> None:
         super().__init__(stream=NullStream())

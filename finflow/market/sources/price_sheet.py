@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from finflow.errors import MarketError, one_line
 from finflow.files import read_input
-from finflow.table_file import read_table
+from finflow.memory_limit import read_table
 
 KINDS = ("csv", "parquet")
 
