@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def one_line(error: object, length: int = 160) -> str:
+    """The text of an error on one line, cut to a number of characters."""
+    return " ".join(str(error).split())[:length]
+
+
 class FinflowError(Exception):
     """A user's mistake, or an outside condition that the user can mend."""
 

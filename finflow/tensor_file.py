@@ -20,7 +20,7 @@ from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
-from finflow.errors import CheckpointError
+from finflow.errors import CheckpointError, one_line
 from finflow.files import write_atomically
 from finflow.memory_limit import fits_memory
 
@@ -116,7 +116,7 @@ def read_file(path: Path) -> TensorFile:
         tensors = dict(sorted(load(content).items()))  # the library gives them in another order each time
         altered = digest != _digest(tensors, text, version)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        _damaged(path, " ".join(str(error).split())[:80] if isinstance(error, SafetensorError) else "unknown tensors")
+        _damaged(path, one_line(error, 80) if isinstance(error, SafetensorError) else "unknown tensors")
     if altered:
         raise CheckpointError(f"{path} is damaged: its SHA-256 does not match; use another checkpoint of the run")
     for name in tensors:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from finflow.config import flatten
 from finflow.config.yaml_text import parse_file
-from finflow.errors import EvidenceError
+from finflow.errors import EvidenceError, one_line
 from finflow.evaluation.multi_run import comparison_page
 from finflow.evaluation.multi_run.comparison_page import METRICS, Compared, Seeds
 from finflow.evaluation.report.results import BASELINE, CASH
@@ -167,8 +167,9 @@ def _read(folder: Path, label: str) -> _Run:
     except OSError as error:
         raise EvidenceError(f"{error.filename or folder}: {error.strerror or error}; judge that run again") from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        said = " ".join(str(error).split())[:100]
-        raise EvidenceError(f"the report in {folder} cannot be read ({said}); judge that run again") from error
+        raise EvidenceError(
+            f"the report in {folder} cannot be read ({one_line(error, 100)}); judge that run again"
+        ) from error
 
 
 def _check_comparable(runs: Sequence[_Run]) -> None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from finflow.cores import share_cores
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, one_line
 from finflow.experiments.tasks.task_progress import run_reporting
 from finflow.experiments.tasks.task_queue import ComputeResources, Result, TaskQueue
 from finflow.provenance import code_hash
@@ -103,10 +103,9 @@ def connected(resources: ComputeResources) -> Iterator[Any]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        said = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"no Ray cluster can be joined at {address} ({said}); start one with: ray start --head, and see that this "
-            "machine belongs to it"
+            f"no Ray cluster can be joined at {address} ({one_line(error, 200)}); start one with: ray start --head, "
+            "and see that this machine belongs to it"
         ) from error
     try:
         yield ray

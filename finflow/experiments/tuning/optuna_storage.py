@@ -22,7 +22,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from finflow.config import TuneConfig
-from finflow.errors import ConfigError
+from finflow.errors import ConfigError, one_line
 from finflow.experiments.tasks.task_progress import start_time_of, this_host
 
 JOURNAL = "journal:"
@@ -175,10 +175,10 @@ def storage_errors(shown: str) -> Iterator[None]:
         root: BaseException = error
         while root.__cause__ is not None:
             root = root.__cause__
-        said = " ".join(str(root).split())
-        if isinstance(error, ImportError):
-            said = f"{said} (pip install 'finflow[postgres]' brings the one for PostgreSQL)"
-        raise ConfigError(f"cannot use the storage {shown}: {said[:200]}; see tune.storage") from error
+        hint = " (pip install 'finflow[postgres]' brings the one for PostgreSQL)" * isinstance(error, ImportError)
+        raise ConfigError(
+            f"cannot use the storage {shown}: {one_line(f'{root}{hint}', 200)}; see tune.storage"
+        ) from error
 
 
 @contextmanager
@@ -192,10 +192,9 @@ def damaged_study(shown: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
         raise ConfigError(
-            f"cannot use the storage {shown}: what it holds is no study, or a damaged one ({said[:200]}); see "
-            "tune.storage"
+            f"cannot use the storage {shown}: what it holds is no study, or a damaged one ({reason}); see tune.storage"
         ) from error
 
 

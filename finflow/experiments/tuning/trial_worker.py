@@ -19,7 +19,7 @@ from optuna.exceptions import StorageInternalError, TrialPruned, UpdateFinishedT
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from finflow.config import Config, changed_config
-from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
+from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError, one_line
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.tasks.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
@@ -272,5 +272,4 @@ def _scratch_folder(tuning: Tuning, number: int) -> Path:
 
 
 def _failure_reason(error: Exception) -> str:
-    said = str(error) if isinstance(error, FinflowError) else f"{type(error).__name__}: {error}"
-    return " ".join(said.split())[:LONGEST_REASON]
+    return one_line(error if isinstance(error, FinflowError) else f"{type(error).__name__}: {error}", LONGEST_REASON)
