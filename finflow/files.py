@@ -159,7 +159,7 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def words(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """The files of an error and its cause."""
     names = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     return f"{names}: {error.strerror}" if names else str(error.strerror or error)

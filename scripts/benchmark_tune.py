@@ -11,7 +11,7 @@ from finflow.config import Config, TuneConfig, load_config
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.experiments.tuning.study import Tuning, begin, stored_study
 from finflow.experiments.tuning.trial_training import StepTimer
-from finflow.experiments.tuning.trial_worker import do_trial
+from finflow.experiments.tuning.trial_worker import run_claimed_trial
 from finflow.experiments.tuning.tuning import tune
 from finflow.training.trainer import FinFlowTrainer
 
@@ -48,7 +48,7 @@ def _overhead(folder: Path, rounds: int) -> None:
         if trial is None:
             raise ValueError("there are as many trials as rounds")
         began = time.perf_counter(), time.process_time()
-        do_trial(tuning, trial, lambda line: None)
+        run_claimed_trial(tuning, trial, lambda line: None)
         took = time.perf_counter() - began[0], time.process_time() - began[1]
         bare = _bare(tuning, folder)
         if number:  # in the first, everything is still being set up, and the data are collected

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from finflow.errors import FinflowError
-from finflow.files import words
+from finflow.files import describe_os_error
 
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory")  # as torch says on a CPU
 FAULT, MISTAKE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -124,7 +124,7 @@ def _lack(error: Exception) -> str | None:
             "smaller bcell.hidden_dim or bcell.memory_capacity"
         )
     if isinstance(error, OSError):
-        return words(error)
+        return describe_os_error(error)
     return None
 
 

@@ -47,7 +47,7 @@ def _study(folder: Path, journal: bool) -> Reader:
     _close(store)
 
     def read(found: Path) -> None:
-        trial_store.__dict__["PATIENCE"] = PATIENCE
+        trial_store.__dict__["WRITE_TIMEOUT"] = PATIENCE
         opened = None
         try:
             opened, _ = trial_store.open_store(tune, folder, "study", IDENTITY, 4, create=False)

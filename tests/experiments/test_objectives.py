@@ -12,7 +12,7 @@ from finflow.evaluation.analysis.ranking import rank
 from finflow.evaluation.backtest import Backtest
 from finflow.evaluation.statistics import metrics
 from finflow.evaluation.statistics.significance_tests import track_of
-from finflow.experiments.tuning.objective_values import aggregated, measured
+from finflow.experiments.tuning.objective_values import aggregate_values, measure_objectives
 
 
 def backtest(returns: np.ndarray) -> Backtest:
@@ -26,7 +26,7 @@ def backtest(returns: np.ndarray) -> Backtest:
 def test_objectives_are_the_metrics_of_the_report_in_the_order_asked_for() -> None:
     rng = np.random.default_rng(0)
     run, base = (backtest(rng.normal(5e-4, 0.01, 300)) for _ in range(2))
-    found = measured(OBJECTIVES, run, 0.05, base, 20)
+    found = measure_objectives(OBJECTIVES, run, 0.05, base, 20)
     assert found[:4] == (
         metrics.sharpe(run.returns, run.cash_returns),
         metrics.sortino(run.returns, run.cash_returns),
@@ -34,9 +34,9 @@ def test_objectives_are_the_metrics_of_the_report_in_the_order_asked_for() -> No
         metrics.cvar(run.returns, 0.05),
     )
     assert found[4] == track_of(run.returns - base.returns).dsr(20, 1 / 299)
-    assert measured(("cvar", "sharpe"), run, 0.05) == (found[3], found[0])
+    assert measure_objectives(("cvar", "sharpe"), run, 0.05) == (found[3], found[0])
     with pytest.raises(ValueError, match="over equal weight"):
-        measured(("dsr",), run, 0.05)
+        measure_objectives(("dsr",), run, 0.05)
 
 
 def test_weights_are_judged_as_a_ranking() -> None:
@@ -45,23 +45,23 @@ def test_weights_are_judged_as_a_ranking() -> None:
     forward = rng.normal(0.0, 0.01, (40, 5))
     foretold = rank(forward - forward.min(), forward, 2)
     run = backtest(rng.normal(5e-4, 0.01, 300))
-    assert measured(RANKING_OBJECTIVES, run, 0.05, ranking=foretold) == pytest.approx((1.0, 1.0, 1.0, 1.0))
-    alike = measured(RANKING_OBJECTIVES, run, 0.05, ranking=rank(np.full((40, 5), 0.2), forward, 2))
+    assert measure_objectives(RANKING_OBJECTIVES, run, 0.05, ranking=foretold) == pytest.approx((1.0, 1.0, 1.0, 1.0))
+    alike = measure_objectives(RANKING_OBJECTIVES, run, 0.05, ranking=rank(np.full((40, 5), 0.2), forward, 2))
     assert np.isfinite(alike[:3]).all()
     assert math.isnan(alike[3])
-    assert all(math.isnan(value) for value in measured(RANKING_OBJECTIVES, run, 0.05))
+    assert all(math.isnan(value) for value in measure_objectives(RANKING_OBJECTIVES, run, 0.05))
 
 
 def test_more_tries_deflate_more() -> None:
     rng = np.random.default_rng(1)
     run, base = backtest(rng.normal(2e-3, 0.01, 300)), backtest(rng.normal(0, 0.01, 300))
-    few, many = (measured(("dsr",), run, 0.05, base, tries)[0] for tries in (2, 200))
+    few, many = (measure_objectives(("dsr",), run, 0.05, base, tries)[0] for tries in (2, 200))
     assert 0.0 < many < few < 1.0
 
 
 def test_what_has_no_risk_is_no_number() -> None:
     run = backtest(np.full(300, 1e-4))
-    assert all(math.isnan(value) for value in measured(("sharpe", "calmar", "dsr"), run, 0.05, run, 3))
+    assert all(math.isnan(value) for value in measure_objectives(("sharpe", "calmar", "dsr"), run, 0.05, run, 3))
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_what_has_no_risk_is_no_number() -> None:
     ],
 )
 def test_several_trainings_count_together(values: list[float], how: str, expected: float) -> None:
-    assert aggregated(values, how, 0.5) == pytest.approx(expected)
-    assert math.isnan(aggregated([*values, math.nan], how, 0.5))
+    assert aggregate_values(values, how, 0.5) == pytest.approx(expected)
+    assert math.isnan(aggregate_values([*values, math.nan], how, 0.5))

@@ -119,12 +119,12 @@ def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_los
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     number = int(process.stdout.readline())
-    assert store.revive() == []  # it is alive
+    assert store.requeue_lost() == []  # it is alive
     process.send_signal(signal.SIGKILL)
     process.wait()
     lost = store.study.trials[number].params
-    assert store.revive() == [number]
-    assert store.revive() == []
+    assert store.requeue_lost() == [number]
+    assert store.requeue_lost() == []
     counts = store.counts
     assert (counts.complete, counts.running, counts.waiting, counts.all) == (1, 0, 5, 6)
     assert store.study.trials[0].values == [0.25]
@@ -136,26 +136,26 @@ def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_los
     assert (store.counts.complete, store.counts.all) == (6, 6)
 
 
-def test_a_worker_elsewhere_that_shows_no_sign_of_life_is_lost(
+def test_a_worker_elsewhere_that_shows_no_heartbeat_file_is_lost(
     opens: Opens, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opens()
     trial = taken(store)
     with store.heartbeat(trial):
         trial.set_user_attr("worker", {"host": "elsewhere", "pid": 1, "born": "1"})
-        assert store.revive() == []
+        assert store.requeue_lost() == []
         silent = threading.Event()
         monkeypatch.setattr(type(store.storage), "record_heartbeat", lambda storage, trial_id: silent.set())
         assert silent.wait(60)  # no earlier heartbeat is on its way any more
         _age(store, trial, storage)
-        assert store.revive() == [trial.number]
+        assert store.requeue_lost() == [trial.number]
     assert (store.counts.waiting, store.counts.all) == (6, 6)
 
 
 def _age(store: TrialStore, trial: Trial, storage: str) -> None:
     """Put the last sign of life back by an hour."""
     if isinstance(store.storage, JournalWithHeartbeat):
-        path = store.storage.sign_of_life(trial._trial_id)
+        path = store.storage.heartbeat_file(trial._trial_id)
         os.utime(path, (time.time() - 3600, time.time() - 3600))
         return
     with sql.create_engine(storage).begin() as connection:
@@ -176,21 +176,21 @@ def test_a_worker_that_is_taken_for_lost_does_not_change_the_count(opens: Opens)
 def test_a_trial_that_was_stopped_on_purpose_waits_again(opens: Opens) -> None:
     store = opens(retries=0)
     trial = taken(store)
-    store.put_back(trial)
-    store.put_back(trial)
+    store.requeue(trial)
+    store.requeue(trial)
     assert (store.counts.all, store.counts.waiting) == (6, 6)
 
 
 def lose_worker(store: TrialStore, trial: Trial) -> list[int]:
     """Have a trial's worker be gone, and find that out."""
     trial.set_user_attr("worker", {"host": this_host(), "pid": os.getpid(), "born": "before"})
-    return store.revive()
+    return store.requeue_lost()
 
 
 def test_stops_on_purpose_use_up_no_retries(opens: Opens) -> None:
     store = opens(retries=1)
     for _ in range(3):
-        store.put_back(taken(store))
+        store.requeue(taken(store))
     trial = taken(store)
     assert lose_worker(store, trial) == [trial.number]
     assert lose_worker(store, taken(store)) == []
@@ -206,7 +206,7 @@ def test_a_trial_that_waits_again_keeps_nothing_of_its_course(opens: Opens) -> N
     store.storage.set_trial_system_attr(trial._trial_id, "completed_rung_0", 0.5)
     assert lose_worker(store, trial) == [0]
     again = taken(store)
-    assert store.revive() == []
+    assert store.requeue_lost() == []
     frozen = store.study.trials[again.number]
     assert frozen.params == {"a": 0.5}
     assert "reason" not in frozen.user_attrs
@@ -216,7 +216,7 @@ def test_a_trial_that_waits_again_keeps_nothing_of_its_course(opens: Opens) -> N
 def test_a_trial_that_waits_again_comes_before_those_that_were_not_begun(opens: Opens) -> None:
     store = opens()
     store.study.tell(taken(store), 1.0)
-    store.put_back(taken(store))
+    store.requeue(taken(store))
     assert [study.first_number(store.study.trials[taken(store).number]) for _ in range(3)] == [1, 2, 3]
 
 
@@ -247,7 +247,7 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
     whole, _ = open_store(steady, tmp_path, "steady", IDENTITY, 10, True)
     whole.fill({"a": 0.5})
     found = [draw(opens(startup_trials=2)) for _ in range(3)]
-    opens().put_back(taken(opens(startup_trials=2)))
+    opens().requeue(taken(opens(startup_trials=2)))
     found += [draw(opens(startup_trials=2)) for _ in range(3)]
     assert found == [draw(whole) for _ in range(6)]
 

@@ -23,11 +23,11 @@ def test_elsewhere_lines_say_what_begins_and_ends_and_now_and_then_how_far_the_o
     with TaskDisplay("trainings", 2, stream=stream, clock=lambda: now[0]) as overview:
         overview.begin("seed 0")
         overview.begin("seed 1", " on a node")
-        overview.news("seed 0", "progress", HALF)
+        overview.update("seed 0", "progress", HALF)
         now[0] = 11.0
-        overview.news("seed 1", "progress", {**HALF, "done": 10})
-        overview.news("seed 1", "say", "the learning rate is halved")
-        overview.again("seed 0", "its process was killed (SIGKILL)")
+        overview.update("seed 1", "progress", {**HALF, "done": 10})
+        overview.update("seed 1", "line", "the learning rate is halved")
+        overview.restarted("seed 0", "its process was killed (SIGKILL)")
         now[0] = 42.0
         overview.end("seed 1")
     assert stream.getvalue().splitlines() == [
@@ -46,7 +46,7 @@ def test_a_terminal_has_a_bar_for_all_and_a_line_for_each_that_is_under_way(monk
     stream = Terminal()
     with TaskDisplay("trainings", 2, stream=stream) as overview:
         overview.begin("seed 0")
-        overview.news("seed 0", "progress", HALF)
+        overview.update("seed 0", "progress", HALF)
         overview.begin("seed 1")
         shown = [(task.description, task.completed, task.total) for task in overview.rows]
         overview.end("seed 0")

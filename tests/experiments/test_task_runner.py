@@ -207,7 +207,7 @@ def _press_ctrl_c(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_and_what_is_unwise_is_said() -> None:
     with pytest.raises(ConfigError, match="--workers is 0, and must be 1 or more"):
         run([], ComputeResources(workers=0))
-    (remark,) = ComputeResources(workers=500).remarks()
+    (remark,) = ComputeResources(workers=500).warnings()
     assert remark.startswith("500 workers on ")
 
 

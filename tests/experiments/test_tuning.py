@@ -32,7 +32,7 @@ from finflow.experiments.tuning.study_report import REPORTS, RETURNS
 from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, decode_returns
 from finflow.experiments.tuning.trial_store import TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
-from finflow.experiments.tuning.trial_worker import rerun, take_trials, work
+from finflow.experiments.tuning.trial_worker import rerun, run_waiting_trials, work
 from finflow.experiments.tuning.tuning import StudyOutcome, describe_plan, tune
 from finflow.training.phases.stopping import request_stop
 from finflow.training.phases.training_run import Validation
@@ -182,7 +182,7 @@ def test_a_trial_that_was_not_recorded_to_its_end_is_not_done_again(tmp_path: Pa
     begun = begin(made(tmp_path, tune__retries=0))
     first = begun.store.claim()
     assert first is not None
-    begun.store.put_back(first)
+    begun.store.requeue(first)
     with pytest.raises(ConfigError, match=r"--trial 0: it was stopped .* waited again as trial 6: name that"):
         rerun(begun.config, begun.folder, 0)
     again = begun.store.claim()
@@ -205,8 +205,10 @@ def test_a_trial_that_comes_out_otherwise_is_told(
     found: tuple[Config, StudyOutcome, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, outcome, _ = found
-    honest = trials.measured
-    monkeypatch.setattr(trials, "measured", lambda *given: tuple(np.nextafter(value, 9.0) for value in honest(*given)))
+    honest = trials.measure_objectives
+    monkeypatch.setattr(
+        trials, "measure_objectives", lambda *given: tuple(np.nextafter(value, 9.0) for value in honest(*given))
+    )
     with pytest.raises(TrainingError, match="trial 0 came out otherwise: "):
         rerun(stored_study(outcome.folder), outcome.folder, 0)
 
@@ -349,9 +351,9 @@ def test_workers_that_are_killed_lose_no_finished_trial_and_the_count_is_exact(t
     assert kept <= before.keys()
     until = time.monotonic() + 30.0
     while tuning_again.store.is_running() and time.monotonic() < until:  # workers end with their parent
-        tuning_again.store.revive()
+        tuning_again.store.requeue_lost()
         time.sleep(0.1)
-    take_trials(tuning_again, lambda line: None)
+    run_waiting_trials(tuning_again, lambda line: None)
     counts = tuning_again.store.counts
     assert (counts.complete, counts.all) == (4, 4)
     after = {trial.number: trial.values for trial in tuning_again.store.trials}
@@ -401,14 +403,14 @@ def test_a_stop_tells_a_command_that_a_shell_takes_also_where_the_storage_is_gon
 ) -> None:
     begun = begin(made(tmp_path, tune__name="mine", output__logs_dir=str(tmp_path / "my logs")))
     command = f"python main.py --mode tune --resume '{begun.folder}'"
-    assert tuning._how_to_go_on(begun) == f"stopped; 0 of 6 trials are over; to go on: {command}"
+    assert tuning._resume_hint(begun) == f"stopped; 0 of 6 trials are over; to go on: {command}"
     assert command in (begun.folder / "study.yaml").read_text()
 
     def lose(store: TrialStore) -> None:
         raise OSError("the server is gone")
 
     monkeypatch.setattr(TrialStore, "counts", property(lose))
-    assert tuning._how_to_go_on(begun) == f"stopped; to go on: {command}"
+    assert tuning._resume_hint(begun) == f"stopped; to go on: {command}"
     with pytest.raises(ConfigError, match=r"cannot use the storage .*: the server is gone"):
         tuning._work(begun, HERE, print)
 
@@ -492,7 +494,7 @@ def test_an_objective_that_is_no_number_is_a_failure_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = made(tmp_path, tune__n_trials=1)
-    monkeypatch.setattr(trials, "measured", lambda *given: (float("nan"),))
+    monkeypatch.setattr(trials, "measure_objectives", lambda *given: (float("nan"),))
     with pytest.raises(TrainingError, match="none of 1 trials came to its end: the first because sharpe of fold 1"):
         tune(config, None, HERE, lambda line: None)
 
@@ -514,7 +516,7 @@ def test_a_trial_that_falls_behind_is_stopped_and_comes_to_the_same_point_again(
         honest(self, *given)
 
     monkeypatch.setattr(trials.TrialRun, "__init__", count)
-    monkeypatch.setattr(trials, "measured", lambda *given: (now["worth"],))
+    monkeypatch.setattr(trials, "measure_objectives", lambda *given: (now["worth"],))
     changes = {"tune__pruner": "median", "tune__startup_trials": 2, "tune__pruned_after": 2, "tune__n_trials": 4}
     config = made(tmp_path, **changes, tune__space={"bcell.gamma": {"low": 0.9, "high": 0.99}})
     outcome = tune(config, None, HERE, lambda line: None)

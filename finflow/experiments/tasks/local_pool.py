@@ -3,9 +3,9 @@
 What is added to the library, and why:
 
 - Each worker is a pool of one process: `ProcessPoolExecutor` breaks as a whole when one of its processes is killed, and
-  every task under way would be lost with it. Here the pool of the killed process alone is built anew.
-- Each worker has a pipe for its progress. A queue shared by all would stay locked for ever where a process is killed
-  while it writes.
+  every running task would be lost with it. Here only the pool of the killed process is replaced.
+- Each worker has a pipe for its progress. A shared queue would stay locked for ever where a process is killed while it
+  writes.
 - A stop is asked for by SIGTERM, which a training answers at the end of its update; `concurrent.futures` can only wait
   for running tasks or abandon them.
 - Workers end with this process, also where it is killed: those of `concurrent.futures` would wait for tasks for ever.
@@ -34,20 +34,20 @@ from finflow.experiments.tasks.task_queue import ComputeResources, Result, Task,
 from finflow.training.phases.stopping import request_stop, stopping_at_once
 from finflow.worker_pool import changed_environment
 
-POLL = 0.25  # seconds between two looks at the workers' progress
-LEAVE = 5.0  # seconds that an idle worker has to end in
-DEVICES = "CUDA_VISIBLE_DEVICES"
+POLL_INTERVAL = 0.25  # seconds between two readings of the workers' progress
+EXIT_TIMEOUT = 5.0  # seconds in which an idle worker has to exit
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def run_in_processes(queue: TaskQueue, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
     """Run all tasks of a queue in up to ``resources.workers`` processes."""
-    workers = [_Worker(place, resources, shared) for place in range(resources.workers or 1)]
+    workers = [_Worker(index, resources, shared) for index in range(resources.workers or 1)]
     try:
         with stopping_at_once():
-            while _hand_out(queue, workers):
-                _collect(queue, workers, POLL)
+            while _submit_waiting(queue, workers):
+                _collect(queue, workers, POLL_INTERVAL)
         for worker in workers:
-            worker.leave()
+            worker.shut_down()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             queue.display.line("stopping; once more to stop at once")
@@ -58,24 +58,24 @@ def run_in_processes(queue: TaskQueue, resources: ComputeResources, shared: Mapp
             worker.kill()
 
 
-def _hand_out(queue: TaskQueue, workers: list[_Worker]) -> bool:
-    """Give a task to each idle worker; true while any task is under way."""
+def _submit_waiting(queue: TaskQueue, workers: list[_Worker]) -> bool:
+    """Give a task to each idle worker; true while any task is running."""
     for worker in workers:
-        if worker.future is None and (found := queue.next()) is not None:
-            queue.display.begin(found[1].name)
-            worker.begin(*found)
+        if worker.future is None and (entry := queue.next()) is not None:
+            queue.display.begin(entry[1].name)
+            worker.submit(*entry)
     return any(worker.future is not None for worker in workers)
 
 
 def _collect(queue: TaskQueue, workers: list[_Worker], timeout: float, stopping: bool = False) -> None:
-    """Wait for tasks to end, and take their progress and results; while stopping, only results count."""
+    """Wait for tasks to end, and handle their progress and results; while stopping, only results count."""
     busy = {worker.future: worker for worker in workers if worker.future is not None}
     ended = wait(busy, timeout, FIRST_COMPLETED).done
     for future, worker in busy.items():
         number = worker.number
         name = queue.started[number].name
         for kind, content in worker.progress():
-            queue.display.news(name, kind, content)
+            queue.display.update(name, kind, content)
         if future not in ended:
             continue
         worker.future = None
@@ -86,10 +86,10 @@ def _collect(queue: TaskQueue, workers: list[_Worker], timeout: float, stopping:
         elif isinstance(error, BrokenProcessPool):
             worker.kill()
             if not stopping:
-                queue.requeue(number, worker.ending())
+                queue.requeue(number, worker.exit_reason())
         elif isinstance(error, KeyboardInterrupt):
             if not stopping:
-                queue.requeue(number, "its process was told to stop")
+                queue.requeue(number, "its process was asked to stop")
         elif not stopping:
             queue.fail(number, error)
 
@@ -97,10 +97,10 @@ def _collect(queue: TaskQueue, workers: list[_Worker], timeout: float, stopping:
 def _stop(queue: TaskQueue, workers: list[_Worker], grace: float) -> None:
     """Ask the tasks to stop, and wait for those that do in time; a second Ctrl-C ends the wait."""
     for worker in workers:
-        worker.ask_to_stop()
+        worker.interrupt()
     end = time.monotonic() + grace
     while any(worker.future is not None for worker in workers) and time.monotonic() < end:
-        _collect(queue, workers, min(POLL, max(end - time.monotonic(), 0.0)), stopping=True)
+        _collect(queue, workers, min(POLL_INTERVAL, max(end - time.monotonic(), 0.0)), stopping=True)
 
 
 class _Worker:
@@ -108,21 +108,21 @@ class _Worker:
 
     Parameters
     ----------
-    place : int
+    index : int
         From 0, among the workers: decides which GPU it has.
     resources : ComputeResources
     shared : mapping
         Arguments of every task.
     """
 
-    def __init__(self, place: int, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
-        self.place, self.resources, self.shared = place, resources, dict(shared)
+    def __init__(self, index: int, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
+        self.index, self.resources, self.shared = index, resources, dict(shared)
         self.number = -1
         self.future: Future[Result] | None = None
         self._pool: ProcessPoolExecutor | None = None
 
-    def begin(self, number: int, task: Task) -> None:
-        """Run a task."""
+    def submit(self, number: int, task: Task) -> None:
+        """Start a task."""
         call = partial(_run, task.function, dict(task.arguments))
         self.number = number
         if self._pool is not None:
@@ -131,7 +131,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, sender = context.Pipe(duplex=False)
         self._pool = ProcessPoolExecutor(1, context, _prepare, (sender, self.shared))
-        with changed_environment(_environment(self.resources, self.place)):
+        with changed_environment(_environment(self.resources, self.index)):
             self.future = self._pool.submit(call)
         (self._process,) = self._pool._processes.values()
         sender.close()
@@ -142,16 +142,16 @@ class _Worker:
             while self._pool is not None and self._pipe.poll():
                 yield self._pipe.recv()
 
-    def ask_to_stop(self) -> None:
+    def interrupt(self) -> None:
         """Have the task stop at the end of its update."""
         if self._pool is not None:
             self._process.terminate()
 
-    def leave(self) -> None:
-        """Let an idle process end by itself."""
+    def shut_down(self) -> None:
+        """Let an idle process exit by itself."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
-            self._process.join(LEAVE)
+            self._process.join(EXIT_TIMEOUT)
 
     def kill(self) -> None:
         """End the process at once, if there is one; the next task begins in another."""
@@ -162,8 +162,8 @@ class _Worker:
         pool.shutdown(wait=True, cancel_futures=True)
         self._pipe.close()
 
-    def ending(self) -> str:
-        """The end of the process, in words."""
+    def exit_reason(self) -> str:
+        """Describe how the process ended."""
         status = self._process.exitcode
         if status is None or status >= 0:
             return f"its process ended with status {status}"
@@ -174,16 +174,16 @@ class _Worker:
         return f"its process was killed ({name})"
 
 
-def _environment(resources: ComputeResources, place: int) -> dict[str, str]:
+def _environment(resources: ComputeResources, index: int) -> dict[str, str]:
     """Environment of a new process: its threads, and its own GPU where there are several."""
     values = {"OMP_NUM_THREADS": str(resources.threads)}
     if resources.device in ("auto", "cuda"):
         import torch
 
         if torch.cuda.device_count() > 1:
-            visible = os.environ.get(DEVICES, "")
+            visible = os.environ.get(VISIBLE_DEVICES, "")
             names = visible.split(",") if visible else [str(n) for n in range(torch.cuda.device_count())]
-            values[DEVICES] = names[place % len(names)]
+            values[VISIBLE_DEVICES] = names[index % len(names)]
     return values
 
 

@@ -5,7 +5,7 @@ need not see this machine's files. What is added to Ray, and why:
 
 - A `ray.util.queue.Queue` on this machine's node takes the tasks' progress: Ray has no channel for the reports of a
   running task.
-- Tasks are submitted as there is room for them, since each may be made from the results of those before.
+- Tasks are submitted as there is room for them, since each may depend on the results of those before.
 - An address is tried for a few seconds first: Ray would try for minutes.
 - The code of a node is compared with this machine's: Ray runs whatever finflow is installed there.
 """
@@ -27,39 +27,39 @@ from finflow.experiments.tasks.task_queue import ComputeResources, Result, TaskQ
 from finflow.provenance import code_hash
 from finflow.training.phases.stopping import stopping_at_once
 
-POLL = 0.5  # seconds between two looks at the tasks' progress
-REACH = 5.0  # seconds in which an address has to answer
+POLL_INTERVAL = 0.5  # seconds between two readings of the tasks' progress
+CONNECT_TIMEOUT = 5.0  # seconds
 
 
 def run_on_ray(queue: TaskQueue, resources: ComputeResources, shared: Mapping[str, Any]) -> None:
     """Run all tasks of a queue on the cluster ``resources.cluster``."""
     with connected(resources) as ray, stopping_at_once():
         progress = _Progress(ray, queue)
-        gpus = 1 if resources.device == "cuda" or (resources.device == "auto" and _offered(ray, "GPU")) else 0
+        gpus = 1 if resources.device == "cuda" or (resources.device == "auto" and _total(ray, "GPU")) else 0
         remote = ray.remote(num_cpus=resources.threads, num_gpus=gpus, max_retries=resources.retries)(_on_node)
         stored = [ray.put(value) for value in shared.values()]
-        under_way: dict[Any, int] = {}
-        if _offered(ray, "CPU") < resources.threads:
+        running: dict[Any, int] = {}
+        if _total(ray, "CPU") < resources.threads:
             queue.display.line(
                 f"no node of the cluster offers processors ({resources.threads} a task): waiting for one"
             )
         try:
             while True:
-                while len(under_way) < slots(ray, resources) and (found := queue.next()) is not None:
-                    number, task = found
-                    given = (progress.queue, number, code_hash(), task.function, dict(task.arguments), list(shared))
-                    under_way[remote.options(name=task.name).remote(*given, *stored)] = number
-                if not under_way:
+                while len(running) < slots(ray, resources) and (entry := queue.next()) is not None:
+                    number, task = entry
+                    arguments = (progress.queue, number, code_hash(), task.function, dict(task.arguments), list(shared))
+                    running[remote.options(name=task.name).remote(*arguments, *stored)] = number
+                if not running:
                     progress.show()
                     return
-                ended, _ = ray.wait(list(under_way), timeout=POLL)
+                ended, _ = ray.wait(list(running), timeout=POLL_INTERVAL)
                 progress.show()
                 for reference in ended:
-                    _take_result(ray, reference, under_way.pop(reference), queue)
+                    _take_result(ray, reference, running.pop(reference), queue)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 queue.display.line("stopping; once more to stop at once")
-            _stop(ray, list(under_way), resources.grace)
+            _stop(ray, list(running), resources.grace)
             raise
         finally:
             with suppress(Exception):
@@ -68,11 +68,11 @@ def run_on_ray(queue: TaskQueue, resources: ComputeResources, shared: Mapping[st
 
 def slots(ray: Any, resources: ComputeResources) -> int:
     """Number of tasks that the cluster has room for at once."""
-    room = _offered(ray, "CPU") // resources.threads
+    room = _total(ray, "CPU") // resources.threads
     return max(1, room if resources.workers is None else min(room, resources.workers))
 
 
-def _offered(ray: Any, resource: str) -> int:
+def _total(ray: Any, resource: str) -> int:
     return int(ray.cluster_resources().get(resource, 0))
 
 
@@ -127,7 +127,7 @@ def _check_reachable(address: str) -> None:
     if not host or not port.isdigit():
         raise ConfigError(f"--cluster is {address!r}, and must be auto or an address such as 10.0.0.1:6379")
     try:
-        socket.create_connection((host, int(port)), timeout=REACH).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error) or "no answer"
         raise ConfigError(
@@ -138,7 +138,7 @@ def _check_reachable(address: str) -> None:
 def _stop(ray: Any, tasks: list[Any], grace: float) -> None:
     """Ask the tasks to stop, and end those that have not stopped in time; a second Ctrl-C ends all at once.
 
-    A task that has stopped is left alone: ending it while Ray takes in its result ends this process
+    A task that has stopped is not cancelled: doing so while Ray receives its result ends this process
     (ray-project/ray#54798: "Tried to complete task that was not pending").
     """
     running = tasks
@@ -157,14 +157,14 @@ def _cancel(ray: Any, tasks: list[Any], force: bool) -> None:
 
 
 def _take_result(ray: Any, reference: Any, number: int, queue: TaskQueue) -> None:
-    """Take the result of a task that has ended; Ray itself ran it again as often as it may."""
+    """Handle the result of a task that has ended; Ray itself has retried it as often as it may."""
     exceptions = ray.exceptions
     try:
         result = ray.get(reference)
     except exceptions.RayTaskError as error:
         queue.fail(number, error.cause, error)
     except exceptions.TaskCancelledError:
-        queue.requeue(number, "its process was told to stop")
+        queue.requeue(number, "its process was asked to stop")
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError) as error:
         queue.give_up(number, f"its process or node died ({type(error).__name__})")
     except exceptions.OutOfMemoryError:
@@ -180,11 +180,11 @@ class _Progress:
     def __init__(self, ray: Any, queue: TaskQueue) -> None:
         here = ray.get_runtime_context().get_node_id()
         affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-        near = affinity(here, soft=False)  # lest it be lost with a node of the tasks: soft=True puts it on any
+        near = affinity(here, soft=False)  # so that it is not lost with a node of the tasks: soft=True allows any node
         options = {"num_cpus": 0, "scheduling_strategy": near}
         self.queue = importlib.import_module("ray.util.queue").Queue(actor_options=options)
         self._ray, self._tasks = ray, queue
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
 
     def show(self) -> None:
         """Show all reports since the last call."""
@@ -195,13 +195,13 @@ class _Progress:
     def _show(self, number: int, kind: str, content: Any) -> None:
         display, name = self._tasks.display, self._tasks.started[number].name
         if kind != "begin":
-            display.news(name, kind, content)
+            display.update(name, kind, content)
             return
-        if number in self._begun:
-            display.again(name, f"its process or node died; it is on {content} now")
+        if number in self._started:
+            display.restarted(name, f"its process or node died; it is on {content} now")
         if number not in self._tasks.results:
-            display.begin(name, "" if number in self._begun else f" on {content}")
-        self._begun.add(number)
+            display.begin(name, "" if number in self._started else f" on {content}")
+        self._started.add(number)
 
 
 def _on_node(
@@ -220,13 +220,13 @@ def _on_node(
     ConfigError
         If the node has other code of finflow.
     """
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, and cannot interrupt us
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # Ray was started in the background, which ignores interrupts
         signal.signal(signal.SIGINT, signal.default_int_handler)
     share_cores()
     host = socket.gethostname()
 
     def send(kind: str, content: Any) -> None:
-        with suppress(Exception):  # where nobody listens any more, the task itself matters
+        with suppress(Exception):  # without a listener, the task goes on
             progress.actor.put_nowait.remote((number, kind, content))
 
     send("begin", host)

@@ -1,6 +1,6 @@
 """Progress of tasks: reported by the processes that run them, and shown in one display by the one that waits for them.
 
-On a terminal: a bar for all tasks and one for each that is under way. Elsewhere: a line when a task begins or ends, and
+On a terminal: a bar for all tasks and one for each that is running. Elsewhere: a line when a task begins or ends, and
 every few seconds one with the progress of the others.
 """
 
@@ -24,12 +24,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.progress import Task as Row
 
 from finflow.errors import FinflowError, OutputError
-from finflow.files import words
+from finflow.files import describe_os_error
 from finflow.training.logs.progress_display import Fact, ProgressDisplay, described, duration
 
 R = TypeVar("R")
 Send = Callable[[str, Any], None]
-"""Takes reports of the task under way: ``progress`` and a mapping, or ``say`` and a line."""
+"""Takes reports of the running task: ``progress`` and a mapping, or ``line`` and a text."""
 INTERVAL = 0.5  # seconds between two reports of progress
 
 _reporter: Reporter | None = None
@@ -61,7 +61,7 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
     except FinflowError:
         raise
     except OSError as error:
-        raise OutputError(words(error)) from error
+        raise OutputError(describe_os_error(error)) from error
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
             place = f"{sys.executable} on {platform.node()}"
@@ -74,12 +74,12 @@ def run_reporting(function: Callable[..., R], arguments: Mapping[str, Any], send
 
 @contextmanager
 def task_folder(kind: str) -> Iterator[Path]:
-    """A temporary folder for a task, gone with the block. What killed processes of this machine left goes first."""
+    """A temporary folder for a task, removed after the block; what killed processes of this machine left goes too."""
     host = platform.node()
-    for left in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
-        process = left.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
+    for leftover in Path(tempfile.gettempdir()).glob(f"finflow-{kind}-[0-9]*-{host}-*"):
+        process = leftover.name.removeprefix(f"finflow-{kind}-").partition("-")[0]
         if process.isdigit() and start_time_of(int(process)) is None:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f"finflow-{kind}-{os.getpid()}-{host}-") as folder:
         yield Path(folder)
 
@@ -105,7 +105,7 @@ class Reporter(ProgressDisplay):
 
     def message(self, text: str) -> None:
         """Have one line shown."""
-        self._send("say", text)
+        self._send("line", text)
 
     def _report(self) -> None:
         phase = self._phase
@@ -129,13 +129,13 @@ class _LineSender(io.StringIO):
     def __init__(self, send: Send) -> None:
         super().__init__()
         self._send = send
-        self._begun = ""
+        self._partial = ""
 
     def write(self, text: str) -> int:
-        *whole, self._begun = (self._begun + text).split("\n")
+        *whole, self._partial = (self._partial + text).split("\n")
         for line in whole:
             if line.strip():
-                self._send("say", line)
+                self._send("line", line)
         return len(text)
 
 
@@ -171,8 +171,8 @@ class TaskDisplay:
         self.kind, self.total = kind, total
         self._stream = sys.stdout if stream is None else stream
         self._interval, self._clock = interval, clock
-        self._begun: dict[str, float] = {}
-        self._news: dict[str, str] = {}
+        self._started: dict[str, float] = {}
+        self._latest: dict[str, str] = {}
         self._ended = 0
         self._last_line = clock()
         self._rows: dict[str, TaskID] = {}
@@ -197,7 +197,7 @@ class TaskDisplay:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows on a terminal: one for all tasks, and one for each that is under way."""
+        """Rows on a terminal: one for all tasks, and one for each that is running."""
         return [] if self._live is None else list(self._live.tasks)
 
     @property
@@ -206,19 +206,19 @@ class TaskDisplay:
 
     def begin(self, name: str, where: str = "") -> None:
         """Show that a task has begun."""
-        self._begun[name] = self._clock()
-        self.say(name, f"begun{where}", quiet_when_live=True)
+        self._started[name] = self._clock()
+        self.task_line(name, f"begun{where}", quiet_when_live=True)
         if self._live is not None and name not in self._rows:
             self._rows[name] = self._live.add_task(name, total=None, facts="")
 
-    def news(self, name: str, kind: str, content: Any) -> None:
+    def update(self, name: str, kind: str, content: Any) -> None:
         """Show a report of a task: see `Send`."""
-        if kind == "say":
-            self.say(name, str(content))
-        elif name in self._begun:
+        if kind == "line":
+            self.task_line(name, str(content))
+        elif name in self._started:
             self._progress(name, content)
 
-    def say(self, name: str, text: str, quiet_when_live: bool = False) -> None:
+    def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
         """Show a line that stays, about a task."""
         self.line(f"{name}: {text}", quiet_when_live)
 
@@ -229,37 +229,37 @@ class TaskDisplay:
         elif not quiet_when_live:
             self._live.console.print(text, soft_wrap=True)
 
-    def again(self, name: str, why: str) -> None:
-        """Show that a task's process is gone, and that the task waits for another."""
+    def restarted(self, name: str, why: str) -> None:
+        """Show that a task has lost its process, and waits for another."""
         self._forget(name)
-        self.say(name, f"{why}; it is done again")
+        self.task_line(name, f"{why}; it is done again")
 
     def end(self, name: str) -> None:
         """Show that a task has ended."""
         began = self._forget(name)
         self._ended += 1
         took = "" if began is None else f" in {duration(self._clock() - began)}"
-        self.say(name, f"done{took} ({self._count})")
+        self.task_line(name, f"done{took} ({self._count})")
         if self._live is not None:
             self._live.update(self._all, completed=self._ended, facts=self._count)
 
     def _progress(self, name: str, content: Mapping[str, Any]) -> None:
         phase, done, total = str(content["phase"]), int(content["done"]), int(content["total"])
         facts = described(content["facts"])
-        self._news[name] = f"{name}: {phase} {100 * done / total if total else 100:.0f} %"
+        self._latest[name] = f"{name}: {phase} {100 * done / total if total else 100:.0f} %"
         if self._live is not None and name in self._rows:
             shown = "  ".join([phase, f"{done:,} of {total:,}", *facts])
             self._live.update(self._rows[name], total=total, completed=done, facts=shown)
         now = self._clock()
         if self._live is None and now - self._last_line >= self._interval:
             self._last_line = now
-            self.line("; ".join([f"{self.kind} {self._count}", *self._news.values()]))
+            self.line("; ".join([f"{self.kind} {self._count}", *self._latest.values()]))
 
     def _forget(self, name: str) -> float | None:
-        self._news.pop(name, None)
+        self._latest.pop(name, None)
         if self._live is not None and name in self._rows:
             self._live.remove_task(self._rows.pop(name))
-        return self._begun.pop(name, None)
+        return self._started.pop(name, None)
 
 
 def this_host() -> str:

@@ -1,4 +1,4 @@
-"""Tasks that need none of the others, the resources that they are given, and the queue that hands them out."""
+"""Independent tasks, the resources that run them, and the queue that they wait in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of work that needs no other.
+    """One independent piece of work.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ComputeResources:
         """True where tasks run in this process."""
         return self.cluster is None and (self.workers or 1) == 1
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Warnings to print before the tasks begin.
 
         Raises
@@ -93,7 +93,7 @@ class ComputeResources:
 
 @dataclass
 class TaskQueue:
-    """Tasks that wait, tasks that were handed out, and the results of those that ended.
+    """Waiting tasks, started tasks, and the results of those that ended.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class TaskQueue:
         Takes each task and its result.
     display : TaskDisplay
     started : list of Task
-        All tasks that were handed out, by number.
+        All tasks that were started, by number.
     results : dict
         By number.
     """
@@ -119,13 +119,13 @@ class TaskQueue:
 
     def __post_init__(self) -> None:
         self._source = iter(self.tasks)
-        self._again: deque[int] = deque()
+        self._requeued: deque[int] = deque()
         self._losses: dict[int, int] = {}
 
     def next(self) -> tuple[int, Task] | None:
         """Number and task of the next one to run; None where none waits."""
-        if self._again:
-            number = self._again.popleft()
+        if self._requeued:
+            number = self._requeued.popleft()
             return number, self.started[number]
         task = next(self._source, None)
         if task is None:
@@ -134,7 +134,7 @@ class TaskQueue:
         return len(self.started) - 1, task
 
     def done(self, number: int, result: Result) -> None:
-        """Keep a result, and hand it to `on_done`."""
+        """Keep a result, and pass it to `on_done`."""
         self.results[number] = result
         if self.on_done is not None:
             self.on_done(self.started[number], result)
@@ -144,18 +144,18 @@ class TaskQueue:
         raise type(error)(f"{self.started[number].name}: {error}") from (source or error)
 
     def requeue(self, number: int, why: str) -> None:
-        """Have a task whose process is gone wait again.
+        """Have a task that lost its process wait again.
 
         Raises
         ------
         TrainingError
-            If that was once too often.
+            If it has no retries left.
         """
         self._losses[number] = times = self._losses.get(number, 0) + 1
         if times > self.retries:
             self.give_up(number, why)
-        self.display.again(self.started[number].name, why)
-        self._again.append(number)
+        self.display.restarted(self.started[number].name, why)
+        self._requeued.append(number)
 
     def give_up(self, number: int, why: str) -> NoReturn:
         """Raise the error of a task whose process was lost after every retry."""

@@ -3,7 +3,7 @@
     results = run_tasks([Task("seed 0", train_one, {"seed": 0}), ...], ComputeResources(workers=2), on_done=keep)
 
 Results come in the order of the tasks, whatever the order they ended in. A task whose process was killed runs again;
-one that ends in an error stops the others, whose finished results have been handed out by then.
+one that ends in an error stops the others; results of finished tasks have been passed to `on_done` by then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ready(resources: ComputeResources) -> Iterator[None]:
     ConfigError
         If there are no workers, or no cluster answers.
     """
-    resources.remarks()
+    resources.warnings()
     if resources.cluster is None:
         yield
     else:
@@ -66,7 +66,7 @@ def run_tasks(
     on_done : callable, optional
         Takes each task and its result, in this process, in the order that they end in.
     shared : mapping, optional
-        Arguments of all tasks, such as the panel, handed to each process once; put into Ray's object store once.
+        Arguments of all tasks, such as the panel, sent to each process once; put into Ray's object store once.
     kind, total
         Name of the tasks in the display, and how many there are.
     stream
@@ -77,13 +77,13 @@ def run_tasks(
     FinflowError
         A task's own, with its name before it; or where its process was killed too often, or no cluster is there.
     KeyboardInterrupt
-        After Ctrl-C, when every task had time to stop. The results of finished tasks were handed out.
+        After Ctrl-C, when every task had time to stop. The results of finished tasks were passed to `on_done`.
     """
     if total is None and isinstance(tasks, list | tuple):
         total = len(tasks)
     with TaskDisplay(kind, total, live=not resources.in_process, stream=stream) as display:
-        for remark in resources.remarks():
-            display.line(f"warning: {remark}")
+        for warning in resources.warnings():
+            display.line(f"warning: {warning}")
         queue = TaskQueue(tasks, resources.retries, on_done, display)
         if resources.in_process:
             _run_here(queue, shared or {})
@@ -96,8 +96,8 @@ def run_tasks(
 
 def _run_here(queue: TaskQueue, shared: Mapping[str, Any]) -> None:
     """Run the tasks one after another in this process; each shows its own progress."""
-    while (found := queue.next()) is not None:
-        number, task = found
+    while (entry := queue.next()) is not None:
+        number, task = entry
         of = "" if queue.display.total is None else f" ({number + 1} of {queue.display.total})"
         queue.display.line(f"{task.name}{of}")
         try:

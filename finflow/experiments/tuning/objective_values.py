@@ -15,7 +15,7 @@ from finflow.evaluation.statistics.metrics import summarise
 from finflow.evaluation.statistics.significance_tests import track_of
 
 
-def measured(
+def measure_objectives(
     names: Sequence[str],
     backtest: Backtest,
     alpha: float,
@@ -45,7 +45,7 @@ def measured(
 
 
 def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
-    """Deflated by so many tries whose Sharpe ratios lie as far apart as luck alone would have them."""
+    """Deflated Sharpe ratio for so many tries, whose Sharpe ratios vary as those of strategies without skill."""
     if baseline is None:
         raise ValueError("the deflated Sharpe ratio is one of the return over equal weight")
     try:
@@ -55,7 +55,7 @@ def _dsr(backtest: Backtest, baseline: Backtest | None, tries: int) -> float:
     return track.dsr(tries, 1.0 / (track.days - 1))
 
 
-def aggregated(values: Sequence[float], how: str, deviations: float) -> float:
+def aggregate_values(values: Sequence[float], how: str, deviations: float) -> float:
     """Aggregate of the values of several trainings; NaN where one of them is.
 
     Parameters
@@ -66,8 +66,8 @@ def aggregated(values: Sequence[float], how: str, deviations: float) -> float:
         ``median``, ``mean``, or ``cautious``: the mean less ``deviations`` times the standard deviation (n - 1).
     deviations
     """
-    found = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values, dtype=np.float64)
     if how == "median":
-        return float(np.median(found))
-    spread = float(found.std(ddof=1)) if how == "cautious" and len(found) > 1 else 0.0
-    return float(found.mean()) - deviations * spread
+        return float(np.median(array))
+    spread = float(array.std(ddof=1)) if how == "cautious" and len(array) > 1 else 0.0
+    return float(array.mean()) - deviations * spread

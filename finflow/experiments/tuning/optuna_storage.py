@@ -1,7 +1,7 @@
 """Optuna's storages of trials, with heartbeats: opened by URL, and their faults in one line.
 
 Optuna has heartbeats in databases alone, and notices a lost worker after a grace period. Here a journal file has them,
-too, and a worker of this machine is lost as soon as its process is gone.
+too, and a worker of this machine counts as lost as soon as its process has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOURNAL = "journal:"
 DATABASE = "study.db"
 SQLITE = "sqlite"
 GRACE = 4  # heartbeats
-PATIENCE = 60.0  # seconds for a storage that others are writing to, or a study that is being begun
+WRITE_TIMEOUT = 60.0  # seconds for a storage that others are writing to, or a study that is being created
 WORKER = "worker"
 """Attribute of a trial: the machine, the process and its start time."""
 
@@ -58,7 +58,8 @@ def open_storage(tune: TuneConfig, folder: Path, callback: Callable[[Study, Froz
         shown = display_url(tune.storage, folder)
         raise ConfigError(f"cannot use the storage {shown}: it is no URL of a database; see tune.storage") from None
     backend = url.get_backend_name()
-    arguments = {SQLITE: {"timeout": PATIENCE}, "postgresql": {"connect_timeout": 10}, "mysql": {"connect_timeout": 10}}
+    servers = {name: {"connect_timeout": 10} for name in ("postgresql", "mysql")}
+    arguments = {SQLITE: {"timeout": WRITE_TIMEOUT}, **servers}
     storage = DatabaseWithLocalWorkers(
         url.render_as_string(hide_password=False),
         engine_kwargs={"connect_args": arguments.get(backend, {})},
@@ -89,7 +90,7 @@ def _lock_at_begin(engine: sql.Engine) -> None:
 
 
 class DatabaseWithLocalWorkers(RDBStorage):
-    """Optuna's storage in a database, which also sees that a process of this machine is gone."""
+    """Optuna's storage in a database, which also notices that a process of this machine has ended."""
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Record that a trial's worker is alive; a database that is away for a while is tried again later."""
@@ -102,7 +103,7 @@ class DatabaseWithLocalWorkers(RDBStorage):
 
 
 class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
-    """Optuna's storage in a journal file, with heartbeats: for each trial a file beside it, which is touched."""
+    """Optuna's storage in a journal file, with heartbeats: for each trial a file that is touched."""
 
     def __init__(self, path: Path, interval: int, callback: Callable[[Study, FrozenTrial], None]) -> None:
         self._folder = path.with_name(f"{path.name}.alive")
@@ -110,14 +111,14 @@ class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
         self._interval, self._callback = interval, callback
         super().__init__(JournalFileBackend(str(path)))
 
-    def sign_of_life(self, trial_id: int) -> Path:
+    def heartbeat_file(self, trial_id: int) -> Path:
         """File that a trial's worker touches."""
         return self._folder / f"trial-{trial_id}"
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Touch the trial's file; a folder that is away for a while is tried again later."""
         with suppress(OSError):
-            self.sign_of_life(trial_id).touch()
+            self.heartbeat_file(trial_id).touch()
 
     def get_heartbeat_interval(self) -> int:
         """Seconds between two heartbeats."""
@@ -136,7 +137,7 @@ class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
         probe = self._folder / f".now-{os.getpid()}"
         try:
             probe.touch()
-            return probe.stat().st_mtime - self.sign_of_life(trial_id).stat().st_mtime
+            return probe.stat().st_mtime - self.heartbeat_file(trial_id).stat().st_mtime
         except FileNotFoundError:
             return float("inf")
         finally:
@@ -144,7 +145,7 @@ class JournalWithHeartbeat(JournalStorage, BaseHeartbeat):
 
 
 def _lost_trials(storage: BaseStorage, study_id: int, grace: float, silent: Callable[[FrozenTrial], bool]) -> list[int]:
-    """Running trials whose process on this machine is gone, that never had a heartbeat, or are silent elsewhere."""
+    """Running trials that have lost their worker: its process has ended, it never had a heartbeat, or has none now."""
     lost = []
     for trial in storage.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,)):
         worker, started = trial.user_attrs.get(WORKER), trial.datetime_start
@@ -175,10 +176,10 @@ def storage_errors(shown: str) -> Iterator[None]:
         root: BaseException = error
         while root.__cause__ is not None:
             root = root.__cause__
-        hint = " (pip install 'finflow[postgres]' brings the one for PostgreSQL)" * isinstance(error, ImportError)
-        raise ConfigError(
-            f"cannot use the storage {shown}: {one_line(f'{root}{hint}', 200)}; see tune.storage"
-        ) from error
+        reason = str(root)
+        if isinstance(error, ImportError):
+            reason += " (pip install 'finflow[postgres]' brings the one for PostgreSQL)"
+        raise ConfigError(f"cannot use the storage {shown}: {one_line(reason, 200)}; see tune.storage") from error
 
 
 @contextmanager

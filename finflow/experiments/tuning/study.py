@@ -100,25 +100,25 @@ def _distribution(key: str, searched: SearchedConfig) -> BaseDistribution:
     return FloatDistribution(searched.low, searched.high, log=searched.log, step=searched.step)
 
 
-def draw(trial: Trial, space: Space) -> dict[str, Value]:
-    """Values of all keys for a trial; those that it has already stay."""
+def suggest_values(trial: Trial, space: Space) -> dict[str, Value]:
+    """Suggest values of all keys for a trial; those that it has already stay."""
     return {key: trial._suggest(key, distribution) for key, distribution in space.items()}
 
 
-def _own_values(config: Config, space: Space) -> dict[str, Value]:
-    """The values that a configuration has itself, as far as the space holds them."""
-    own = leaves(replace_values(config, {"tune": TuneConfig()}))
-    found: dict[str, Value] = {}
+def _initial_values(config: Config, space: Space) -> dict[str, Value]:
+    """The configuration's values of the searched keys, as far as the space holds them."""
+    values = leaves(replace_values(config, {"tune": TuneConfig()}))
+    initial: dict[str, Value] = {}
     for key, distribution in space.items():
-        value = own[key]
+        value = values[key]
         if isinstance(value, str):
             value = json.loads(value)
         if isinstance(distribution, CategoricalDistribution):
             if any(type(value) is type(choice) and value == choice for choice in distribution.choices):
-                found[key] = value  # type: ignore[assignment]
+                initial[key] = value  # type: ignore[assignment]
         elif isinstance(value, int | float) and distribution._contains(float(value)):
-            found[key] = value
-    return found
+            initial[key] = value
+    return initial
 
 
 def describe_values(distribution: BaseDistribution) -> str:
@@ -126,12 +126,12 @@ def describe_values(distribution: BaseDistribution) -> str:
     if isinstance(distribution, CategoricalDistribution):
         return "one of " + ", ".join(str(choice) for choice in distribution.choices)
     if not isinstance(distribution, FloatDistribution | IntDistribution):
-        raise TypeError(f"no distribution of ours: {distribution}")
-    words = f"{distribution.low:g} to {distribution.high:g}"
+        raise TypeError(f"not a distribution of a search space: {distribution}")
+    text = f"{distribution.low:g} to {distribution.high:g}"
     if distribution.log:
-        words += ", logarithmic"
+        text += ", logarithmic"
     step = distribution.step
-    return words + (f", step {step:g}" if step is not None and step != 1 else "")
+    return text + (f", step {step:g}" if step is not None and step != 1 else "")
 
 
 @dataclass(frozen=True)
@@ -191,12 +191,12 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     """
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
-    made = folder is None
+    new = folder is None
     folder = (new_run_folder(config.output.logs_dir / STUDIES) if folder is None else folder).absolute()
     store, fresh = None, False
     try:
         check_writable(folder)
-        store, fresh = open_study(config, folder, context, create=made)
+        store, fresh = open_study(config, folder, context, create=new)
         config = replace_values(config, {"tune.name": store.study.study_name})
         tune = config.tune
         with storage_errors(display_url(tune.storage, folder)), exclusively(folder / LOCK):
@@ -204,15 +204,15 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
             write_atomically(folder / STUDY, head + dump_config(config), mode=0o600)
             if fresh:
                 store.study.set_user_attr(TRIES, tune.n_trials)
-            if fresh or not made:
-                store.fill(_own_values(config, space))
+            if fresh or not new:
+                store.fill(_initial_values(config, space))
             else:
                 store.wait_until_filled()
             context = replace(context, config=config, tries=int(store.study.user_attrs.get(TRIES, tune.n_trials)))
     except BaseException:
         if store is not None and fresh:
             store.discard()
-        if made:
+        if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return Tuning(config, folder, context, store)

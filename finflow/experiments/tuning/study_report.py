@@ -80,9 +80,9 @@ class StudyData:
     @cached_property
     def importances(self) -> dict[str, dict[str, float]]:
         """FANOVA, objective -> key -> share; none where trials are too few or all alike."""
-        found: dict[str, dict[str, float]] = {}
+        importances: dict[str, dict[str, float]] = {}
         if len(self.complete) < FEWEST:
-            return found
+            return importances
         study = study_of(self.complete, len(self.objective))
         for place, name in enumerate(self.objective):
             if len({trial.values[place] for trial in self.complete}) < 2:
@@ -94,8 +94,8 @@ class StudyData:
                     evaluator=importance_evaluator(),
                     target=lambda trial, place=place: trial.values[place],  # type: ignore[misc]
                 )
-            found[name] = {key: float(share) for key, share in shares.items()}
-        return found
+            importances[name] = {key: float(share) for key, share in shares.items()}
+        return importances
 
 
 def report_study(config: Config, context: TrialContext, folder: Path, name: str, trials: Sequence[FrozenTrial]) -> Path:
@@ -109,7 +109,7 @@ def report_study(config: Config, context: TrialContext, folder: Path, name: str,
     first, last = context.folds[0].tests[0], context.folds[-1].tests[-1]
     data = StudyData(
         title=f"Search for {' and '.join(config.tune.objective)}: {name}",
-        subtitle=f"{len(trials)} trials, judged from {context.panel.dates[first.start]} to "
+        subtitle=f"{len(trials)} trials, evaluated from {context.panel.dates[first.start]} to "
         f"{context.panel.dates[last.stop - 1]}, before the test window, net of costs",
         objective=config.tune.objective,
         trials=tuple(sorted(trials, key=lambda trial: trial.number)),
@@ -129,7 +129,7 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
     figures = draw_figures(data.trials, data.objective, list(data.space), data.importances)
     shown: list[Rendered] = []
     if overfit is not None:
-        shown.append(overfitting_histogram(overfit, len(data.complete), "trials", over="the judged windows"))
+        shown.append(overfitting_histogram(overfit, len(data.complete), "trials", over="the evaluated windows"))
     parts = [
         _best(data),
         *(_figures(tuple(group)) for _, group in groupby(figures, key=lambda figure: figure.title)),
@@ -155,7 +155,7 @@ def study_files(data: StudyData) -> dict[str, bytes | str]:
 
 
 def returns_of(trials: Sequence[FrozenTrial]) -> dict[int, NDArray[np.float64]]:
-    """Trial -> daily returns in excess of cash over the judged windows, of trials that came to their end."""
+    """Trial -> daily returns in excess of cash over the evaluated windows, of trials that came to their end."""
     return {
         trial.number: decode_returns(trial.user_attrs[ATTRIBUTES.excess])
         for trial in sorted(trials, key=lambda trial: trial.number)
@@ -165,7 +165,7 @@ def returns_of(trials: Sequence[FrozenTrial]) -> dict[int, NDArray[np.float64]]:
 
 def _overfitting(returns: dict[int, NDArray[np.float64]]) -> tuple[Overfitting | None, str]:
     if len(returns) < 2:
-        return None, "There is no choice to judge: fewer than two trials came to their end."
+        return None, "There is no choice to evaluate: fewer than two trials came to their end."
     try:
         return overfitting(np.stack(list(returns.values()), axis=1)), ""
     except EvidenceError as error:
@@ -201,7 +201,7 @@ def _finding(data: StudyData, content: Mapping[str, object], overfit: Overfittin
     values: list[str | Cell] = []
     for name in data.objective:
         values += [f"{', ' if values else ''}{name} ", Cell(("best", best, name), "g", 3)]
-    values.append(", on windows that it was chosen by: the best of many looks better there than it is.")
+    values.append(", on windows that it was chosen by: the best of many is overestimated there.")
     if overfit is not None:
         values += [" The probability that such a choice is overfitted is ", Cell(("overfitting", "pbo"), "%", 0), "."]
     counted = (
@@ -226,24 +226,24 @@ def _best(data: StudyData) -> Section:
     if best is not None:
         first = next((trial.params for trial in data.complete if trial.number == 0), {})
         values = [(marked, best.params), ("trial 0", first)]
-        said = [(name, {key: _said(params[key]) for key in data.space if key in params}) for name, params in values]
+        cells = [(name, {key: _cell(params[key]) for key in data.space if key in params}) for name, params in values]
         caption = "Trial 0 is the configuration as it was, where the space holds it."
-        tables.append(make_table("The best trial's keys", "Key", list(data.space), said, caption))
+        tables.append(make_table("The best trial's keys", "Key", list(data.space), cells, caption))
     return Section("best", "Best trials", numbers, tuple(tables))
 
 
-def _choice(found: Overfitting | None, without: str, figures: Sequence[Rendered]) -> Section:
+def _choice(overfit: Overfitting | None, without: str, figures: Sequence[Rendered]) -> Section:
     """PBO of the choice, or why there is none."""
     key, title = "overfitting", "Choosing the best of them"
-    if found is None:
+    if overfit is None:
         return Section(key, title, {}, words=(without,))
     numbers = {
-        "pbo": found.pbo,
-        "loss": found.loss,
-        "slope": found.slope,
-        "choices": len(found.logits),
-        "blocks": found.blocks,
-        "days": found.days,
+        "pbo": overfit.pbo,
+        "loss": overfit.loss,
+        "slope": overfit.slope,
+        "choices": len(overfit.logits),
+        "blocks": overfit.blocks,
+        "days": overfit.days,
     }
     words = (
         (
@@ -253,7 +253,7 @@ def _choice(found: Overfitting | None, without: str, figures: Sequence[Rendered]
             Cell(("choices",), ",", 0),
             " cuts of ",
             Cell(("days",), ",", 0),
-            " judged days into ",
+            " evaluated days into ",
             Cell(("blocks",), ",", 0),
             " blocks, for the choice by Sharpe ratio among the trials that came to their end. A choice without skill "
             "comes near 50 %. Trials that were stopped early have no returns and are not among them.",
@@ -274,7 +274,7 @@ def _failed(data: StudyData) -> Section | None:
 
 def _space(data: StudyData) -> Section:
     words = {key: describe_values(values) for key, values in data.space.items()}
-    return Section("space", "What was searched", {}, (make_table("Space", "Key", list(words), [("values", words)]),))
+    return Section("space", "Search space", {}, (make_table("Space", "Key", list(words), [("values", words)]),))
 
 
 def _settings(data: StudyData) -> Section:
@@ -303,7 +303,7 @@ def _trial_numbers(trial: FrozenTrial, objective: Sequence[str]) -> dict[str, ob
     }
 
 
-def _said(value: object) -> str:
+def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -314,7 +314,7 @@ def _facts(config: Config, context: TrialContext) -> dict[str, object]:
     deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""
     return {
         "data": context.panel.describe(),
-        "judged windows": "; ".join(f"{first} to {last}" for first, last in windows),
+        "evaluated windows": "; ".join(f"{first} to {last}" for first, last in windows),
         "seeds of each fold": ", ".join(map(str, context.seeds)),
         "together": tune.aggregate + deviations,
         "sampler": f"{tune.sampler}, seed {tune.seed}",

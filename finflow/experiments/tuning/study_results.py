@@ -51,8 +51,8 @@ def decode_returns(text: str) -> NDArray[np.float64]:
         If it is none: something else has written to the storage.
     """
     try:
-        found = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
-        return np.frombuffer(found, dtype="<f4").astype(np.float64)
+        content = zlib.decompressobj().decompress(base64.b64decode(text), LONGEST_RETURNS)
+        return np.frombuffer(content, dtype="<f4").astype(np.float64)
     except (ValueError, TypeError, zlib.error) as error:
         raise ConfigError(f"the storage of the study holds returns of a trial that are damaged ({error})") from None
 
@@ -68,15 +68,15 @@ def describe_outcome(trial: FrozenTrial, objective: Sequence[str]) -> str:
 
 
 def front(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """The trials that no other beats in every objective; of one objective the best, the earliest where several are."""
-    found = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    if not found:
+    """The Pareto front of the finished trials; of one objective the best, the earliest where several are."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if not complete:
         return []
-    values = np.array([trial.values for trial in found])
+    values = np.array([trial.values for trial in complete])
     if values.shape[1] == 1:
-        return [found[int(np.argmax(values[:, 0]))]]
-    beaten = [bool(((values >= row).all(axis=1) & (values > row).any(axis=1)).any()) for row in values]
-    return [trial for trial, out in zip(found, beaten, strict=True) if not out]
+        return [complete[int(np.argmax(values[:, 0]))]]
+    dominated = [bool(((values >= row).all(axis=1) & (values > row).any(axis=1)).any()) for row in values]
+    return [trial for trial, is_dominated in zip(complete, dominated, strict=True) if not is_dominated]
 
 
 def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:

@@ -34,8 +34,8 @@ from finflow.config import TuneConfig
 from finflow.errors import ConfigError
 from finflow.experiments.tasks.task_progress import start_time_of, this_host
 from finflow.experiments.tuning.optuna_storage import (
-    PATIENCE,
     WORKER,
+    WRITE_TIMEOUT,
     JournalWithHeartbeat,
     damaged_study,
     display_url,
@@ -90,11 +90,11 @@ class TrialStore:
     def trials(self) -> list[FrozenTrial]:
         """Every trial but those that were retried under another number."""
         with damaged_study(f"of the study {self.study.study_name}"):
-            found = self.study.get_trials(deepcopy=False)
-            again = _retried(found)
-            for trial in found:
+            trials = self.study.get_trials(deepcopy=False)
+            retried = _retried(trials)
+            for trial in trials:
                 _check_values(trial, len(self.tune.objective))
-        return [trial for trial in found if trial.number not in again]
+        return [trial for trial in trials if trial.number not in retried]
 
     @property
     def counts(self) -> Counts:
@@ -103,8 +103,8 @@ class TrialStore:
         order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING, TrialState.WAITING)
         return Counts(*(states.count(state) for state in order))
 
-    def number_now(self, number: int) -> int:
-        """Number that a trial has now, after the retries since it had the one given."""
+    def current_number(self, number: int) -> int:
+        """Number of the latest retry of a trial; its own where it has none."""
         later = [trial.number for trial in self.trials if number in _numbers(trial)]
         return later[0] if later else number
 
@@ -135,7 +135,7 @@ class TrialStore:
             optuna.delete_study(study_name=self.study.study_name, storage=self.storage)
 
     def claim(self) -> Trial | None:
-        """Take the first trial that waits; None where there is none. No other worker takes the same."""
+        """Claim the first waiting trial, for this worker alone; None where none waits."""
         waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         for trial in sorted(waiting, key=first_number):
             if self._set_state(trial._trial_id, TrialState.RUNNING):
@@ -154,15 +154,15 @@ class TrialStore:
                 yield
         finally:
             if isinstance(self.storage, JournalWithHeartbeat):
-                self.storage.sign_of_life(trial._trial_id).unlink(missing_ok=True)
+                self.storage.heartbeat_file(trial._trial_id).unlink(missing_ok=True)
 
-    def revive(self) -> list[int]:
+    def requeue_lost(self) -> list[int]:
         """Have trials whose worker is lost wait again, and return their numbers."""
         before = _retried(self.study.get_trials(deepcopy=False))
         optuna.storages.fail_stale_trials(self.study)
         return sorted(_retried(self.study.get_trials(deepcopy=False)) - before)
 
-    def put_back(self, trial: Trial) -> None:
+    def requeue(self, trial: Trial) -> None:
         """Have a trial that was stopped on purpose wait again, unless another worker has done so."""
         if self._set_state(trial._trial_id, TrialState.FAIL):
             _retry(self.study, self.storage.get_trial(trial._trial_id), None)
@@ -222,26 +222,25 @@ def open_store(
     shown = display_url(tune.storage, folder)
     with storage_errors(shown), damaged_study(shown):
         storage = open_storage(tune, folder, partial(_retry, retries=tune.retries))
-        made = False
+        created = False
         if create:
             try:
                 study_id = storage.create_new_study([StudyDirection.MAXIMIZE] * len(tune.objective), name)
                 storage.set_study_user_attr(study_id, _IDENTITY, dict(identity))
-                made = True
+                created = True
             except DuplicatedStudyError:
                 pass
         try:
             study = optuna.load_study(study_name=name, storage=storage)
         except KeyError:
             raise ConfigError(f"{shown} has no study {name}: it was moved, or begun in another tune.storage") from None
-        begun = _stored_identity(study)
+        stored = _stored_identity(study)
         for what, now in identity.items():
-            if begun.get(what) != now:
-                raise ConfigError(
-                    f"the study {name} in {shown} was begun with {_differing(what, begun.get(what), now)}; leave that "
-                    "as it was, or begin a new study"
-                )
-    return TrialStore(study, storage, tune, levels), made
+            if stored.get(what) != now:
+                difference = _describe_difference(what, stored.get(what), now)
+                advice = "leave that as it was, or start a new study"
+                raise ConfigError(f"the study {name} in {shown} was begun with {difference}; {advice}")
+    return TrialStore(study, storage, tune, levels), created
 
 
 def _check_values(trial: FrozenTrial, count: int) -> None:
@@ -268,10 +267,10 @@ def pruner_of(tune: TuneConfig, levels: int) -> BasePruner:
     return MedianPruner(n_startup_trials=tune.pruned_after, n_warmup_steps=FIRST_PRUNED)
 
 
-def _wait_for(found: Callable[[], Any], complaint: str) -> Any:
+def _wait_for(read: Callable[[], Any], complaint: str) -> Any:
     """Wait for another process to write something; a `ConfigError` with the complaint where it does not."""
-    until = time.monotonic() + PATIENCE
-    while not (value := found()):
+    until = time.monotonic() + WRITE_TIMEOUT
+    while not (value := read()):
         if time.monotonic() > until:
             raise ConfigError(complaint)
         time.sleep(0.2)
@@ -281,11 +280,11 @@ def _wait_for(found: Callable[[], Any], complaint: str) -> Any:
 def _stored_identity(study: Study) -> dict[str, str]:
     """Settings that a study was begun with; another process may be writing them just now."""
     complaint = f"the study {study.study_name} was never begun properly: use another tune.name"
-    found = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)
-    return {str(name): str(value) for name, value in found.items()}
+    stored = _wait_for(lambda: study.user_attrs.get(_IDENTITY), complaint)
+    return {str(name): str(value) for name, value in stored.items()}
 
 
-def _differing(what: str, before: str | None, now: str) -> str:
+def _describe_difference(what: str, before: str | None, now: str) -> str:
     """Describe the difference of two identities in a few words."""
     if what != "space" or before is None:
         return f"another {what} ({before}, now {now})" if len(f"{before}{now}") < 150 else f"another {what}"

@@ -1,7 +1,7 @@
-"""One trial of a study: a configuration trained on every fold with every seed, judged on windows that it never saw.
+"""One trial of a study: a configuration trained on every fold with every seed, and evaluated out of sample.
 
-Nothing here can read the test window: the panel is cut before it at the door, so that neither features nor rewards nor
-any strategy has a bar of it, and the markets that trainings get have no test window at all.
+Nothing here can read the test window: the panel is cut before it when it is loaded, so that features, rewards and
+strategies have no bar of it, and the training data have no test window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.experiments.jobs.duration_estimate import NEVER
 from finflow.experiments.jobs.folds import Fold, folds_of, history_of, last_fold, load_before_test
 from finflow.experiments.tasks.task_progress import NullStream
-from finflow.experiments.tuning.objective_values import aggregated, measured
+from finflow.experiments.tuning.objective_values import aggregate_values, measure_objectives
 from finflow.guard.checkpoint_folder import BEST, MODELS, CheckpointFolder
 from finflow.market.features.feature_set import Features
 from finflow.market.panel import MarketPanel
@@ -47,13 +47,13 @@ Report = Callable[[int, tuple[float, ...], int], None]
 """Takes a level, from 1, the objectives so far and the updates made; what it raises ends the trial."""
 
 
-class Undefined(FinflowError):
+class UndefinedObjectiveError(FinflowError):
     """An objective that is not a number."""
 
 
 @dataclass(frozen=True)
 class TrialContext:
-    """Market, folds and seeds that every trial of a study is trained and judged on.
+    """Market, folds and seeds that every trial of a study is trained and evaluated on.
 
     Attributes
     ----------
@@ -89,25 +89,25 @@ class TrialContext:
 
     def training_data(self, fold: Fold, config: Config) -> TrainingData:
         """The market of a training; features are computed once for all trials, since no key of theirs is searched."""
-        known = self._features.get((fold.number, False))
-        found = prepare_pieces(self.panel, config, fold.pieces, fold.validation, known)
-        self._features[fold.number, False] = found.features
-        return found
+        cached = self._features.get((fold.number, False))
+        data = prepare_pieces(self.panel, config, fold.pieces, fold.validation, cached)
+        self._features[fold.number, False] = data.features
+        return data
 
-    def judging_process(self, fold: Fold, training_data: TrainingData) -> DecisionProcess:
-        """Decision process of the window that a fold is judged on."""
+    def evaluation_process(self, fold: Fold, training_data: TrainingData) -> DecisionProcess:
+        """Decision process of the window that a fold is evaluated on."""
         known = self._features.get((fold.number, True)) or features_on(training_data, self.panel)
         self._features[fold.number, True] = known
         return process_on(training_data, self.panel, known)
 
 
 def trial_context(config: Config, searched: Sequence[str], tries: int) -> TrialContext:
-    """Load the prices, cut them before the test window, and see that every fold can be trained.
+    """Load the prices, cut them before the test window, and check that every fold can be trained.
 
     Raises
     ------
     FinflowError
-        If there is too little to learn from or to be judged on.
+        If there is too little to learn from or to be evaluated on.
     """
     seen, train_end = load_before_test(config)
     protocol, tune = config.evaluation.protocol, config.tune
@@ -135,7 +135,7 @@ class TrialResult:
     units : list of dict
         Fold, seed and objectives of each training.
     excess : float64 (days,)
-        Daily returns in excess of cash over the judged windows, the mean over seeds.
+        Daily returns in excess of cash over the evaluated windows, the mean over seeds.
     updates : int
         Gradient updates made.
     """
@@ -149,7 +149,7 @@ class TrialResult:
 def run_trial(
     context: TrialContext, config: Config, scratch: Path, report: Report, display: ProgressDisplay | None = None
 ) -> TrialResult:
-    """Train and judge a configuration. The same configuration and seeds give the same values, bit for bit.
+    """Train and evaluate a configuration. The same configuration and seeds give the same values, bit for bit.
 
     Parameters
     ----------
@@ -165,15 +165,15 @@ def run_trial(
 
     Raises
     ------
-    Undefined
+    UndefinedObjectiveError
         If an objective of a training is not a number.
     """
     trial = TrialRun(context, config, scratch, report)
     excess: dict[int, list[FloatArray]] = {seed: [] for seed in context.seeds}
     try:
         for fold, seed in context.units:
-            judged = trial.train(fold, seed, display)
-            excess[seed].append(judged.returns - judged.cash_returns)
+            backtest = trial.train(fold, seed, display)
+            excess[seed].append(backtest.returns - backtest.cash_returns)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     paths = np.stack([np.concatenate(parts) for parts in excess.values()])
@@ -201,7 +201,7 @@ class TrialRun:
         self._compares = "dsr" in self.tune.objective  # with equal weight
 
     def train(self, fold: Fold, seed: int, display: ProgressDisplay | None) -> Backtest:
-        """Train once, and play the best policy on the window that it is judged on; its checkpoints are not kept."""
+        """Train once, and backtest the best policy on the fold's test window; its checkpoints are not kept."""
         settings = self._settings(seed)
         training_data = self.context.training_data(fold, settings)
         timer = StepTimer(display)
@@ -214,21 +214,23 @@ class TrialRun:
         strategies: list[Strategy] = [AgentStrategy(policy, trainer.device, acting=settings.acting)]
         if self._compares:
             strategies.append(named_strategy(BASELINE, self.config.evaluation))
-        process, (window,) = self.context.judging_process(fold, training_data), fold.tests
-        judged = run_backtests(process, window, strategies)
+        process, (window,) = self.context.evaluation_process(fold, training_data), fold.tests
+        backtests = run_backtests(process, window, strategies)
         shutil.rmtree(trainer.run_folder, ignore_errors=True)
-        found = self._measured(process, window, *judged)
-        for name, value in zip(self.tune.objective, found, strict=True):
+        values = self._measure(process, window, *backtests)
+        for name, value in zip(self.tune.objective, values, strict=True):
             if not np.isfinite(value):
-                raise Undefined(f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}")
-        self.finished.append(found)
-        self.units.append({"fold": fold.number, "seed": seed, "values": list(found)})
-        return judged[0]
+                raise UndefinedObjectiveError(
+                    f"{name} of fold {fold.number}, seed {seed} is not a number: {_reason(name)}"
+                )
+        self.finished.append(values)
+        self.units.append({"fold": fold.number, "seed": seed, "values": list(values)})
+        return backtests[0]
 
     def objectives(self, units: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
         """The objectives over several trainings together."""
         aggregate, deviations = self.tune.aggregate, self.tune.deviations
-        return tuple(aggregated(values, aggregate, deviations) for values in zip(*units, strict=True))
+        return tuple(aggregate_values(values, aggregate, deviations) for values in zip(*units, strict=True))
 
     def _settings(self, seed: int) -> Config:
         """Configuration of one training, which keeps nothing but its best checkpoint."""
@@ -256,13 +258,13 @@ class TrialRun:
             baseline = run_backtests(training_data.process, training_data.split.validation, [equal_weight])
         current: tuple[float, ...] | None = None
 
-        def on_validation(told: Validation) -> None:
+        def on_validation(validation: Validation) -> None:
             nonlocal current
-            self.updates = before + told.update
-            if told.best or current is None:
+            self.updates = before + validation.update
+            if validation.best or current is None:
                 process, window = training_data.process, training_data.split.validation
-                current = self._measured(process, window, told.backtest, *baseline)
-            reached = LEVELS * len(self.finished) + min(int(LEVELS * timer.share(told.phase_update)), LEVELS)
+                current = self._measure(process, window, validation.backtest, *baseline)
+            reached = LEVELS * len(self.finished) + min(int(LEVELS * timer.share(validation.phase_update)), LEVELS)
             values = self.objectives([*self.finished, current])
             if not np.isfinite(values).all():
                 return
@@ -272,13 +274,13 @@ class TrialRun:
 
         return on_validation
 
-    def _measured(
+    def _measure(
         self, process: DecisionProcess, window: range, run: Backtest, baseline: Backtest | None = None
     ) -> tuple[float, ...]:
-        study, ranking = self.context.config, None
+        study, tries, ranking = self.context.config, self.context.tries, None
         if set(self.tune.objective) & set(RANKING_OBJECTIVES):
             ranking = rank_run(process, window, run, study.evaluation.top, study.objectives.ranking.horizon)
-        return measured(self.tune.objective, run, study.objectives.cvar_alpha, baseline, self.context.tries, ranking)
+        return measure_objectives(self.tune.objective, run, study.objectives.cvar_alpha, baseline, tries, ranking)
 
 
 def _reason(objective: str) -> str:

@@ -1,4 +1,4 @@
-"""Trials of a study: taken and run one after another until none is left, or one of them again, alone.
+"""Workers of a study, which run its waiting trials one after another, and the rerun of a single trial.
 
 The outcome of each is recorded: its values, a stop before its end, or why it failed. A trial that runs again is
 compared with its record bit for bit.
@@ -23,7 +23,7 @@ from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.tasks.task_progress import Reporter, TaskDisplay, task_folder, task_progress
 from finflow.experiments.tuning.optuna_storage import display_url, storage_errors
-from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, draw, open_study, space_of
+from finflow.experiments.tuning.study import SCRATCH, TRIES, Tuning, open_study, space_of, suggest_values
 from finflow.experiments.tuning.study_results import ATTRIBUTES, describe_outcome, encode_returns, write_best
 from finflow.experiments.tuning.trial_store import LOST, TrialStore
 from finflow.experiments.tuning.trial_training import TrialContext, run_trial, trial_context
@@ -35,14 +35,14 @@ from finflow.training.logs.progress_display import ProgressDisplay
 from finflow.training.phases.stopping import stopping_at_once
 
 LONGEST_REASON = 500  # characters
-POLL = 1.0  # seconds between looks at a trial that another worker is running
+POLL_INTERVAL = 1.0  # seconds between checks of a trial that another worker is running
 
 DisplayFactory = Callable[[int], AbstractContextManager[ProgressDisplay | None]]
 """Gives a trial's display, by the trial's number."""
 
 
 def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ...], tries: int) -> dict[str, Any]:
-    """Take trials until there are none: the task of one worker.
+    """Run trials until none waits: the task of one worker.
 
     Parameters
     ----------
@@ -61,33 +61,35 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
     here = (folder / STUDY).is_file()
     with nullcontext(folder) if here else task_folder("study") as place:
         return {
-            "trials": take_trials(
+            "trials": run_waiting_trials(
                 Tuning(config, place, context, store), print, lambda number: nullcontext(task_progress())
             )
         }
 
 
-def take_trials(tuning: Tuning, tell: Callable[[str], None], showing: DisplayFactory | None = None) -> int:
+def run_waiting_trials(tuning: Tuning, log: Callable[[str], None], show: DisplayFactory | None = None) -> int:
     """Run trials until none waits and no other worker runs one; the number of those run here."""
     done, store = 0, tuning.store
     while True:
         with storage_errors(tuning.where):
-            for number in store.revive():
+            for number in store.requeue_lost():
                 shutil.rmtree(_scratch_folder(tuning, number), ignore_errors=True)
-                tell(f"trial {number}: {LOST}; it waits to be done again")
+                log(f"trial {number}: {LOST}; it waits to be run again")
             trial = store.claim()
             if trial is None and not store.is_running():
                 return done
         if trial is None:
             with stopping_at_once():
-                time.sleep(POLL)
+                time.sleep(POLL_INTERVAL)
             continue
-        with showing(trial.number) if showing else nullcontext() as display:
-            do_trial(tuning, trial, tell, display)
+        with show(trial.number) if show else nullcontext() as display:
+            run_claimed_trial(tuning, trial, log, display)
         done += 1
 
 
-def do_trial(tuning: Tuning, trial: Trial, tell: Callable[[str], None], display: ProgressDisplay | None = None) -> None:
+def run_claimed_trial(
+    tuning: Tuning, trial: Trial, log: Callable[[str], None], display: ProgressDisplay | None = None
+) -> None:
     """Run one trial, and record its outcome: values, a stop before its end, or why it failed.
 
     Raises
@@ -99,18 +101,18 @@ def do_trial(tuning: Tuning, trial: Trial, tell: Callable[[str], None], display:
     try:
         with storage_errors(tuning.where), store.heartbeat(trial):
             _run_and_record(tuning, trial, display)
-    except UpdateFinishedTrialError:  # another worker has taken it for lost meanwhile
-        tell(f"trial {trial.number}: nothing was heard of it for too long; another takes its place")
+    except UpdateFinishedTrialError:  # another worker has declared it lost meanwhile
+        log(f"trial {trial.number}: its heartbeat was missed for too long; another worker runs it again")
     with storage_errors(tuning.where):
         write_best(tuning.folder, tuning.config, store.trials)
         counts = store.counts
         outcome = describe_outcome(store.study.trials[trial.number], tuning.config.tune.objective)
-        tell(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
+        log(f"trial {trial.number}: {outcome} ({counts.finished} of {counts.all})")
 
 
 def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | None) -> None:
-    context, found, state = tuning.context, None, TrialState.FAIL
-    values = draw(trial, space_of(tuning.config))
+    context, objectives, state = tuning.context, None, TrialState.FAIL
+    values = suggest_values(trial, space_of(tuning.config))
     trial.set_user_attr(ATTRIBUTES.seeds, list(context.seeds))
     trial.set_user_attr(ATTRIBUTES.code, code_hash())
     report = PruningReporter(trial, context.levels, len(tuning.config.tune.objective) == 1)
@@ -120,7 +122,7 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
     except TrialPruned:
         state, updates = TrialState.PRUNED, report.updates
     except (KeyboardInterrupt, OutputError):
-        tuning.store.put_back(trial)
+        tuning.store.requeue(trial)
         raise
     except (UpdateFinishedTrialError, StorageInternalError, sql.exc.SQLAlchemyError):
         raise
@@ -128,45 +130,45 @@ def _run_and_record(tuning: Tuning, trial: Trial, display: ProgressDisplay | Non
         trial.set_user_attr(ATTRIBUTES.reason, _failure_reason(error))
         updates = report.updates
     else:
-        found, state, updates = list(result.values), TrialState.COMPLETE, result.updates
+        objectives, state, updates = list(result.values), TrialState.COMPLETE, result.updates
         trial.set_user_attr(ATTRIBUTES.units, result.units)
         trial.set_user_attr(ATTRIBUTES.excess, encode_returns(result.excess))
     trial.set_user_attr(ATTRIBUTES.updates, updates)
-    tuning.store.study.tell(trial, found, state, skip_if_finished=True)
+    tuning.store.study.tell(trial, objectives, state, skip_if_finished=True)
 
 
 def rerun(config: Config, folder: Path, number: int) -> list[str]:
-    """Run a recorded trial again, alone, and compare.
+    """Run a recorded trial again, alone, and compare its values with the record.
 
     Returns
     -------
     list of str
-        Lines to print, where every value came out the same, bit for bit.
+        Lines to print, where every value is the same, bit for bit.
 
     Raises
     ------
     FinflowError
-        If there is no such trial, nothing was recorded of it, or it came out otherwise.
+        If there is no such trial, nothing was recorded of it, or its values differ.
     """
     context = trial_context(config, tuple(space_of(config)), config.tune.n_trials)
     store, _ = open_study(config, folder, context, create=False)
     with storage_errors(display_url(config.tune.storage, folder)):
         trial = _recorded(store, number)
         tries = int(store.study.user_attrs.get(TRIES, config.tune.n_trials))
-    again = CourseComparison(trial)
+    comparison = CourseComparison(trial)
     values: Sequence[float] | None = None
     reason = None
     try:
         seeds = tuple(trial.user_attrs[ATTRIBUTES.seeds])
         settings = changed_config(config, trial.params)
         with _own_scratch(folder, number) as scratch:
-            values = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch, again).values
+            values = run_trial(replace(context, seeds=seeds, tries=tries), settings, scratch, comparison).values
     except TrialPruned:
         pass
     except (KeyError, FinflowError, RuntimeError, ValueError, ArithmeticError) as error:
         reason = _failure_reason(error)
     recorded = trial.values if trial.state == TrialState.COMPLETE else None
-    same = (list(values) if values is not None else None) == recorded and again.same
+    same = (list(values) if values is not None else None) == recorded and comparison.same
     same = same and reason == trial.user_attrs.get(ATTRIBUTES.reason)
     if same:
         return [f"trial {number} again: {describe_outcome(trial, config.tune.objective)}, bit for bit as recorded"]
@@ -185,9 +187,9 @@ def _recorded(store: TrialStore, number: int) -> FrozenTrial:
     ConfigError
     """
     known = {trial.number: trial for trial in store.study.get_trials(deepcopy=False)}
-    trial, now = known.get(number), store.number_now(number)
-    if now != number:
-        raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and it waited again as trial {now}: name that")
+    trial, current = known.get(number), store.current_number(number)
+    if current != number:
+        raise ConfigError(f"--trial {number}: it was stopped or {LOST}, and waited again as trial {current}: name that")
     if trial is None or not trial.state.is_finished():
         raise ConfigError(f"--trial {number}: the study has no such trial that is over, of {len(store.trials)}")
     if trial.state == TrialState.FAIL and ATTRIBUTES.reason not in trial.user_attrs:
@@ -251,18 +253,18 @@ class PruningReporter:
 
 
 class TrialDisplay(TaskDisplay):
-    """Progress of the trials that run in this process; their outcomes are told elsewhere."""
+    """Progress of the trials that run in this process; their outcomes are printed elsewhere."""
 
-    def say(self, name: str, text: str, quiet_when_live: bool = False) -> None:
+    def task_line(self, name: str, text: str, quiet_when_live: bool = False) -> None:
         """Show nothing."""
 
     @contextmanager
-    def showing(self, number: int) -> Iterator[ProgressDisplay]:
+    def show_trial(self, number: int) -> Iterator[ProgressDisplay]:
         """Show the progress of a trial."""
         name = f"trial {number}"
         self.begin(name)
         try:
-            yield Reporter(lambda kind, content: self.news(name, kind, content))
+            yield Reporter(lambda kind, content: self.update(name, kind, content))
         finally:
             self.end(name)
 

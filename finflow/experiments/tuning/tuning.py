@@ -1,4 +1,4 @@
-"""A search for better values of keys: run until its trials are there, and reported; or a dry run of one."""
+"""A hyperparameter search, run until all its trials are finished, and its report; or a dry run of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from finflow.experiments.tuning.study_report import report_study
 from finflow.experiments.tuning.study_results import ATTRIBUTES, BEST, describe_outcome, write_best
 from finflow.experiments.tuning.trial_store import LOST
 from finflow.experiments.tuning.trial_training import TrialContext, trial_context
-from finflow.experiments.tuning.trial_worker import TrialDisplay, take_trials, work
+from finflow.experiments.tuning.trial_worker import TrialDisplay, run_waiting_trials, work
 from finflow.training.phases.stopping import stopping_at_once
 
 
@@ -47,9 +47,9 @@ class StudyOutcome(NamedTuple):
 
 
 def tune(
-    config: Config, resume: Path | None, resources: ComputeResources, tell: Callable[[str], None] = print
+    config: Config, resume: Path | None, resources: ComputeResources, log: Callable[[str], None] = print
 ) -> StudyOutcome:
-    """Search until the number of trials is there, and report.
+    """Search until all trials are finished, and report.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def tune(
         Folder of a study to go on with.
     resources : ComputeResources
         Processes that run the trials.
-    tell : callable
-        Takes lines.
+    log : callable
+        Prints a line.
 
     Raises
     ------
@@ -70,26 +70,26 @@ def tune(
     _check_reach(config, resources)
     tuning = begin(config, resume)
     settings, store = config.tune, tuning.store
-    tell(f"study {store.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
+    log(f"study {store.study.study_name} in {tuning.folder}, its trials in {tuning.where}")
     if len(settings.objective) > 1 and settings.pruner != "none":
-        tell(f"several objectives have no order to fall behind in: tune.pruner {settings.pruner} is left aside")
+        log(f"several objectives have no order to fall behind in: tune.pruner {settings.pruner} is ignored")
     before = tuning.counts
     if before.finished:
-        tell(f"{before.finished} of {before.all} trials are over")
+        log(f"{before.finished} of {before.all} trials are over")
     if before.finished < before.all:
         try:
-            _work(tuning, resources, tell)
+            _work(tuning, resources, log)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_how_to_go_on(tuning)) from None
+            raise KeyboardInterrupt(_resume_hint(tuning)) from None
     with stopping_at_once():
         return conclude(tuning)
 
 
-def _how_to_go_on(tuning: Tuning) -> str:
+def _resume_hint(tuning: Tuning) -> str:
     command = f"python main.py --mode tune --resume {shlex.quote(str(tuning.folder))}"
     try:
         counts = tuning.counts
-    except ConfigError:  # a lost storage is no reason to keep the command back
+    except ConfigError:  # the command is shown even where the storage is lost
         return f"stopped; to go on: {command}"
     return f"stopped; {counts.finished} of {counts.all} trials are over; to go on: {command}"
 
@@ -104,25 +104,25 @@ def _check_reach(config: Config, resources: ComputeResources) -> None:
     if resources.cluster is None or not is_sqlite(config.tune.storage):
         return
     with connected(resources) as ray:
-        found = machines(ray)
-    if len(found) > 1:
+        count = len(machines(ray))
+    if count > 1:
         raise ConfigError(
-            f"the cluster has {len(found)} machines, and SQLite keeps trials on one: name a storage that all reach: "
+            f"the cluster has {count} machines, and SQLite keeps trials on one: name a storage that all reach: "
             "tune.storage postgresql+psycopg://USER@HOST/DATABASE, or journal:PATH on a folder that they share"
         )
 
 
-def _work(tuning: Tuning, resources: ComputeResources, tell: Callable[[str], None]) -> None:
+def _work(tuning: Tuning, resources: ComputeResources, log: Callable[[str], None]) -> None:
     """Run the trials here, or by workers."""
     context, counts = tuning.context, tuning.counts
     waiting = counts.all - counts.finished
     if resources.in_process:
-        with TrialDisplay("trials", waiting) as shown:
-            take_trials(tuning, shown.line if tell is print else tell, shown.showing)
+        with TrialDisplay("trials", waiting) as display:
+            run_waiting_trials(tuning, display.line if log is print else log, display.show_trial)
         return
-    given = {"config": tuning.config, "folder": tuning.folder, "folds": context.folds, "tries": context.tries}
+    arguments = {"config": tuning.config, "folder": tuning.folder, "folds": context.folds, "tries": context.tries}
     count = min(resources.workers or waiting, waiting)
-    tasks = [Task(f"worker {number}", work, given) for number in range(1, count + 1)]
+    tasks = [Task(f"worker {number}", work, arguments) for number in range(1, count + 1)]
     lasting = replace(resources, retries=max(resources.retries, waiting))  # a trial has retries of its own
     run_tasks(tasks, lasting, shared={"panel": context.panel}, kind="workers")
 
