@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 S = TypeVar("S")
 THREAD_NAME = "second-core"
-PATIENCE = 600.0  # seconds that a forked process may take, beyond ten times the duration of the block
+TIMEOUT = 600.0  # seconds that a forked process may take, beyond ten times the duration of the block
 
 _second: ThreadPoolExecutor | None = None
 _shared = False
@@ -104,7 +104,7 @@ def forked(part: Callable[[], R], fills_core: bool = False) -> Iterator[Callable
         with _one_core() if fills_core else nullcontext():
             yield lambda: results[0] if results else part()
         with suppress(EOFError):  # the process ended without a result
-            if receiver.poll(PATIENCE + 10.0 * (time.monotonic() - began)):
+            if receiver.poll(TIMEOUT + 10.0 * (time.monotonic() - began)):
                 results = receiver.recv()
     finally:
         child.kill()
@@ -163,7 +163,7 @@ def _send_result(part: Callable[[], object], receiver: Connection, sender: Conne
 
 
 def begin_as_worker() -> None:
-    """Set up a process that works for its parent: on one core, deaf to Ctrl-C, and gone when the parent is."""
+    """Set up a process that works for its parent: on one core, ignoring Ctrl-C, and ended with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the parent handles it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     share_cores()

@@ -21,7 +21,7 @@ PROBE = 1 << 20  # bytes: a run of any size writes more
 
 
 def write_atomically(path: Path, content: bytes | str, mode: int = 0o666) -> None:
-    """Write a file by way of a temporary one beside it; folders that are missing are made.
+    """Write a file by way of a temporary one in its folder; missing folders are created.
 
     The temporary file is flushed to the disk before it takes the name, and the folder is flushed after, so that the
     new file also survives a loss of power. Text is written as UTF-8 with the line ends it has.
@@ -87,14 +87,14 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
     key
         The key of the configuration that names it, for the message.
     keep
-        Whether a folder that was made stays.
+        Whether a folder that was created stays.
 
     Raises
     ------
     OutputError
-        Nothing that was made is left then.
+        Nothing that was created is left then.
     """
-    made = missing_folders(folder)
+    created = missing_folders(folder)
     probe = folder / f".probe.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def check_writable(folder: Path, key: str = "output.logs_dir", keep: bool = True
         raise OutputError(f"cannot write to {folder}: {reason(error, key)}") from error
     finally:
         if not keep:
-            remove_empty(made)
+            remove_empty(created)
 
 
 def read_input(path: Path, name: str, error: type[FinflowError], wanted: str = "a file") -> bytes:
@@ -197,7 +197,7 @@ def flush_folder(folder: Path) -> None:
 def exclusively(path: Path) -> Iterator[None]:
     """Let no other process of this machine into a block over the same file.
 
-    It is made if it is missing, and must be one that is never replaced: who waits for the one before would not see it.
+    It is created if it is missing, and must never be replaced: a process that waits for the old one would not notice.
     """
     with path.open("ab") as stream, alone(stream.fileno()):
         yield
@@ -205,7 +205,7 @@ def exclusively(path: Path) -> Iterator[None]:
 
 @contextmanager
 def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
-    """Keep others out of a folder, which is made if it is missing. A lock that a killed process had is gone with it.
+    """Keep others out of a folder, which is created if it is missing. The lock of a killed process is released.
 
     Raises
     ------
@@ -218,15 +218,15 @@ def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
 
 @contextmanager
 def file_in_use(path: Path, doing: str) -> Iterator[None]:
-    """Keep others away from one file of a folder, as `in_use` does from a whole folder, by a lock beside the file."""
+    """Keep others away from one file of a folder, as `in_use` does from a whole folder, by a lock next to the file."""
     with _held(path.with_name(f".{path.name}{LOCK}"), f"{doing} {path}"):
         yield
 
 
 @contextmanager
 def _held(path: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of a path, and remove it and the folders that were made for it after."""
-    made = missing_folders(path.parent)
+    """Hold the lock of a path, and then remove it and the folders that were created for it."""
+    created = missing_folders(path.parent)
     try:
         stream = _locked(path)
     except OSError as error:
@@ -239,7 +239,7 @@ def _held(path: Path, doing: str) -> Iterator[None]:
         with suppress(OSError):  # Windows removes no file that is open
             path.unlink()
         stream.close()
-        remove_empty(made)
+        remove_empty(created)
 
 
 def _locked(path: Path) -> IO[bytes] | None:

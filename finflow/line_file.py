@@ -11,7 +11,7 @@ from finflow.files import alone, flush_folder, reason
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file that only grows; folders that are missing are made.
+    """Add a line to a file that only grows; missing folders are created.
 
     The line goes out in one write, at the end whatever others write at the same time, and is flushed to the disk. What
     a crash left of an earlier line is closed off first, so that it spoils no other; of a line for which the disk has
@@ -20,7 +20,7 @@ def append_line(path: Path, line: str) -> None:
     Parameters
     ----------
     path
-        The file; made if it is missing.
+        The file; created if it is missing.
     line
         Without its end.
 

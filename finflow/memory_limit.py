@@ -19,7 +19,7 @@ def fits_memory(size: int) -> bool:
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory; a large number where the system does not tell."""
+    """Bytes of this machine's memory; a large number where the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows

@@ -87,8 +87,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     CheckpointError
         If it is missing, truncated, altered, or of a version that this finflow does not read.
     """
-    found = read_file(path)
-    return found.tensors, found.state
+    file = read_file(path)
+    return file.tensors, file.state
 
 
 def read_file(path: Path) -> TensorFile:

@@ -85,7 +85,7 @@ class OrderedPool(Generic[R]):
         self._workers.close()
 
     def submit(self, *arguments: Any) -> None:
-        """Begin a call; waits while too many others are under way.
+        """Submit a call; waits while too many others are pending.
 
         Raises
         ------
@@ -229,7 +229,7 @@ class _RayTasks:
         return bool(self._ray.wait([handle], timeout=0)[0])
 
     def result(self, handle: Any) -> Any:
-        """Wait for the result; Ray itself has made a lost call again as often as it may."""
+        """Wait for the result; Ray itself has retried a lost call as often as it may."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(handle)
@@ -247,7 +247,7 @@ class _RayTasks:
         """Do nothing: Ray replaces its processes itself."""
 
     def close(self) -> None:
-        """Release what is shared; calls that are under way end by themselves."""
+        """Release what is shared; calls that are running end by themselves."""
         self._shared = []
 
 

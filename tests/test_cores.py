@@ -229,7 +229,7 @@ class TestForked:
         assert not _runs(grandchild)
 
     def test_where_the_process_hangs_it_is_done_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cores, "PATIENCE", 0.2)
+        monkeypatch.setattr(cores, "TIMEOUT", 0.2)
         here = os.getpid()
         with cores.forked(lambda: time.sleep(60.0) if os.getpid() != here else 7) as found:
             pass

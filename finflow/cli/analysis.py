@@ -31,7 +31,7 @@ def run_evaluation(
     only: Sequence[str] | None = None,
     with_backtest: bool = False,
 ) -> None:
-    """Judge a trained agent, or several that act as one, on the test window, and show the outcome.
+    """Evaluate a trained agent, or several that act as one, on the test window, and show the outcome.
 
     Several agents trade the mean of their portfolios. The report goes into the run's folder; that of a changed market
     or environment into a folder of its own there.
@@ -43,9 +43,9 @@ def run_evaluation(
     paths
         Checkpoint files, run folders, or folders of jobs, which stand for all of their agents.
     only
-        Strategies to list beside the agent; all of them when left out.
+        Strategies to list with the agent; all of them when left out.
     with_backtest
-        Run the sweeps and the stress periods, whatever `evaluation.sweeps` says.
+        Run the sweeps and the stress periods, whatever `evaluation.sweeps` is.
     """
     first = paths[0]
     overrides = evaluation_overrides(arguments, first)
@@ -53,16 +53,16 @@ def run_evaluation(
     from finflow.training.checkpoints.run_resolver import Kind, resolve_run
     from finflow.training.judging.evaluations import evaluate_checkpoint, evaluate_ensemble
 
-    found = resolve_run(first)
-    folder = _evaluation_folder(found.folder, overrides, elsewhere)
-    if len(paths) == 1 and found.kind is not Kind.JOB:
+    run = resolve_run(first)
+    folder = _evaluation_folder(run.folder, overrides, elsewhere)
+    if len(paths) == 1 and run.kind is not Kind.JOB:
         outcome = evaluate_checkpoint(first, overrides, folder, with_backtest)
     else:
         agents = [agent for path in paths for agent in resolve_run(path).find_agents()]
         if len(paths) == 1:
             outcome = evaluate_ensemble(agents, overrides, folder or first, with_backtest=with_backtest)
         else:
-            parent = found.folder.parent if elsewhere is None else Path(str(elsewhere))
+            parent = run.folder.parent if elsewhere is None else Path(str(elsewhere))
             outcome = evaluate_ensemble(
                 agents, overrides, parent / "ensembles", _part(overrides), with_backtest, own_folder=True
             )
@@ -70,7 +70,7 @@ def run_evaluation(
 
 
 def backtest_named(config: Config, names: Sequence[str]) -> None:
-    """Judge a named strategy on the test window, beside any others that are named, and show the outcome."""
+    """Backtest named strategies on the test window, the first as the evaluated one, and show the outcome."""
     sys.path.append(str(Path.cwd()))  # a user's own strategy lies where the user is
     from finflow.training.judging.evaluations import backtest_strategies
 
@@ -78,7 +78,7 @@ def backtest_named(config: Config, names: Sequence[str]) -> None:
 
 
 def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None) -> None:
-    """Audit a configuration, with strategies of a user's own and an agent if given, and show what was found.
+    """Audit a configuration, with strategies of a user's own and an agent if given, and show the findings.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def run_audit(config: Config, strategies: Sequence[str], checkpoint: Path | None
 
 
 def run_inspection(path: Path) -> None:
-    """Show what a run's checkpoints hold.
+    """Show the contents of a run's checkpoints.
 
     Raises
     ------
@@ -104,12 +104,14 @@ def run_inspection(path: Path) -> None:
     """
     from finflow.training.checkpoints.inspection import inspect_checkpoints
 
-    found = inspect_checkpoints(path)
-    print("\n".join(line for inspection in found for line in inspection.lines()))
-    bad = [inspection.path.name for inspection in found if inspection.complaint is not None]
+    inspections = inspect_checkpoints(path)
+    print("\n".join(line for inspection in inspections for line in inspection.lines()))
+    bad = [inspection.path.name for inspection in inspections if inspection.complaint is not None]
     if bad:
-        others = "use another one" if len(bad) < len(found) else "start a new run"
-        raise CheckpointError(f"{len(bad)} of {len(found)} checkpoints cannot be used: {', '.join(bad)}; {others}")
+        others = "use another one" if len(bad) < len(inspections) else "start a new run"
+        raise CheckpointError(
+            f"{len(bad)} of {len(inspections)} checkpoints cannot be used: {', '.join(bad)}; {others}"
+        )
 
 
 def run_explanation(
@@ -135,24 +137,24 @@ def run_explanation(
     from finflow.files import write_atomically
     from finflow.training.judging.explainer import explain_dates, parse_feature_change
 
-    found = explain_dates(checkpoint, overrides, dates, [parse_feature_change(change) for change in changes])
+    explanations = explain_dates(checkpoint, overrides, dates, [parse_feature_change(change) for change in changes])
     if output is not None:
-        write_atomically(output, json_text(dict(found)))
-    print("\n\n".join("\n".join(explanation_lines(date, one)) for date, one in found))
+        write_atomically(output, json_text(dict(explanations)))
+    print("\n\n".join("\n".join(explanation_lines(date, one)) for date, one in explanations))
     print("\nparts are shares of wealth, by integrated gradients from every feature at its training mean")
     if output is not None:
         print(f"written to {output}")
 
 
 def run_comparison(runs: Sequence[Path], output: Path | None) -> None:
-    """Write the page that sets runs side by side, and say where it is.
+    """Write the page that compares runs, and print where it is.
 
     Parameters
     ----------
     runs
         Folders with `reports/metrics.json`.
     output
-        Folder of the report; `comparisons/` beside the first run when left out.
+        Folder of the report; `comparisons/` next to the first run when left out.
     """
     from finflow.experiments.jobs.run_comparison import compare_runs
 

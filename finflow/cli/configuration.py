@@ -43,7 +43,7 @@ def resolve(arguments: argparse.Namespace, base: Config | None = None) -> Config
     """
     from finflow.config import load_config
 
-    path = _found(arguments.config)
+    path = _existing_path(arguments.config)
     overrides = explicit(arguments)
     below = {} if base is None else _below(base, path)
     config = load_config(path, {**below, **overrides})
@@ -86,7 +86,7 @@ def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
 def evaluation_overrides(arguments: argparse.Namespace, path: Path) -> dict[str, object]:
     """Keys that an evaluation changes of the configuration in a checkpoint.
 
-    What a file or the environment says about learning is left aside, since that is over; on the command line it is a
+    Keys of learning in a file or the environment are ignored, since that is over; on the command line it is a
     mistake, which the evaluation refuses.
     """
     base = checkpoint_configuration(path)
@@ -147,7 +147,7 @@ def shipped_configuration(name: str) -> Path:
     return (installed if installed.is_dir() else _PACKAGE.parent / "configs") / name
 
 
-def _found(path: Path | None) -> Path | None:
+def _existing_path(path: Path | None) -> Path | None:
     """The file named, or else the shipped one: `--config configs/volatile.yaml` is found from any folder."""
     if path is None or path.exists() or path.parts[:1] != ("configs",):
         return path

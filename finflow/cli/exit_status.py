@@ -29,7 +29,7 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
     -------
     status
         0; 1 for a fault in finflow, with its traceback in a file (`--verbose`: on the screen); 2 for what the user can
-        mend; 130 for Ctrl-C; 141 when whoever read the output has gone.
+        mend; 130 for Ctrl-C; 141 when the reader of the output has closed it.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started the process
@@ -37,7 +37,7 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
     given = sys.argv[1:] if arguments is None else list(arguments)
     verbose = "--verbose" in given
     try:
-        with warnings.catch_warnings(), _noting_ctrl_c() as pressed:
+        with warnings.catch_warnings(), _recording_ctrl_c() as pressed:
             if not verbose and not sys.warnoptions:
                 warnings.simplefilter("ignore")  # those of libraries; what finflow has to remark it prints
             try:
@@ -51,16 +51,20 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except KeyboardInterrupt as stop:
-        return _say(str(stop) or "stopped", INTERRUPTED)
+        return _print_error(str(stop) or "stopped", INTERRUPTED)
     except FinflowError as error:
-        return _say(f"error: {error}", MISTAKE)
+        return _print_error(f"error: {error}", MISTAKE)
     except Exception as error:
-        if pressed:  # in the middle of an import, which can make anything of it
-            return _say("stopped", INTERRUPTED)
+        if pressed:  # during an import, which may raise another error
+            return _print_error("stopped", INTERRUPTED)
         if verbose:
             traceback.print_exception(error)
-        lack = _lack(error)
-        return _say(_fault(error, verbose), FAULT) if lack is None else _say(f"error: {lack}", MISTAKE)
+        missing = _missing_resource(error)
+        return (
+            _print_error(_fault(error, verbose), FAULT)
+            if missing is None
+            else _print_error(f"error: {missing}", MISTAKE)
+        )
     return 0
 
 
@@ -95,8 +99,8 @@ def stopping_between_updates(request_stop: Callable[[], None]) -> Iterator[None]
 
 
 @contextmanager
-def _noting_ctrl_c() -> Iterator[list[int]]:
-    """Note that Ctrl-C was pressed, beside raising KeyboardInterrupt as usual; in the main thread alone."""
+def _recording_ctrl_c() -> Iterator[list[int]]:
+    """Note that Ctrl-C was pressed, and raise KeyboardInterrupt as usual; in the main thread only."""
     pressed: list[int] = []
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not usual or threading.current_thread() is not threading.main_thread():
@@ -114,7 +118,7 @@ def _noting_ctrl_c() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _lack(error: Exception) -> str | None:
+def _missing_resource(error: Exception) -> str | None:
     """Describe what this machine lacks; None for a fault in finflow."""
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("finflow"):
         return f"the package {error.name} is not installed for {sys.executable}; the README has the lines to install"
@@ -144,7 +148,7 @@ def _keep_traceback(error: Exception) -> str:
     return f"; the traceback is in {path}"
 
 
-def _say(message: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     with suppress(OSError):
         print(" ".join(message.split()), file=sys.stderr, flush=True)
     return status

@@ -38,7 +38,7 @@ from finflow.cli.trading import run_decision, run_paper
 
 DESCRIPTION = """\
 finflow trains a portfolio agent on a market, and answers whether it is worth trading: after
-costs, on dates it never saw, beside strong classical portfolios."""
+costs, on dates it never saw, against strong classical portfolios."""
 
 MORE = """\
 modes:

@@ -59,7 +59,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
             ("train.profile",),
             "write a torch profiler trace of a few updates into the run folder",
         ),
-        ("--log-with", "NAME", ("output.log_with",), "tensorboard, or wandb: Weights & Biases beside it"),
+        ("--log-with", "NAME", ("output.log_with",), "tensorboard, or wandb: Weights & Biases too"),
         ("--no-cache", "false", ("market.use_cache",), "fetch prices anew"),
     ),
     "search": (
@@ -82,7 +82,7 @@ _KEYS: dict[str, tuple[tuple[str, str, tuple[str, ...], str], ...]] = {
 
 
 def program() -> str:
-    """Name that finflow was called by, for messages that say what to type."""
+    """Name that finflow was called by, for messages with commands."""
     path = Path(sys.argv[0])
     if path.suffix != ".py":
         return "finflow"
@@ -117,11 +117,11 @@ class Parser(argparse.ArgumentParser):
         FinflowError
             For the first that is unknown or lacks its value.
         """
-        found, unknown = self.parse_known_args(arguments)
+        given, unknown = self.parse_known_args(arguments)
         if unknown:
             self.refuse(unknown[0])
-        self._name_universe(found)
-        return found
+        self._name_universe(given)
+        return given
 
     def _name_universe(self, given: argparse.Namespace) -> None:
         """Put the tickers of a universe that `--universe` names in the place of `--tickers`."""
@@ -224,7 +224,7 @@ def add_protocol(parser: Parser) -> None:
     add_dry_run(
         parser,
         "train, retrain, or --protocol walk-forward or cpcv: count the trainings and estimate the time, and stop; "
-        "decide: say everything and write nothing",
+        "decide: print everything and write nothing",
     )
 
 
@@ -254,7 +254,7 @@ def add_scale(parser: Parser) -> None:
 
 
 def add_trading(parser: Parser) -> None:
-    """Add the options of a decision: what is held, what was filled, and what may be gone on in spite of."""
+    """Add the options of a decision: holdings, fills, and checks to override."""
     group = parser.add_argument_group("trading (--mode decide, --mode paper); docs/guide/decide.md")
     group.add_argument(
         "--holdings",
@@ -320,12 +320,12 @@ def positive_count(word: str) -> int:
 def _money(word: str) -> float:
     """A type for argparse: an amount of money, not below zero."""
     try:
-        found = float(word)
+        amount = float(word)
     except ValueError:
-        found = -1.0
-    if not 0.0 <= found < float("inf"):
+        amount = -1.0
+    if not 0.0 <= amount < float("inf"):
         raise argparse.ArgumentTypeError(f"{word!r} must be an amount of money, such as 25000 or 1250.50")
-    return found
+    return amount
 
 
 def one_of(*names: str) -> Any:

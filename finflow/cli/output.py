@@ -34,7 +34,7 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
     ----------
     outcome
     only
-        Strategies to list beside the judged one; all of them when left out.
+        Strategies to list with the evaluated one; all of them when left out.
     where
         What the figures are over.
     """
@@ -55,7 +55,7 @@ def show_outcome(outcome: Outcome, only: Sequence[str] | None = None, where: str
 
 
 _SHOWN: list[Path] = []
-"""Reports that this process said the place of."""
+"""Reports that this process has shown."""
 
 
 def show_report(page: Path) -> None:
@@ -65,13 +65,13 @@ def show_report(page: Path) -> None:
 
 
 def open_report() -> None:
-    """Open the report that was shown last in the web browser, and say so where there is none that can."""
+    """Open the report that was shown last in the web browser, and say so where there is none."""
     if _SHOWN:
         open_page(_SHOWN[-1].resolve().as_uri())
 
 
 def open_page(address: str) -> None:
-    """Open an address in the web browser, and say so where there is none that can."""
+    """Open an address in the web browser, and say so where there is none."""
     import webbrowser
 
     if not webbrowser.open(address):
@@ -110,11 +110,11 @@ def verdict_lines_of(verdict: Mapping[str, Any]) -> list[str]:
 
 def joined_lines(numbers: Mapping[str, Any]) -> list[str]:
     """Verdict of a walk-forward on all of its seeds together; none where there is one seed."""
-    found = numbers.get("walk_forward")
-    if found is None or found["seeds"] < 2:
+    joined = numbers.get("walk_forward")
+    if joined is None or joined["seeds"] < 2:
         return []
-    first, *others = verdict_lines_of(found["verdict"])
-    return [f"all {found['seeds']} seeds together, over {found['years']:.1f} years: {first}", *others]
+    first, *others = verdict_lines_of(joined["verdict"])
+    return [f"all {joined['seeds']} seeds together, over {joined['years']:.1f} years: {first}", *others]
 
 
 def seeds_lines(numbers: Mapping[str, Any]) -> list[str]:
@@ -130,20 +130,20 @@ def seeds_lines(numbers: Mapping[str, Any]) -> list[str]:
 
 def distance_lines(numbers: Mapping[str, Any]) -> list[str]:
     """Distance of the features from those of training, where the agent was evaluated on another market."""
-    found = numbers.get("feature_distance")
-    if found is None:
+    distance = numbers.get("feature_distance")
+    if distance is None:
         return []
-    if "unknown" in found:
-        return [f"another market than that of its training: {found['unknown']}"]
+    if "unknown" in distance:
+        return [f"another market than that of its training: {distance['unknown']}"]
     return [
-        f"another market than that of its training: {found['outside']:.1%} of the features' values are outside the "
-        f"range of training, and the mean of {found['largest_of']} is {found['largest']:.2f} deviations from that of "
-        "training"
+        f"another market than that of its training: {distance['outside']:.1%} of the features' values are outside the "
+        f"range of training, and the mean of {distance['largest_of']} is {distance['largest']:.2f} deviations from "
+        "that of training"
     ]
 
 
 def show_audit(findings: Sequence[Finding]) -> None:
-    """Print what an audit found: a line for each component, and below it each fault and each note."""
+    """Print the findings of an audit: a line for each component, and below it each fault and each note."""
     print("\n".join(audit_lines(findings)))
     dates = [date for finding in findings for date in finding.dates]
     rows = sum(finding.rows for finding in findings)
@@ -163,11 +163,11 @@ def audit_lines(findings: Sequence[Finding]) -> list[str]:
     for name in dict.fromkeys(finding.component for finding in findings):
         own = [finding for finding in findings if finding.component == name]
         dates = sorted({date for finding in own for date in finding.dates})
-        told = sorted((finding for finding in own if finding.verdict != "clean"), key=lambda one: not one.bad)
+        shown = sorted((finding for finding in own if finding.verdict != "clean"), key=lambda one: not one.bad)
         counted = (str(len(own)), str(len(dates)), str(dates[0]), str(dates[-1]), f"{sum(one.rows for one in own):,}")
         largest = f"{max(finding.difference for finding in own):.3g}"
-        table.append((name, *counted, largest, told[0].verdict if told else "clean"))
-        notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in told]
+        table.append((name, *counted, largest, shown[0].verdict if shown else "clean"))
+        notes[len(table) - 1] = [f"    {finding.probe}: {finding.verdict}: {finding.where}" for finding in shown]
     lines = aligned(table)
     return [line for number, text in enumerate(lines) for line in (text, *notes.get(number, []))]
 
@@ -175,7 +175,7 @@ def audit_lines(findings: Sequence[Finding]) -> list[str]:
 def summary_rows(
     summary: Mapping[str, Mapping[str, float]], only: Sequence[str] | None = None
 ) -> list[tuple[str, ...]]:
-    """The summary as text: a heading, the one that is judged, and the others by falling Sharpe ratio.
+    """The summary as text: a heading, the evaluated one, and the others by falling Sharpe ratio.
 
     What is not a number is a dash, and comes last.
     """
@@ -188,8 +188,8 @@ def summary_rows(
         value = summary[name].get(metric, math.nan)
         return "-" if math.isnan(value) else form.format(value)
 
-    judged, *others = summary
-    listed = [judged, *sorted((name for name in others if only is None or name in only), key=rank)]
+    evaluated, *others = summary
+    listed = [evaluated, *sorted((name for name in others if only is None or name in only), key=rank)]
     columns = (*_COLUMNS, *((_OPTIMALITY,) if any(_OPTIMALITY[1] in metrics for metrics in summary.values()) else ()))
     rows = [(name, *(cell(name, metric, form) for _, metric, form in columns)) for name in listed]
     return [("", *(heading for heading, _, _ in columns)), *rows]
@@ -232,10 +232,10 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
     text += [f"  {line}" for line in aligned(table)]
     text.append("")
     table = [("features that moved it", "value", "part in the trade")]
-    for feature, found in one.influences:
-        table.append((feature, f"{found.value:+.2f}", percent(found.part, 2, plus=True)))
+    for feature, influence in one.influences:
+        table.append((feature, f"{influence.value:+.2f}", percent(influence.part, 2, plus=True)))
     parts = one.integrated_gradients
-    rest = sum(found.part for found in list(parts.features.values())[SHOWN:])
+    rest = sum(influence.part for influence in list(parts.features.values())[SHOWN:])
     table += [
         ("all other features", "", percent(rest, 2, plus=True)),
         ("every feature at its mean", "", percent(parts.baseline, 2, plus=True)),
@@ -248,9 +248,9 @@ def explanation_lines(date: str, one: Explanation) -> list[str]:
     table = [("one feature changed", "from", "to", "traded", "trade rate", "target that changes most")]
     for feature, changed in one.what_if.items():
         most = max(changed.target, key=lambda name: abs(changed.target[name] - one.weights[name].target))
-        told = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
+        target = f"{most} {percent(one.weights[most].target, 2)} -> {percent(changed.target[most], 2)}"
         values = (f"{changed.before:+.2f}", f"{changed.after:+.2f}", percent(changed.traded, 2))
-        table.append((feature, *values, percent(changed.trade_rate), told))
+        table.append((feature, *values, percent(changed.trade_rate), target))
     return [*text, *(f"  {line}" for line in aligned(table))]
 
 

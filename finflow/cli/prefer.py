@@ -139,15 +139,15 @@ def _make_pairs(config: Config, name: str, count: int | None, output: Path) -> N
     data = prepare(config)
     market = SegmentMarket(data.process, data.split.train, config.evaluation)
     judge = make_judge(name, config.preferences.judge, data.panel.bars_per_year)
-    made = judge_pairs(market, judge, count or PAIRS, config.preferences.judge, config.train.seed)
-    write_pairs(output, made.pairs)
-    print("\n".join([made.line(), f"pairs: {output}"]))
+    judged = judge_pairs(market, judge, count or PAIRS, config.preferences.judge, config.train.seed)
+    write_pairs(output, judged.pairs)
+    print("\n".join([judged.line(), f"pairs: {output}"]))
 
 
 def _learn(config: Config, files: Sequence[Path], output: Path) -> None:
     from finflow.preferences.pairs import read_pairs
 
-    file = read_pairs(files)  # a file that cannot be used is told before any work is done
+    file = read_pairs(files)  # a file that cannot be used is refused before any work is done
     import torch
 
     from finflow.preferences.model_files import save_model
@@ -175,9 +175,9 @@ def _learn_policy(given: argparse.Namespace) -> None:
     overrides = evaluation_overrides(given, given.resume)
     kept = {key: value for key, value in overrides.items() if not key.startswith(("preferences.", "train.seed"))}
     agent = load_agent(given.resume, kept)
-    found = learn_preferences(agent, given.learn, file, given.method, wanted.preferences, wanted.train.seed)
-    found.save(given.output)
-    print("\n".join([file.line(), *found.learned.lines(), f"agent: {given.output}"]))
+    preferred = learn_preferences(agent, given.learn, file, given.method, wanted.preferences, wanted.train.seed)
+    preferred.save(given.output)
+    print("\n".join([file.line(), *preferred.learned.lines(), f"agent: {given.output}"]))
 
 
 def _port(word: str) -> int:

@@ -44,25 +44,25 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
 
     elsewhere = explicit(given).get("output.logs_dir")
     parent = None if elsewhere is None else Path(str(elsewhere)) / FOLDER / resolve_run(run).folder.name
-    made = prepare_retraining(run, config, parent)
-    print("\n".join(made.lines()))
+    retraining = prepare_retraining(run, config, parent)
+    print("\n".join(retraining.lines()))
     resources = ComputeResources(given.workers, None, config.train.threads, config.train.device)
     with ready(resources):
         if given.dry_run:
-            print("\n".join(estimate(made.trainings, {made.market: made.panel}, resources).lines()))
+            print("\n".join(estimate(retraining.trainings, {retraining.market: retraining.panel}, resources).lines()))
             return
         with stopping_between_updates(request_stop):
             try:
-                found = compare_and_train(made, resources)
+                outcome = compare_and_train(retraining, resources)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped; the same command goes on from there") from None
-    print("\n".join(retraining_lines(found.numbers)))
-    print(f"go on with: {resume_command('decide', found.run or run)}")
-    show_report(found.page)
+    print("\n".join(retraining_lines(outcome.numbers)))
+    print(f"go on with: {resume_command('decide', outcome.run or run)}")
+    show_report(outcome.page)
 
 
 def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
-    """The configuration of the old run, with what was asked for on top, up to the newest bar.
+    """The configuration of the old run, with the changes that were asked for, up to the newest bar.
 
     Raises
     ------
@@ -84,22 +84,22 @@ def retraining_configuration(given: argparse.Namespace, run: Path) -> Config:
     return config
 
 
-def retraining_lines(found: RetrainNumbers) -> list[str]:
+def retraining_lines(numbers: RetrainNumbers) -> list[str]:
     """Lines that show the answer and its evidence."""
     table = [("compared", "sharpe", "return a year", "drawdown", "turnover a year")]
-    for name, one in found.figures.items():
+    for name, one in numbers.figures.items():
         cells = (f"{one.sharpe:.2f}", f"{one.annual_return:+.1%}", f"{one.max_drawdown:.1%}")
         table.append((name, *cells, f"{one.annual_turnover:.1f}"))
-    chance = (1.0 - found.coverage) / 2.0
+    chance = (1.0 - numbers.coverage) / 2.0
     lead = (
-        f"Sharpe ratio of the new agent less that of the old: {found.lead:+.2f}, {found.bounds.low:+.2f} to "
-        f"{found.bounds.high:+.2f} (paired bootstrap, {found.coverage:.1%}, {found.returns} returns)"
+        f"Sharpe ratio of the new agent less that of the old: {numbers.lead:+.2f}, {numbers.bounds.low:+.2f} to "
+        f"{numbers.bounds.high:+.2f} (paired bootstrap, {numbers.coverage:.1%}, {numbers.returns} returns)"
     )
-    above = "above" if found.answer == "replace" else "not above"
+    above = "above" if numbers.answer == "replace" else "not above"
     return [
         *aligned(table),
         lead,
-        f"{found.answer}: the lower bound is {above} the margin of {found.margin:g}; without a true lead the chance of "
-        f"a replacement is {chance:.2%} here (comparison {found.comparison} of this agent)",
-        *(f"warning: {note}" for note in found.notes),
+        f"{numbers.answer}: the lower bound is {above} the margin of {numbers.margin:g}; without a true lead the "
+        f"chance of a replacement is {chance:.2%} here (comparison {numbers.comparison} of this agent)",
+        *(f"warning: {note}" for note in numbers.notes),
     ]

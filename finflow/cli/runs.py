@@ -30,7 +30,7 @@ _SEEDS = {"train": "train.seeds", "evaluate": "evaluation.protocol.seeds", "tune
 
 
 def train(given: argparse.Namespace) -> None:
-    """Train one agent, or with --seeds, --universe or the folder of a job, several that are judged together.
+    """Train one agent, or with --seeds, --universe or the folder of a job, several that are evaluated together.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def run_training(
     Raises
     ------
     KeyboardInterrupt
-        With a line that says how to go on.
+        With the command to resume.
     """
     from finflow.training.phases.stopping import request_stop
     from finflow.training.trainer import FinFlowTrainer
@@ -131,7 +131,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
         A run folder or checkpoint file whose configuration stands in for the defaults; its run's folder takes the
         protocol's.
     dry_run
-        Only say how many trainings there are and how long they will take.
+        Only count the trainings and estimate their duration.
     """
     _read_seeds_for(given, "evaluate")
     base = None if checkpoint is None else checkpoint_configuration(checkpoint)
@@ -161,7 +161,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
         except KeyboardInterrupt:
             raise KeyboardInterrupt("stopped; the same command goes on from there") from None
     together = plans[0].folder.parent / f"universes-{mark}"
-    _show(plans, outcomes, together, "the judged windows, in the path of median Sharpe ratio")
+    _show(plans, outcomes, together, "the evaluated windows, in the path of median Sharpe ratio")
 
 
 def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
@@ -175,7 +175,7 @@ def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> 
 
 
 def run_search(config: Config, arguments: argparse.Namespace) -> None:
-    """Search, or do one trial again, or say how long it would take. Ctrl-C leaves a study that goes on.
+    """Search, run one trial again, or estimate the duration. After Ctrl-C the study can be resumed.
 
     Parameters
     ----------
@@ -257,13 +257,13 @@ def _in_universes(
     """The same for each universe of the file; a mistake names the universe."""
     if given.tickers or given.tickers_file:
         raise ConfigError("--universe names the tickers; leave --tickers and --tickers-file out")
-    made = []
+    jobs = []
     for name, tickers in read_universes(given.universe).items():
         try:
-            made.append(make(name, resolve(argparse.Namespace(**{**vars(given), "tickers": tickers}), base)))
+            jobs.append(make(name, resolve(argparse.Namespace(**{**vars(given), "tickers": tickers}), base)))
         except FinflowError as error:
             raise type(error)(f"universe {name!r}: {error}") from error
-    return made
+    return jobs
 
 
 def _resumed(given: argparse.Namespace) -> list[SeedJob]:
@@ -299,7 +299,7 @@ def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folde
         if folder is None:
             folder = new_run_folder(jobs[0].config.output.logs_dir)
             jobs = [replace(job, folder=folder / job.market) for job in jobs]
-        with _saying_how_to_go_on(folder):
+        with _with_resume_command(folder):
             if jobs[0].market:
                 write_universes(folder, [job.market for job in jobs])
             outcomes = run_all(jobs, resources)
@@ -307,7 +307,7 @@ def _several(given: argparse.Namespace, make: Callable[[], list[SeedJob]], folde
 
 
 @contextmanager
-def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+def _with_resume_command(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:

@@ -35,7 +35,7 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
     date = None if not given.date else read_date(given.date[0], "--date")
     from finflow.trading.deciding import Request, decide
 
-    made = decide(
+    outcome = decide(
         Request(
             tuple(runs),
             overrides,
@@ -50,18 +50,18 @@ def run_decision(given: argparse.Namespace, runs: Sequence[Path]) -> None:
             live=given.live,
         )
     )
-    if made.decision is not None:
-        print("\n".join(decision_lines(made.decision)))
-    for remark in made.remarks:
+    if outcome.decision is not None:
+        print("\n".join(decision_lines(outcome.decision)))
+    for remark in outcome.remarks:
         print(f"note: {remark}")
-    if made.folder is None:
+    if outcome.folder is None:
         print("nothing was written (--dry-run)")
-    elif made.decision is not None:
-        print(f"written: decision.json, orders.csv and decision.html in {made.folder}")
+    elif outcome.decision is not None:
+        print(f"written: decision.json, orders.csv and decision.html in {outcome.folder}")
 
 
 def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
-    """Trade on paper with the agent of a run, or with several as one, and print what became of the account.
+    """Trade on paper with the agent of a run, or with several as one, and print the state of the account.
 
     Parameters
     ----------
@@ -93,14 +93,14 @@ def run_paper(given: argparse.Namespace, runs: Sequence[Path]) -> None:
     sharpe = "-" if numbers.sharpe != numbers.sharpe else f"{numbers.sharpe:.2f}"
     print(f"paper account of {numbers.account}, {len(numbers.days):,} evenings up to {numbers.date}")
     print(
-        f"worth {numbers.value:,.2f}, net {numbers.total_return:+.2%}, Sharpe {sharpe}, turnover {numbers.turnover:.2f}"
+        f"value {numbers.value:,.2f}, net {numbers.total_return:+.2%}, Sharpe {sharpe}, turnover {numbers.turnover:.2f}"
     )
     if numbers.outside_since is not None:
         print(f"warning: since {numbers.outside_since} it is outside of what its backtest led one to expect (5 %)")
     elif numbers.expected_from:
-        print("it is within what its backtest led one to expect (5 %, at every look)")
+        print("it is within what its backtest led one to expect (5 %, at every check)")
     else:
-        print("nothing says what was to be expected: the run has no backtest before the account began")
+        print("there is no expectation to compare with: the run has no backtest before the account began")
     for remark in outcome.remarks:
         print(f"note: {remark}")
     print(f"page: {outcome.page}")
@@ -119,40 +119,41 @@ def read_date(text: str, option: str) -> dt.date:
         raise ConfigError(f"{option} {text!r} is no date: write it as 2020-03-16") from None
 
 
-def decision_lines(made: Decision) -> list[str]:
+def decision_lines(decision: Decision) -> list[str]:
     """Lines that show a decision."""
-    agents = f" by the mean of {len(made.agents)} agents" if len(made.agents) > 1 else ""
+    agents = f" by the mean of {len(decision.agents)} agents" if len(decision.agents) > 1 else ""
     text = [
-        f"decision of {made.date}{agents}, with what was known on {made.known}; orders fill {made.fills}",
-        f"account: {made.value:,.2f}, of which {made.cash:,.2f} in cash",
+        f"decision of {decision.date}{agents}, with what was known on {decision.known}; orders fill {decision.fills}",
+        f"account: {decision.value:,.2f}, of which {decision.cash:,.2f} in cash",
         "",
     ]
     orders = [("orders", "side", "shares", "price", "value", "cost")]
     orders += [
         (one.ticker, one.side, f"{one.shares:,g}", f"{one.price:,.2f}", f"{one.value:,.2f}", f"{one.cost:,.2f}")
-        for one in made.orders
+        for one in decision.orders
     ]
-    text += [f"  {line}" for line in aligned(orders)] if made.orders else ["  no order: the account stays as it is"]
+    text += [f"  {line}" for line in aligned(orders)] if decision.orders else ["  no order: the account stays as it is"]
     text += [
         "",
-        f"turnover {made.turnover:.2%}, expected cost {made.cost:,.2f}, cash afterwards {made.cash_after:,.2f}",
-        *_held_back(made),
+        f"turnover {decision.turnover:.2%}, expected cost {decision.cost:,.2f}, "
+        f"cash afterwards {decision.cash_after:,.2f}",
+        *_held_back(decision),
         "",
     ]
-    spread = len(made.agents) > 1
+    spread = len(decision.agents) > 1
     table = [("weights", "held", "aim", "target", "planned", *(("agents from", "to") if spread else ()))]
-    for name in sorted(made.assets, key=lambda name: (name == "cash", -made.assets[name].planned, name)):
-        one = made.assets[name]
+    for name in sorted(decision.assets, key=lambda name: (name == "cash", -decision.assets[name].planned, name)):
+        one = decision.assets[name]
         cells = [one.held, one.aim, one.target, one.planned, *((one.spread.low, one.spread.high) if one.spread else ())]
         table.append((name, *(f"{cell:.2%}" for cell in cells)))
     text += [f"  {line}" for line in aligned(table)]
-    text += ["", *_reasons(made), *_follow_up(made)]
-    text += [f"warning: {check.name}: {check.said}" for check in made.checks if not check.passed]
+    text += ["", *_reasons(decision), *_follow_up(decision)]
+    text += [f"warning: {check.name}: {check.said}" for check in decision.checks if not check.passed]
     return text
 
 
-def _held_back(made: Decision) -> list[str]:
-    held = made.held_back
+def _held_back(decision: Decision) -> list[str]:
+    held = decision.held_back
     text = [
         f"the aim is {held.to_aim:.2%} of the account away; the agent goes {held.trade_rate:.1%} of the way: "
         f"{held.to_target:.2%}"
@@ -169,8 +170,8 @@ def _held_back(made: Decision) -> list[str]:
     return text
 
 
-def _reasons(made: Decision) -> list[str]:
-    reasons = made.reasons
+def _reasons(decision: Decision) -> list[str]:
+    reasons = decision.reasons
     text = ["gate: " + ", ".join(f"{name} {share:.0%}" for name, share in reasons.gate.items())]
     if reasons.features:
         text.append(f"since the bar before the aim moved by {reasons.aim_change:.2%}; the features that moved it most:")
@@ -189,17 +190,17 @@ def _reasons(made: Decision) -> list[str]:
     return text
 
 
-def _follow_up(made: Decision) -> list[str]:
-    before = made.follow_up
+def _follow_up(decision: Decision) -> list[str]:
+    before = decision.follow_up
     if before is None:
         return []
     if before.source == "plan":
         halted = ", but those in tickers that were halted then" if before.differences else ""
-        said = f"are taken to have filled as planned (--fills FILE enters others){halted}"
-        text = [f"the orders of {before.date} {said}"]
+        source = f"are taken to have filled as planned (--fills FILE enters others){halted}"
+        text = [f"the orders of {before.date} {source}"]
     else:
-        said = f"by the {before.source} entered: cash {before.cash:+,.2f} beside the plan"
-        text = [f"since the decision of {before.date}, {said}"]
+        source = f"by the {before.source} entered: cash {before.cash:+,.2f} against the plan"
+        text = [f"since the decision of {before.date}, {source}"]
     for name, one in before.differences.items():
         lost = "" if one.shortfall != one.shortfall else f", {one.shortfall:+,.2f} lost to the price"
         text.append(f"  {name}: planned {one.planned:+,g}, done {one.done:+,g}{lost}")

@@ -115,7 +115,7 @@ class RolloutsConfig(Section):
         ge=0,
         le=10_000,
     )
-    looks: PositiveInt = key(6, "stages of the training that the blocks' policies are judged at")
+    looks: PositiveInt = key(6, "stages of the training at which the blocks' policies are evaluated")
 
 
 class BCellConfig(Section):

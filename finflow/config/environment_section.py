@@ -87,7 +87,7 @@ class PreferenceConfig(Section):
     )
     segment: PositiveInt = key(21, "decisions of a segment of an episode")
     scaling: Literal["sum", "turnover", "horizon"] = key(
-        "sum", "score of a segment that is paid: the sum, per unit of the segment's turnover, or per decision"
+        "sum", "reward of a segment: the sum of its scores, per unit of the segment's turnover, or per decision"
     )
 
     @model_validator(mode="after")

@@ -47,7 +47,7 @@ SEARCHABLE = (
 """Sections and keys that a study may search; the others define the evaluation."""
 RENAMED = {"bcell.online_method": "online.algorithm"}
 """Former names of keys, which are still read, and the present ones."""
-LONGEST = 600  # characters of a message, whatever a file has for a key
+MAX_LENGTH = 600  # characters of a message, whatever a file has for a key
 _DIVIDED = {name: ("bcell.actor_lr", "bcell.critic_lr") for name in ("bcell.lr", "bcell.learning_rate", "train.lr")}
 """Names that users try for what is several keys."""
 _NOT_SEARCHABLE = frozenset(
@@ -119,8 +119,8 @@ def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
 
 def leaves(config: Config) -> dict[str, object]:
     """Return every key and its value, such that `load_config` takes them as overrides."""
-    found = {key: reduce(getattr, key.split("."), config) for key in KEYS}
-    return {key: json.dumps(value) if isinstance(value, str) else value for key, value in found.items()}
+    values = {key: reduce(getattr, key.split("."), config) for key in KEYS}
+    return {key: json.dumps(value) if isinstance(value, str) else value for key, value in values.items()}
 
 
 def hyperparameters(config: Config) -> dict[str, object]:
@@ -232,7 +232,7 @@ class _Layers:
             others = len(self.mistakes) - 1
             more = f" (and {others} more mistake{'s' if others > 1 else ''})" if others else ""
             first = " ".join(self.mistakes[0].split())
-            raise ConfigError((first if len(first) <= LONGEST else f"{first[:LONGEST]}...") + more)
+            raise ConfigError((first if len(first) <= MAX_LENGTH else f"{first[:MAX_LENGTH]}...") + more)
         return config
 
     def _explain(self, error: ValidationError) -> Iterator[str]:

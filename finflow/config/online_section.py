@@ -106,7 +106,7 @@ class OnlineConfig(Section):
         10_000, "decisions over which the adaptive beta may change by a factor of about exp(0.2)"
     )
     reference_looks: PositiveInt = key(
-        3, "looks in a row with over twice the target after which the online phase ends early"
+        3, "checks in a row with over twice the target after which the online phase ends early"
     )
 
     @property

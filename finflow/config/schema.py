@@ -95,17 +95,17 @@ class Config(Section):
         if workers and not self.online.on_policy:
             raise ValueError(
                 f"train.rollout_workers = {workers} needs online.algorithm = {', '.join(ON_POLICY)}: "
-                f"{self.online.algorithm} has no rollouts that workers could play"
+                f"{self.online.algorithm} has no rollouts for workers to simulate"
             )
         if workers and self.objectives.workers:
             raise ValueError(
                 f"train.rollout_workers = {workers} and objectives.workers = {self.objectives.workers} are both set: "
-                "workers that play portfolios compute their rewards, so one of the two must be 0"
+                "workers that simulate portfolios compute their rewards, so one of the two must be 0"
             )
         return self
 
     def _check_segments(self) -> None:
-        """Refuse to pay by the segment where nothing could."""
+        """Refuse rewards of segments where nothing could use them."""
         if self.objectives.preference.paid == "decision":
             return
         needed = {
@@ -125,7 +125,7 @@ class Config(Section):
         if self.online.algorithm == "sac":
             raise ValueError(
                 f"objectives.constraint.reward = {name} is held by the multiplier of rollouts, ppo, ppo-kl, trpo, a2c "
-                "and reinforce, which play the present policy: online.algorithm = sac has none"
+                "and reinforce, which simulate the present policy: online.algorithm = sac has none"
             )
         if self.train.reward_normalization.enabled:
             raise ValueError(
@@ -195,7 +195,7 @@ def types_of(key: str) -> list[Any]:
 
 
 def allowed_values(key: str) -> str:
-    """Describe in words the values that a key may hold."""
+    """Describe the values that a key may hold."""
     types = types_of(key)
     choices = [kind for kind in types if isinstance(kind, str)]
     words = ["one of " + ", ".join(choices)] if choices else []

@@ -66,6 +66,6 @@ class TradingConfig(Section):
     broker: Literal["paper", "alpaca"] = key(
         "paper", "broker of --mode paper: paper is the ledger, alpaca an account at Alpaca (finflow[alpaca])"
     )
-    poll: PositiveNumber = key(300.0, "seconds between looks for a new bar of --follow, once its session is due")
+    poll: PositiveNumber = key(300.0, "seconds between checks for a new bar of --follow, once its session is due")
     alpaca: AlpacaConfig = key(AlpacaConfig(), "account at Alpaca")
     retrain: RetrainConfig = key(RetrainConfig(), "comparison of a retrained agent with the old one")

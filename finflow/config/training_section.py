@@ -72,7 +72,7 @@ class TrainConfig(Section):
     )
     rollout_workers: Int = key(
         0,
-        "processes that play the portfolios of on-policy rollouts, in parts with draws of their own; 0: none",
+        "processes that simulate the portfolios of on-policy rollouts, in parts with their own random draws; 0: none",
         ge=0,
         le=256,
     )
@@ -216,4 +216,4 @@ class GuardConfig(Section):
     enabled: Flag = key(True, "monitor every update, and roll back to a healthy state where needed")
     stability: StabilityConfig = key(StabilityConfig(), "limits of healthy signals")
     rollback: RollbackConfig = key(RollbackConfig(), "rollback to an earlier state")
-    hacking: HackingConfig = key(HackingConfig(), "stop where a reward model is hacked")
+    hacking: HackingConfig = key(HackingConfig(), "stop at reward hacking")

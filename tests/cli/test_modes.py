@@ -361,7 +361,7 @@ def test_a_protocol_trains_by_the_configuration_that_is_given(
     assert main(["--mode", "evaluate", "--protocol", "walk-forward", "--seed", "4", "--seeds", "3"]) == 0
     given = {"train.seed": 4, "evaluation.protocol.seeds": 3}
     assert protocols.planned == [(load_config(None, given, {}), "walk-forward", None)]
-    assert "over the judged windows, in the path of median Sharpe ratio, net of costs" in capsys.readouterr().out
+    assert "over the evaluated windows, in the path of median Sharpe ratio, net of costs" in capsys.readouterr().out
 
 
 def test_a_protocol_trains_as_an_agent_was_trained_and_may_change_that(protocols: Trainings, run: Path) -> None:

@@ -149,7 +149,7 @@ def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
     """The last checkpoint and the log of each training."""
     found = []
     for training in trainings:
-        run = training.place / json.loads((training.place / "training.json").read_text())["run"]
+        run = training.folder / json.loads((training.folder / "training.json").read_text())["run"]
         latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
         found.append((latest, (run / "metrics.jsonl").read_bytes()))
     return found
@@ -204,8 +204,8 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     assert "its process or node died; it is on " in capsys.readouterr().out
     assert made(away) == made(here)
     assert all(is_finished(training, panels[training.market]) for training in away)
-    (config,) = away[0].place.glob("*/config.yaml")
-    assert str(away[0].place) in config.read_text()
+    (config,) = away[0].folder.glob("*/config.yaml")
+    assert str(away[0].folder) in config.read_text()
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once(

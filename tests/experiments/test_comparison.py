@@ -145,7 +145,7 @@ def test_a_report_of_an_earlier_version_has_no_choice_but_compares(tmp_path: Pat
     path = runs[1] / "reports" / "returns.csv"
     pd.read_csv(path, index_col="date").drop(columns="cash").to_csv(path)
     text = compare_runs(runs, tmp_path / "out").page.read_text("utf-8")
-    assert "b has no returns of cash; judge that run again" in text
+    assert "b has no returns of cash; evaluate that run again" in text
     found = json.loads((tmp_path / "out" / "metrics.json").read_text())["choice"]
     assert found == {"overfitting": None, "best": None}
 
@@ -167,7 +167,7 @@ def test_returns_with_a_gap_are_refused_with_its_day(tmp_path: Path, capsys: pyt
     table.iloc[17, 0] = np.nan
     table.to_csv(path)
     said = refusal(capsys, "--mode", "compare", *map(str, runs))
-    assert "b cannot be read (returns.csv has a gap on 2016-01-27); judge that run again" in said
+    assert "b cannot be read (returns.csv has a gap on 2016-01-27); evaluate that run again" in said
 
 
 def test_seeds_of_two_configurations_are_set_against_each_other(
@@ -203,7 +203,7 @@ def test_other_costs_are_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"panel": "b" * 64}, "was judged on other prices than .*a: figures|hashes begin bbbbbbbb and aaaaaaaa"),
+        ({"panel": "b" * 64}, "was evaluated on other prices than .*a: figures|hashes begin bbbbbbbb and aaaaaaaa"),
         ({"window": {"start": "2016-01-05", "end": "2017-02-24", "days": 299}}, r"from 2016-01-05 .* \(299 days\)"),
         ({"agent": "lost"}, "cannot be read"),
         ({"window": {}}, "cannot be read"),
@@ -221,7 +221,7 @@ def test_a_run_named_twice_or_half_gone_is_answered_in_one_line(
 ) -> None:
     first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=1)
     assert "is named twice" in refusal(capsys, "--mode", "compare", str(first), str(first))
-    assert "has no reports/metrics.json: name run folders that were judged" in refusal(
+    assert "has no reports/metrics.json: name run folders that were evaluated" in refusal(
         capsys, "--mode", "compare", str(first), str(tmp_path)
     )
     assert main(["--mode", "compare", str(first), str(second)]) == 0

@@ -53,15 +53,15 @@ def bits(job: SeedJob) -> dict[int, tuple[bytes, bytes]]:
     """The last checkpoint and the log of every agent, by seed."""
     made = {}
     for training in job.trainings:
-        note = json.loads((training.place / "training.json").read_text())
-        run = training.place / note["run"]
+        note = json.loads((training.folder / "training.json").read_text())
+        run = training.folder / note["run"]
         latest = CheckpointFolder(run / MODELS).path(LATEST).read_bytes()
         made[training.config.train.seed] = (latest, (run / "metrics.jsonl").read_bytes())
     return made
 
 
 def runs_of(training: Training) -> list[Path]:
-    return [path for path in training.place.iterdir() if path.is_dir()]
+    return [path for path in training.folder.iterdir() if path.is_dir()]
 
 
 def run_trainings(job: SeedJob, where: ComputeResources | None = None) -> None:
@@ -73,7 +73,7 @@ def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> See
     """A job that was done here, one agent after another, and judged."""
     folder = tmp_path_factory.mktemp("serial")
     job = make_seed_job(config_in(folder), folder / "logs" / "job")
-    run_all([job], tell=lambda line: None)
+    run_all([job], log=lambda line: None)
     return job
 
 
@@ -89,7 +89,7 @@ def test_two_workers_one_of_them_killed_give_the_serial_run_bit_for_bit(
     job, killed = copy(serial, tmp_path), threading.Event()
 
     def kill() -> None:
-        first = job.trainings[0].place
+        first = job.trainings[0].folder
         while not list(first.glob("*/models/checkpoint_latest*")):
             time.sleep(0.02)
         for process in multiprocessing.active_children():
@@ -123,9 +123,9 @@ def test_a_training_that_was_killed_before_its_first_latest_checkpoint_is_made_a
     train(panels, training)
     (run,) = runs_of(training)
     (run / "models" / "checkpoint_latest.safetensors").unlink()
-    note = training.place / "training.json"
+    note = training.folder / "training.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "finished": False}))
-    (training.place / "20200101_000000" / "models").mkdir(parents=True)  # killed before it was noted
+    (training.folder / "20200101_000000" / "models").mkdir(parents=True)  # killed before it was noted
     train(panels, training)
     assert len(runs_of(training)) == 1
     assert is_finished(training, serial.panel)
@@ -149,7 +149,7 @@ def test_a_second_start_of_a_training_is_refused_and_leaves_the_first_alone(
     train(panels, training)
     assert len(runs_of(training)) == 1
     assert is_finished(training, serial.panel)
-    assert not list(training.place.glob(".*"))
+    assert not list(training.folder.glob(".*"))
 
 
 def test_the_folder_of_a_job_keeps_no_password(serial: SeedJob, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         resolve_run(job.folder).find_agents()
     told = estimate_all([job], ComputeResources(workers=2))
     assert (told.trainings, told.finished) == (SEEDS, len(done))
-    run_all([job], tell=lambda line: None)
+    run_all([job], log=lambda line: None)
     assert bits(job) == bits(serial)
     assert agents(done) == kept
     assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
@@ -235,7 +235,7 @@ def is_alive(process: int) -> bool:
 
 def agents(trainings: Sequence[Training]) -> dict[str, int]:
     """Checkpoints of some agents, and when they were written."""
-    return {str(path): path.stat().st_mtime_ns for one in trainings for path in one.place.glob("*/models/*")}
+    return {str(path): path.stat().st_mtime_ns for one in trainings for path in one.folder.glob("*/models/*")}
 
 
 def test_a_job_reports_its_agents_together_and_the_ensemble_beside_them(
@@ -289,7 +289,7 @@ def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_pat
     env = job.config.env.model_copy(update={"commission_bps": 77.0})
     train = job.config.train.model_copy(update={"seeds": 1, "offline_training_epochs": 0, "online_episodes": 1})
     other = replace(job, config=job.config.model_copy(update={"env": env, "train": train}))
-    (dear,) = train_all(other.trainings, {other.market: other.panel}, tell=lambda line: None)
+    (dear,) = train_all(other.trainings, {other.market: other.panel}, log=lambda line: None)
     with pytest.raises(CheckpointError, match="was trained with another env section than"):
         evaluate_ensemble([*resolve_run(serial.folder).find_agents(), dear], {}, tmp_path / "mixed")
 

@@ -143,7 +143,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_bits(small: Callable[..
     request_stop()
     with pytest.raises(KeyboardInterrupt):
         train_fold(cut, fold, 0)
-    note = json.loads((cut.training(fold, 0).place / "training.json").read_text())
+    note = json.loads((cut.training(fold, 0).folder / "training.json").read_text())
     assert not note["finished"]
     went_on = train_fold(cut, fold, 0)
     assert went_on.parent.parent.name == note["run"]
@@ -177,7 +177,7 @@ def test_an_estimate_is_for_what_is_not_there_yet(small: Callable[..., Config]) 
     half = estimate_all([plan])
     assert half.finished == 1
     train_fold(plan, plan.folds[1], 0)
-    assert estimate_all([plan]).lines() == ["2 trainings, all of them there already; only judging them is left"]
+    assert estimate_all([plan]).lines() == ["2 trainings, all of them finished already; only their evaluation is left"]
 
 
 def test_a_protocol_reports_windows_paths_and_their_spread(

@@ -166,7 +166,7 @@ def test_where_nothing_is_new_the_old_agent_is_kept(tmp_path: Path, capsys: pyte
 def test_no_evaluated_bar_was_seen_by_either_agent(
     seen: int, new: int, folds: int, share: float, purge: int, window: int
 ) -> None:
-    known = KnownBars(seen, seen + new, history=100, window=window, purge=purge, fewest_judged=25)
+    known = KnownBars(seen, seen + new, history=100, window=window, purge=purge, fewest_evaluated=25)
     settings = RetrainConfig(folds=folds, first_share=share)
     try:
         found = retrain_folds(known, settings)

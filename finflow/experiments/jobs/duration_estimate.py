@@ -37,7 +37,7 @@ class Estimate:
     ----------
     trainings : int
     finished : int
-        Trainings that are there already.
+        Trainings that are finished already.
     offline_updates, online_updates : int
         Of each training.
     seconds : float
@@ -59,17 +59,17 @@ class Estimate:
     def lines(self) -> list[str]:
         """Lines to print."""
         if self.finished == self.trainings:
-            return [f"{self.trainings} trainings, all of them there already; only judging them is left"]
+            return [f"{self.trainings} trainings, all of them finished already; only their evaluation is left"]
         updates = f"about {self.offline_updates:,} offline and {self.online_updates:,} online updates each"
         if 0 < self.patience < self.offline_updates:
             updates += f", fewer where validation gains nothing for {self.patience:,} offline updates"
-        there = f", {self.finished} of them there already" if self.finished else ""
+        there = f", {self.finished} of them finished already" if self.finished else ""
         side = f", {self.at_once} at once" if self.at_once > 1 else ""
         plural = "s" if self.trainings > 1 else ""
         return [
             f"{self.trainings} training{plural}{there}; {updates}",
             f"about {describe_duration(self.seconds)} for those that are missing{side}, by a probe of {PROBE_UPDATES} "
-            "updates of each phase on this machine; judging them comes on top",
+            "updates of each phase on this machine; their evaluation comes on top",
         ]
 
 
@@ -117,7 +117,7 @@ class Updates:
     online : int
         Of the policy.
     of_critics : int
-        Of critics that are taught after rollouts: small beside the others, and not timed.
+        Of critics that are trained after rollouts: few in comparison, and not timed.
     validated : tuple of int
         Updates of phases that validate on their way.
     """
@@ -239,7 +239,7 @@ class Stopwatch(ProgressDisplay):
 
 
 def describe_duration(seconds: float) -> str:
-    """Describe seconds in words."""
+    """Describe a number of seconds."""
     if seconds < 90.0:
         return f"{max(round(seconds), 1)} seconds"
     return f"{seconds / 60.0:.0f} minutes" if seconds < 5400.0 else f"{seconds / 3600.0:.1f} hours"

@@ -1,9 +1,9 @@
-"""Folds of a protocol: the bars that each may see, learns from and is judged on.
+"""Folds of a protocol: the bars that each may see, learns from and is evaluated on.
 
 The cuts are skfolio's (`WalkForward`, `CombinatorialPurgedCV`), of the bars before the test window. A fold's training
-has only the pieces of the market that lie outside its judged windows and the embargo after them. Beside a judged
-window, `purge` bars are not learned from: those before it are not seen at all, those after it only begin the history
-of later features, which therefore hold no price of the judged window.
+has only the pieces of the market that lie outside its evaluated windows and the embargo after them. On both sides of an
+evaluated window, `purge` bars are not learned from: those before it are not seen at all, those after it only begin the
+history of later features, which therefore hold no price of the window.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PROTOCOLS: tuple[Protocol, ...] = ("walk-forward", "cpcv")
 HISTORY = DAILY_WINDOWS.longest - 1
 """Bars that the longest feature of daily prices looks back on: the purge that is taken when none is configured."""
 FEWEST = 3
-"""Bars of a window that can be judged: two decisions, and a bar of growth after them."""
+"""Bars of a window that can be evaluated: two decisions, and a bar of growth after them."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One training of a protocol, and what it is judged on; bars are those of the panel before the test window.
+    """One training of a protocol, and what it is evaluated on; bars are those of the panel before the test window.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Fold:
     validation : int
         How many of the last bars of the pieces are for choosing a checkpoint.
     tests : tuple of range
-        Windows that it is judged on.
+        Windows that it is evaluated on.
     paths : tuple of int
         For each of them, the path that it belongs to.
     """
@@ -99,8 +99,8 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: i
         validation = _validation(pieces, settings.validation_share, history)
         if validation < FEWEST or any(len(test) < FEWEST for test in tests):
             raise MarketError(
-                f"fold {number} of the {protocol} protocol has too few bars to learn in and to be judged on: there are "
-                f"{bars} before the test window; use more data, fewer folds or groups, or a smaller "
+                f"fold {number} of the {protocol} protocol has too few bars to learn in and to be evaluated on: there "
+                f"are {bars} before the test window; use more data, fewer folds or groups, or a smaller "
                 "evaluation.protocol.purge"
             )
         folds.append(Fold(number, pieces, validation, tests, paths))
@@ -108,7 +108,7 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: i
 
 
 def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int = HISTORY) -> Fold:
-    """The one fold that is judged on the bars from ``first`` on, and learns from those ``purge`` bars before them.
+    """The one fold that is evaluated on the bars from ``first`` on, and learns from those ``purge`` bars before them.
 
     Raises
     ------
@@ -120,13 +120,13 @@ def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int = HI
     if validation < FEWEST or bars - first < FEWEST:
         raise MarketError(
             f"the {first} bars before the validation window, or its own {bars - first}, are too few to learn in and to "
-            "be judged on; use more data or a smaller evaluation.protocol.purge"
+            "be evaluated on; use more data or a smaller evaluation.protocol.purge"
         )
     return Fold(1, pieces, validation, (range(first, bars),), (0,))
 
 
 def purge_of(settings: ProtocolConfig, history: int = HISTORY) -> int:
-    """Bars beside a judged window that are not learned from."""
+    """Bars beside an evaluated window that are not learned from."""
     return history if settings.purge is None else settings.purge
 
 
@@ -137,13 +137,13 @@ def _walk_forward(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[C
     """Windows that follow one another to the last bar; each fold learns from all that lies ``purge`` bars before."""
     from skfolio.model_selection import WalkForward
 
-    judged = bars - int(settings.first_share * bars) - purge
-    size = judged // settings.folds
+    evaluated = bars - int(settings.first_share * bars) - purge
+    size = evaluated // settings.folds
     if size < FEWEST:
         raise MarketError(
             f"{bars} bars before the test window are too few for {settings.folds} folds: after the first "
-            f"{settings.first_share:.0%} and a purge of {purge} bars, {max(judged, 0)} are left to be judged on; use "
-            "fewer evaluation.protocol.folds, a smaller first_share or purge, or more data"
+            f"{settings.first_share:.0%} and a purge of {purge} bars, {max(evaluated, 0)} are left to be evaluated on; "
+            "use fewer evaluation.protocol.folds, a smaller first_share or purge, or more data"
         )
     first = bars - purge - size * settings.folds
     cuts = WalkForward(test_size=size, train_size=first, expand_train=True, purged_size=purge)
@@ -152,14 +152,14 @@ def _walk_forward(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[C
 
 
 def _combinatorial(bars: int, settings: ProtocolConfig, purge: int) -> Iterator[Cut]:
-    """Every choice of the groups to be judged on; together they make several paths over all bars."""
+    """Every choice of the groups to be evaluated on; together they make several paths over all bars."""
     from skfolio.model_selection import CombinatorialPurgedCV
 
     size = bars // settings.groups
     if purge + settings.embargo >= size - 1:
         raise MarketError(
             f"{settings.groups} groups of the {bars} bars before the test window have {size} bars each, no more than "
-            f"the purge of {purge} and the embargo of {settings.embargo} beside a judged one; use fewer "
+            f"the purge of {purge} and the embargo of {settings.embargo} beside an evaluated one; use fewer "
             "evaluation.protocol.groups, a smaller purge, or more data"
         )
     cuts = CombinatorialPurgedCV(
@@ -178,9 +178,9 @@ def _segments(bars: NDArray[np.int64]) -> list[range]:
 
 
 def _seen(learned: list[range], tests: tuple[range, ...], embargo: int, history: int) -> Iterator[range]:
-    """The segments to learn from, each after a judged window with the bars before it that its features look back on.
+    """The segments to learn from, with the bars before them that their features look back on.
 
-    Of those bars none lies in the window or its embargo.
+    Of those bars none lies in an evaluated window or its embargo.
     """
     for segment in learned:
         ended = [test.stop for test in tests if test.stop <= segment.start]

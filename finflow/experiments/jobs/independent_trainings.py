@@ -28,7 +28,7 @@ from finflow.training.data.training_data import TrainingData, prepare_from, prep
 from finflow.training.judging.reading_count import ledger_of
 from finflow.training.trainer import FinFlowTrainer
 
-KEPT_AT_HOME = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and the best are enough
+NOT_SENT = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and the best are enough
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Training:
     ----------
     name : str
         Unique among the trainings.
-    place : Path
+    folder : Path
         Folder of its run and its note.
     config : Config
-        From `own_settings`.
+        From `training_config`.
     market : str
         Name of its panel among several.
     cut : Cut, optional
@@ -60,7 +60,7 @@ class Training:
     """
 
     name: str
-    place: Path
+    folder: Path
     config: Config
     market: str = ""
     cut: Cut | None = None
@@ -76,10 +76,10 @@ class Training:
         except MarketError as error:
             raise MarketError(f"{self.name} cannot be trained: {error}") from error
 
-    def stamp(self, panel: MarketPanel) -> dict[str, Any]:
+    def fingerprint(self, panel: MarketPanel) -> dict[str, Any]:
         """Hashes and cuts that decide its result."""
         pieces = [] if self.cut is None else [[piece.start, piece.stop] for piece in self.cut.pieces]
-        stamp = {
+        fingerprint = {
             "configuration": config_hash(self.config),
             "code": code_hash(),
             "market": panel.sha256,
@@ -87,27 +87,27 @@ class Training:
             "validation": None if self.cut is None else self.cut.validation,
         }
         if self.warm_start is not None:
-            stamp["warm_start"] = hashlib.sha256(self.warm_start.read_bytes()).hexdigest()
-        return stamp
+            fingerprint["warm_start"] = hashlib.sha256(self.warm_start.read_bytes()).hexdigest()
+        return fingerprint
 
     def note(self, panel: MarketPanel) -> dict[str, Any]:
         """Note in its folder; empty where that is of another training, or missing."""
         try:
-            found = parse_json((self.place / NOTE).read_text("utf-8"))
+            note = parse_json((self.folder / NOTE).read_text("utf-8"))
         except (OSError, ValueError):
             return {}
-        stamp = self.stamp(panel)
-        own = isinstance(found, dict) and {name: found.get(name) for name in stamp} == stamp
-        return found if own and is_plain_name(str(found.get("run", "none"))) else {}
+        fingerprint = self.fingerprint(panel)
+        own = isinstance(note, dict) and {name: note.get(name) for name in fingerprint} == fingerprint
+        return note if own and is_plain_name(str(note.get("run", "none"))) else {}
 
 
-def own_settings(config: Config, place: Path, seed: int, evaluation: EvaluationConfig | None = None) -> Config:
+def training_config(config: Config, folder: Path, seed: int, evaluation: EvaluationConfig | None = None) -> Config:
     """The configuration of one training among several.
 
-    A reading of the test window by one of them counts in the ledger of all. How it will be judged is part of it only
-    where that is given.
+    A reading of the test window by one of them counts in the ledger of all. Settings of the evaluation are part of it
+    only where they are given.
     """
-    folders = {"output.logs_dir": place, "output.readings": ledger_of(config)}
+    folders = {"output.logs_dir": folder, "output.readings": ledger_of(config)}
     changes = {"train.seed": seed, "train.seeds": 1, "evaluation": evaluation or EvaluationConfig()}
     return replace_values(config, {**folders, **changes})
 
@@ -116,7 +116,7 @@ def train_all(
     trainings: Sequence[Training],
     panels: Mapping[str, MarketPanel],
     resources: ComputeResources | None = None,
-    tell: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> list[Path]:
     """Run the trainings that are not finished yet.
 
@@ -135,10 +135,10 @@ def train_all(
     """
     resources = resources or ComputeResources()
     missing = [one for one in trainings if not is_finished(one, panels[one.market])]
-    changed = [one for one in missing if (one.place / NOTE).is_file() and not one.note(panels[one.market])]
+    changed = [one for one in missing if (one.folder / NOTE).is_file() and not one.note(panels[one.market])]
     if changed:
         names = ", ".join(one.name for one in changed)
-        tell(f"made before by another configuration or code, or from other prices, and made anew: {names}")
+        log(f"trained before by another configuration or code, or on other prices, and trained again: {names}")
     if resources.cluster is None:
         tasks = [Task(one.name, train, {"training": one}) for one in missing]
         run_tasks(tasks, resources, shared={"panels": dict(panels)}, kind="trainings")
@@ -152,9 +152,9 @@ def _train_on_cluster(
 ) -> None:
     """Run trainings on a cluster; here, their folders are locked meanwhile."""
     by_name = {one.name: one for one in trainings}
-    with ExitStack() as places:
+    with ExitStack() as locks:
         for one in trainings:
-            places.enter_context(in_use(one.place))
+            locks.enter_context(in_use(one.folder))
         tasks = [
             Task(one.name, train_remotely, {"training": one, "files": _files_to_resume(one, panels)})
             for one in trainings
@@ -183,14 +183,14 @@ def best_checkpoint(training: Training, panel: MarketPanel) -> Path:
     """
     best = _finished(training, panel)
     if best is None:
-        raise CheckpointError(f"{training.name} is not finished in {training.place}; give the same command again")
+        raise CheckpointError(f"{training.name} is not finished in {training.folder}; give the same command again")
     return best
 
 
 def _finished(training: Training, panel: MarketPanel) -> Path | None:
     """The best checkpoint of a training; None where it is not finished."""
     note = training.note(panel)
-    return best_in(training.place / str(note["run"])) if note.get("finished") else None
+    return best_in(training.folder / str(note["run"])) if note.get("finished") else None
 
 
 def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
@@ -201,25 +201,25 @@ def train(panels: Mapping[str, MarketPanel], training: Training) -> Result:
     OutputError
         If another process is doing so.
     """
-    with in_use(training.place):
+    with in_use(training.folder):
         return _train_alone(panels[training.market], training)
 
 
 def _train_alone(panel: MarketPanel, training: Training) -> Result:
     if is_finished(training, panel):
         return {"run": training.note(panel)["run"]}
-    run = training.place / str(training.note(panel).get("run", "none"))
-    goes_on = CheckpointFolder(run / MODELS).path(LATEST).is_file()
-    if not goes_on:
+    run = training.folder / str(training.note(panel).get("run", "none"))
+    resumes = CheckpointFolder(run / MODELS).path(LATEST).is_file()
+    if not resumes:
         _remove_unused(run)
     trainer = FinFlowTrainer(
         training.config,
-        resume=run if goes_on else None,
-        pretrained=None if goes_on else training.warm_start,
+        resume=run if resumes else None,
+        pretrained=None if resumes else training.warm_start,
         training_data=training.training_data(panel),
         progress=task_progress(),
     )
-    note = {**training.stamp(panel), "run": trainer.run_folder.name}
+    note = {**training.fingerprint(panel), "run": trainer.run_folder.name}
     try:
         _write(training, {**note, "finished": False})
         trainer.train_iql()
@@ -232,7 +232,7 @@ def _train_alone(panel: MarketPanel, training: Training) -> Result:
 
 def _remove_unused(run: Path) -> None:
     """Remove runs that were killed before they could be resumed: the noted one if it has no latest checkpoint, and any
-    other beside it that has no checkpoint at all."""
+    other next to it that has no checkpoint at all."""
     if run.is_dir() and not CheckpointFolder(run / MODELS).path(LATEST).is_file():
         shutil.rmtree(run)
     for other in run.parent.glob("*/"):
@@ -243,39 +243,39 @@ def _remove_unused(run: Path) -> None:
 
 def train_remotely(panels: Mapping[str, MarketPanel], training: Training, files: Mapping[str, bytes]) -> Result:
     """Run or resume a training on a node that need not see the files of this machine: they travel with the task."""
-    with task_folder("training") as folder:
-        place = folder / "place"
-        write_together({place / name: content for name, content in files.items()})
-        folders = {"output.logs_dir": place, "output.offline_dir": folder / "offline", "output.readings": None}
-        found = train(panels, replace(training, place=place, config=replace_values(training.config, folders)))
-        return {**found, "files": _read_files(place)}
+    with task_folder("training") as parent:
+        folder = parent / "place"
+        write_together({folder / name: content for name, content in files.items()})
+        folders = {"output.logs_dir": folder, "output.offline_dir": parent / "offline", "output.readings": None}
+        result = train(panels, replace(training, folder=folder, config=replace_values(training.config, folders)))
+        return {**result, "files": _read_files(folder)}
 
 
 def _files_to_resume(training: Training, panels: Mapping[str, MarketPanel]) -> dict[str, bytes]:
     """Files from which a stopped training can resume; none where it cannot."""
     note = training.note(panels[training.market])
-    run = training.place / str(note.get("run", "none"))
+    run = training.folder / str(note.get("run", "none"))
     if not CheckpointFolder(run / MODELS).path(LATEST).is_file():
         _remove_unused(run)
         return {}
-    return _read_files(training.place, str(note["run"]))
+    return _read_files(training.folder, str(note["run"]))
 
 
-def _read_files(place: Path, run: str = "*") -> dict[str, bytes]:
+def _read_files(folder: Path, run: str = "*") -> dict[str, bytes]:
     """The note and the files of a run, without numbered checkpoints."""
-    paths = [place / NOTE, *(path for path in sorted(place.glob(f"{run}/**/*")) if path.is_file())]
-    kept = [path for path in paths if not path.match(KEPT_AT_HOME) and not path.name.startswith(".")]
-    return {path.relative_to(place).as_posix(): path.read_bytes() for path in kept}
+    paths = [folder / NOTE, *(path for path in sorted(folder.glob(f"{run}/**/*")) if path.is_file())]
+    kept = [path for path in paths if not path.match(NOT_SENT) and not path.name.startswith(".")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
 
 
 def _store_files(training: Training, files: Mapping[str, bytes]) -> None:
     """Write the files of a node into the training's own folder, the note last."""
-    own = {name: content for name, content in files.items() if name != NOTE}
-    for name in own:
+    contents = {name: content for name, content in files.items() if name != NOTE}
+    for name in contents:
         if Path(name).name == CONFIG:
-            own[name] = dump_run(training.config).encode()
-    write_together({training.place / name: content for name, content in {**own, NOTE: files[NOTE]}.items()})
+            contents[name] = dump_run(training.config).encode()
+    write_together({training.folder / name: content for name, content in {**contents, NOTE: files[NOTE]}.items()})
 
 
 def _write(training: Training, note: Mapping[str, object]) -> None:
-    write_atomically(training.place / NOTE, format_json(note))
+    write_atomically(training.folder / NOTE, format_json(note))

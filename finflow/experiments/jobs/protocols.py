@@ -1,7 +1,7 @@
-"""Walk-forward and combinatorial purged evaluation: a training for every fold, judged on bars that it never saw.
+"""Walk-forward and combinatorial purged evaluation: a training for every fold, evaluated out of sample.
 
-Everything lies within training and validation windows: the panel is cut before the test window at the door. The
-trainings are made by `trainings`, here or elsewhere, each in a folder of its own under the protocol's.
+Everything lies within training and validation windows: the panel is cut before the test window when it is loaded. The
+trainings run here or elsewhere, each in a folder of its own under the protocol's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joine
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
-from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings
+from finflow.experiments.jobs.independent_trainings import Cut, Training, training_config
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -32,8 +32,8 @@ from finflow.training.judging.held_out import AGENT, Outcome, play_window, prove
 
 PATHS = "paths.csv"
 NOBODYS_PATH = (
-    "There is no verdict on a combinatorial path: its folds also learned from days after those they are judged on, and "
-    "nobody could have traded it. Walk-forward has one."
+    "There is no verdict on a combinatorial path: its folds also learned from days after those they are evaluated on, "
+    "and nobody could have traded it. Walk-forward has one."
 )
 
 
@@ -78,11 +78,11 @@ class ProtocolJob:
         return [self.training(fold, seed) for fold, seed in self.parts]
 
     def training(self, fold: Fold, seed: int) -> Training:
-        """One of them; its market lacks what it will be judged on."""
-        place = self.folder / f"fold-{fold.number:02d}-seed-{seed}"
+        """One of them; its market lacks what it will be evaluated on."""
+        folder = self.folder / f"fold-{fold.number:02d}-seed-{seed}"
         name = f"{self._of}fold {fold.number}, seed {seed}"
         return Training(
-            name, place, own_settings(self.config, place, seed), self.market, Cut(fold.pieces, fold.validation)
+            name, folder, training_config(self.config, folder, seed), self.market, Cut(fold.pieces, fold.validation)
         )
 
     @property
@@ -92,18 +92,18 @@ class ProtocolJob:
 
     @property
     def windows(self) -> list[range]:
-        """The judged windows, in the order of time."""
+        """The evaluated windows, in the order of time."""
         return sorted({test for fold in self.folds for test in fold.tests}, key=lambda test: test.start)
 
     def begin(self) -> list[str]:
         """Lines that say what each fold is evaluated on; there is nothing to write before the trainings."""
         return [
-            f"{self._of}fold {fold.number} is judged on {', '.join(self.span(test) for test in fold.tests)}"
+            f"{self._of}fold {fold.number} is evaluated on {', '.join(self.span(test) for test in fold.tests)}"
             for fold in self.folds
         ]
 
     def judge(self, checkpoints: Sequence[Path]) -> Outcome:
-        """Play every training on its windows, and the classical strategies beside them, and write the report.
+        """Backtest every training and the classical strategies on its windows, and write the report.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class ProtocolJob:
             The best of each training, in the order of `trainings`.
         """
         config = self.config
-        paths, windows = self._play(checkpoints)
+        paths, windows = self._backtest(checkpoints)
         tries, patient = Tries(config.evaluation.configurations_tried), joined(windows)
         sections = [protocol_section(paths, config.evaluation.confidence, config.train.seed)]
         if self.protocol == "walk-forward":
@@ -133,8 +133,8 @@ class ProtocolJob:
             unjudged=NOBODYS_PATH if self.protocol == "cpcv" else "",
         )
 
-    def _play(self, checkpoints: Sequence[Path]) -> tuple[Paths, list[Backtest]]:
-        """Runs of every training on its windows and of what they are compared with; patient equal weight's a window."""
+    def _backtest(self, checkpoints: Sequence[Path]) -> tuple[Paths, list[Backtest]]:
+        """Backtests of every training on its windows, and of its comparisons; of patient equal weight one a window."""
         config, windows, device = self.config, self.windows, device_here(self.config.train.device)
         makers = with_compared({}, config)
         judged: list[Judged] = []
@@ -143,13 +143,13 @@ class ProtocolJob:
         for (fold, seed), path in zip(self.parts, checkpoints, strict=True):
             process = process_on(self.training(fold, seed).training_data(self.panel), self.panel)
             policy = policy_of(read_checkpoint(path), device)
-            for test, way in zip(fold.tests, fold.paths, strict=True):
+            for test, path_number in zip(fold.tests, fold.paths, strict=True):
                 window = windows.index(test)
                 (run,) = run_backtests(process, test, [AgentStrategy(policy, device, AGENT, acting=config.acting)])
-                judged.append(Judged(fold.number, seed, window, way, run))
+                judged.append(Judged(fold.number, seed, window, path_number, run))
                 if window not in others:
-                    found = play_window(process, test, [make() for make in makers.values()])
-                    others[window], patient[window] = (*found.runs, *found.benchmark), found.patient
+                    backtests = play_window(process, test, [make() for make in makers.values()])
+                    others[window], patient[window] = (*backtests.runs, *backtests.benchmark), backtests.patient
         protocol, places = config.evaluation.protocol, range(len(windows))
         settings = {**protocol.model_dump(), "purge": purge_of(protocol, history_of(self.panel))}
         paths = Paths(self.protocol, tuple(judged), tuple(others[place] for place in places), settings)
@@ -161,7 +161,7 @@ class ProtocolJob:
 
 
 def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = None, market: str = "") -> ProtocolJob:
-    """Load the prices, cut them, and see that every fold can be trained and judged.
+    """Load the prices, cut them, and check that every fold can be trained and evaluated.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     Raises
     ------
     FinflowError
-        If there is too little to learn from or to be judged on, or a setting cannot be had.
+        If there is too little to learn from or to be evaluated on, or a setting is impossible.
     """
     panel, _ = load_before_test(config)
     settings = config.evaluation.protocol
@@ -184,12 +184,12 @@ def make_protocol_job(config: Config, protocol: Protocol, parent: Path | None = 
     cuts = json.dumps([learning, settings.model_dump(exclude={"seeds"})], sort_keys=True)
     name = f"{protocol}-{short_hash(cuts)}"
     job = ProtocolJob(protocol, config, panel, folds, (parent or config.output.logs_dir / "protocols") / name, market)
-    for fold in folds:  # before the first of them takes hours
+    for fold in folds:  # before hours of training
         process = job.training(fold, config.train.seed).training_data(panel).process
         for test in fold.tests:
             if len(range(max(test.start, process.first_bar), test.stop - 1)) < 2:
                 raise MarketError(
-                    f"fold {fold.number} of {len(folds)} cannot be judged from {job.span(test)}: too few bars after "
+                    f"fold {fold.number} of {len(folds)} cannot be evaluated from {job.span(test)}: too few bars after "
                     "the longest feature; use fewer folds or groups, or more data"
                 )
     return job
@@ -221,7 +221,7 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
     survivorship = job.panel.provenance.get("survivorship")
     notes = [str(survivorship)] if survivorship else []
     notes.append(
-        "The days judged here lie before the test window. Whoever chose the configuration may have seen them: this "
+        "The days evaluated here lie before the test window. Whoever chose the configuration may have seen them: this "
         "says how far results depend on the period and the seed, and is no substitute for the test window."
     )
     if job.protocol == "cpcv":
@@ -230,13 +230,13 @@ def _limits(job: ProtocolJob, paths: int) -> tuple[str, ...]:
             "paths; they show how results scatter, not what would have been earned."
         )
     if paths == 1:
-        notes.append("There is one path from one seed: nothing here tells the luck of the seed (--seeds N).")
+        notes.append("There is one path from one seed: the effect of the seed is not known (--seeds N).")
     return tuple(notes)
 
 
-def _paths_table(found: Paths) -> bytes:
+def _paths_table(paths: Paths) -> bytes:
     """Daily returns of every path, and of what they are compared with."""
-    columns = {f"path {number}": run.returns for number, run in enumerate(found.agents, start=1)}
-    columns |= {run.name: run.returns for run in found.compared}
-    table = pd.DataFrame(columns, index=pd.Index(found.compared[0].dates.astype(str), name="date"))
+    columns = {f"path {number}": run.returns for number, run in enumerate(paths.agents, start=1)}
+    columns |= {run.name: run.returns for run in paths.compared}
+    table = pd.DataFrame(columns, index=pd.Index(paths.compared[0].dates.astype(str), name="date"))
     return table.to_csv(lineterminator="\n").encode()

@@ -68,7 +68,7 @@ class _Run:
 
     @property
     def returns(self) -> Array:
-        """Of the judged, daily, net."""
+        """Of the evaluated strategy, daily, net."""
         return self.column(self.metrics["agent"])
 
     @property
@@ -90,12 +90,12 @@ class _Run:
 
     @property
     def setting(self) -> str:
-        """Everything of the configuration that decides results, but the seed; and who is judged."""
+        """Everything of the configuration that decides results, but the seed; and the name of the strategy."""
         kept = {key: value for key, value in self.config.items() if key != SEED}
         return json.dumps([self.metrics["agent"], kept], sort_keys=True, default=str)
 
     def figure(self, metric: str) -> Any:
-        """A figure of the judged strategy, or its difference from equal weight; None where the run has none."""
+        """A figure of the evaluated strategy, or its difference from equal weight; None where the run has none."""
         if metric == DIFFERENCE:
             return self.metrics["against_equal_weight"][DIFFERENCE]
         return self.metrics["strategies"][self.metrics["agent"]].get(metric)
@@ -114,7 +114,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     Raises
     ------
     EvidenceError
-        If a run has no whole report, is named twice, or was judged on other prices or other days.
+        If a run has no whole report, is named twice, or was evaluated on other prices or other days.
     """
     runs = [_read(folder, label) for folder, label in zip(folders, _labels(folders), strict=True)]
     _check_comparable(runs)
@@ -122,7 +122,7 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
     folder = output or runs[0].folder.resolve().parent / "comparisons" / mark
     check_writable(folder, "--output", keep=False)
     first = runs[0]
-    made = comparison_page.make(
+    page = comparison_page.make(
         [Compared.of(run.label, run.metrics, run.seed, run.returns, run.baseline) for run in runs],
         _seed_groups(runs),
         _differences(runs),
@@ -131,24 +131,24 @@ def compare_runs(folders: Sequence[Path], output: Path | None = None) -> Compari
         first.dates,
         _choice(runs),
     )
-    write_together({folder / name: content for name, content in made.files.items()})
-    return Comparison(folder / "report.html", made.lines)
+    write_together({folder / name: content for name, content in page.files.items()})
+    return Comparison(folder / "report.html", page.lines)
 
 
 def _read(folder: Path, label: str) -> _Run:
     reports = folder / "reports"
     if not (reports / "metrics.json").is_file():
         raise EvidenceError(
-            f"{folder} has no reports/metrics.json: name run folders that were judged; "
-            f"--mode evaluate --resume {folder} judges a trained one"
+            f"{folder} has no reports/metrics.json: name run folders that were evaluated; "
+            f"--mode evaluate --resume {folder} evaluates a trained one"
         )
     try:
         metrics = parse_json((reports / "metrics.json").read_text("utf-8"))
         table = pd.read_csv(reports / "returns.csv", index_col="date", parse_dates=["date"])
         manifest = parse_json((folder / MANIFEST).read_text("utf-8"))
         config = flatten(parse_file(folder / CONFIG)[0])
-        name, judged = metrics["agent"], metrics["strategies"][metrics["agent"]]
-        if name not in table or not isinstance(judged, dict) or not isinstance(metrics["window"]["days"], int):
+        name, figures = metrics["agent"], metrics["strategies"][metrics["agent"]]
+        if name not in table or not isinstance(figures, dict) or not isinstance(metrics["window"]["days"], int):
             raise ValueError("metrics.json is not one of finflow's")
         known = [one for one in dict.fromkeys((name, BASELINE, PATIENT, CASH)) if one in table]
         table = table[known].astype(np.float64)
@@ -165,10 +165,12 @@ def _read(folder: Path, label: str) -> _Run:
             str(manifest["data_sha256"]),
         )
     except OSError as error:
-        raise EvidenceError(f"{error.filename or folder}: {error.strerror or error}; judge that run again") from error
+        raise EvidenceError(
+            f"{error.filename or folder}: {error.strerror or error}; evaluate that run again"
+        ) from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise EvidenceError(
-            f"the report in {folder} cannot be read ({one_line(error, 100)}); judge that run again"
+            f"the report in {folder} cannot be read ({one_line(error, 100)}); evaluate that run again"
         ) from error
 
 
@@ -180,14 +182,14 @@ def _check_comparable(runs: Sequence[_Run]) -> None:
             raise EvidenceError(f"{run.folder} is named twice; leave one of them out")
         if run.panel != first.panel:
             raise EvidenceError(
-                f"{run.folder} was judged on other prices than {first.folder} (their hashes begin {run.panel[:8]} and "
-                f"{first.panel[:8]}): figures of different markets do not compare"
+                f"{run.folder} was evaluated on other prices than {first.folder} (their hashes begin {run.panel[:8]} "
+                f"and {first.panel[:8]}): figures of different markets do not compare"
             )
         if run.metrics["window"] != first.metrics["window"] or not np.array_equal(run.dates, first.dates):
             mine, other = (one.metrics["window"] for one in (run, first))
             raise EvidenceError(
-                f"{run.folder} was judged from {mine['start']} to {mine['end']} ({mine['days']} days), {first.folder} "
-                f"from {other['start']} to {other['end']} ({other['days']}): judge both on one window"
+                f"{run.folder} was evaluated from {mine['start']} to {mine['end']} ({mine['days']} days), "
+                f"{first.folder} from {other['start']} to {other['end']} ({other['days']}): evaluate both on one window"
             )
 
 
@@ -203,17 +205,17 @@ def _labels(folders: Sequence[Path]) -> list[str]:
 
 def _choice(runs: Sequence[_Run]) -> Section:
     """Section on the choice of the best run by the figures of the reports."""
-    days = "the judged windows" if any("protocol" in run.metrics for run in runs) else "the test window"
+    days = "the evaluated windows" if any("protocol" in run.metrics for run in runs) else "the test window"
     old = next((run.label for run in runs if CASH not in run.table), None)
     if old is not None:
-        return choice_section(f"returns.csv of {old} has no returns of cash; judge that run again", days)
+        return choice_section(f"returns.csv of {old} has no returns of cash; evaluate that run again", days)
     try:
         excess = np.column_stack([run.returns - run.column(CASH) for run in runs])
-        found: Choice | str = judge_choice(excess, [run.label for run in runs], "runs")
+        choice: Choice | str = judge_choice(excess, [run.label for run in runs], "runs")
     except EvidenceError as error:
-        found = str(error)
+        choice = str(error)
     if not all(BASELINE in run.table and PATIENT in run.table for run in runs):
-        return choice_section(found, days)
+        return choice_section(choice, days)
     names = (CASH, BASELINE, PATIENT)
     daily = {run.label: Daily(run.returns, *(run.column(name) for name in names)) for run in runs}
     tries = [run.verdict.get("tries", {}) for run in runs]
@@ -221,15 +223,15 @@ def _choice(runs: Sequence[_Run]) -> Section:
     counted = chosen_among + max(one.get("readings_before", 0) for one in tries)
     settings = runs[0].metrics["bootstrap"]
     resampling = Resampling(settings["samples"], settings["block_length"], settings["seed"])
-    return choice_section(found, days, judge_best(daily, counted, resampling))
+    return choice_section(choice, days, judge_best(daily, counted, resampling))
 
 
 def _differences(runs: Sequence[_Run]) -> dict[str, dict[str, str]]:
     """Configuration keys that are not the same in all runs, and their values."""
     keys = sorted({key for run in runs for key in run.config})
-    found = {key: [json.dumps(run.config.get(key), default=str) for run in runs] for key in keys}
+    values_of = {key: [json.dumps(run.config.get(key), default=str) for run in runs] for key in keys}
     labels = [run.label for run in runs]
-    return {key: dict(zip(labels, values, strict=True)) for key, values in found.items() if len(set(values)) > 1}
+    return {key: dict(zip(labels, values, strict=True)) for key, values in values_of.items() if len(set(values)) > 1}
 
 
 def _seed_groups(runs: Sequence[_Run]) -> list[Seeds]:

@@ -1,4 +1,4 @@
-"""Jobs: several trainings of one configuration and the judgement of their agents, in one market or more.
+"""Jobs: several trainings of one configuration and the evaluation of their agents, in one market or more.
 
 A job has a folder of its own, in which every training has one; `--resume` of the folder runs what is missing.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from finflow.config import Config, dump_run
 from finflow.evaluation.multi_run import universes_page
 from finflow.evaluation.multi_run.universes_page import Universe
-from finflow.experiments.jobs.independent_trainings import Training, own_settings, train_all
+from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
 from finflow.experiments.tasks.task_runner import ComputeResources
 from finflow.files import check_writable, write_atomically, write_together
 from finflow.json_text import format_json, parse_json
@@ -55,12 +55,15 @@ class SeedJob:
         """One for each seed."""
         first, of = self.config.train.seed, f"{self.market}, " if self.market else ""
         seeds = range(first, first + self.config.train.seeds)
-        places = {seed: self.folder / f"seed-{seed}" for seed in seeds}
+        folders = {seed: self.folder / f"seed-{seed}" for seed in seeds}
         return [
             Training(
-                f"{of}seed {seed}", place, own_settings(self.config, place, seed, self.config.evaluation), self.market
+                f"{of}seed {seed}",
+                folder,
+                training_config(self.config, folder, seed, self.config.evaluation),
+                self.market,
             )
-            for seed, place in places.items()
+            for seed, folder in folders.items()
         ]
 
     def begin(self) -> list[str]:
@@ -70,14 +73,14 @@ class SeedJob:
         return []
 
     def judge(self, checkpoints: Sequence[Path]) -> Outcome:
-        """Judge the agents together on the test window; a single one like any run."""
+        """Evaluate the agents together on the test window; a single one like any run."""
         training_data = prepare_from(self.panel, self.config)
         device = device_here(self.config.train.device)
-        found = [read_checkpoint(path) for path in checkpoints]
-        if len(found) == 1:
-            outcome = evaluate_agent(training_data, found[0], device, self.folder)
+        agents = [read_checkpoint(path) for path in checkpoints]
+        if len(agents) == 1:
+            outcome = evaluate_agent(training_data, agents[0], device, self.folder)
         else:
-            outcome = judge_ensemble(training_data, found, device, self.folder)
+            outcome = judge_ensemble(training_data, agents, device, self.folder)
         seeds = [one.config.train.seed for one in self.trainings]
         write_manifest(self.folder, training_data, device, seeds=seeds)
         return outcome
@@ -88,7 +91,7 @@ TrainingJob: TypeAlias = "SeedJob | ProtocolJob"
 
 
 def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
-    """Load the prices of a job, and see that an agent can be trained and judged.
+    """Load the prices of a job, and check that an agent can be trained and evaluated.
 
     Parameters
     ----------
@@ -109,9 +112,9 @@ def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
 
 
 def run_all(
-    jobs: Sequence[TrainingJob], resources: ComputeResources | None = None, tell: Callable[[str], None] = print
+    jobs: Sequence[TrainingJob], resources: ComputeResources | None = None, log: Callable[[str], None] = print
 ) -> list[Outcome]:
-    """Run the trainings that are missing, of all jobs side by side, and judge each job.
+    """Run the trainings that are missing, of all jobs side by side, and evaluate each job.
 
     Raises
     ------
@@ -121,13 +124,13 @@ def run_all(
     for job in jobs:
         check_writable(job.folder, keep=False)
         for line in job.begin():
-            tell(line)
+            log(line)
     panels = {job.market: job.panel for job in jobs}
-    checkpoints = train_all([training for job in jobs for training in job.trainings], panels, resources, tell)
+    checkpoints = train_all([training for job in jobs for training in job.trainings], panels, resources, log)
     outcomes = []
     for job in jobs:
         count = len(job.trainings)
-        tell(f"judging {job.market or 'the trainings'}" if count > 1 else f"judging {job.market or 'the agent'}")
+        log(f"evaluating {job.market or 'the trainings'}" if count > 1 else f"evaluating {job.market or 'the agent'}")
         with stopping_at_once():
             outcomes.append(job.judge(checkpoints[:count]))
         checkpoints = checkpoints[count:]
@@ -149,10 +152,10 @@ def report_universes(names: Sequence[str], outcomes: Sequence[Outcome], folder: 
     Path
         The page.
     """
-    found = []
+    universes = []
     for name, outcome in zip(names, outcomes, strict=True):
         content = parse_json(outcome.report.with_name("metrics.json").read_text("utf-8"))
-        found.append(Universe.of(name, content))
-    made = universes_page.make(found)
-    write_together({folder / REPORTS / file: content for file, content in made.files.items()})
-    return list(made.lines), folder / REPORTS / "report.html"
+        universes.append(Universe.of(name, content))
+    page = universes_page.make(universes)
+    write_together({folder / REPORTS / file: content for file, content in page.files.items()})
+    return list(page.lines), folder / REPORTS / "report.html"

@@ -34,7 +34,7 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
         "",
         "Replace the old agent" if numbers.answer == REPLACE else "Keep the old agent",
         content,
-        words=(_said(numbers),),
+        words=(_summary(numbers),),
         within=(),
         kind="ahead" if numbers.answer == REPLACE else "not-shown",
         label="Answer",
@@ -55,14 +55,14 @@ def retrain_page(numbers: RetrainNumbers, runs: Sequence[Backtest]) -> str:
     return render_page(title, f"an agent trained up to {numbers.old_until}, and its retraining", finding, sections)
 
 
-def _said(numbers: RetrainNumbers) -> tuple[str | Cell, ...]:
-    said = "the bound is above the margin" if numbers.answer == REPLACE else "the bound is not above the margin"
+def _summary(numbers: RetrainNumbers) -> tuple[str | Cell, ...]:
+    comparison = "the bound is above the margin" if numbers.answer == REPLACE else "the bound is not above the margin"
     return (
         "On bars that neither was trained on, the Sharpe ratio of the new agent less that of the old is ",
         Cell(("lead",), plus=True),
         " a year, with a lower bound of ",
         Cell(("bounds", "low"), plus=True),
-        f": {said}.",
+        f": {comparison}.",
     )
 
 
@@ -99,7 +99,7 @@ def _method(numbers: RetrainNumbers) -> tuple[str, ...]:
     return (
         f"The old agent was trained on and chosen by bars up to {numbers.old_until}. Each fold has a retraining of its "
         "own, begun with the old agent's networks, that ends before the evaluated window.",
-        "Both begin each window in cash and pay the same costs. The interval is of the paired difference, by the "
+        "Both begin each window in cash and have the same costs. The interval is of the paired difference, by the "
         "stationary bootstrap.",
         f"The new agent replaces the old one where the lower bound exceeds the margin. Without a true lead above the "
         f"margin that happens with a probability of about {chance:.2%} in this comparison, and over all comparisons of "

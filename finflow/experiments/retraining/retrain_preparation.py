@@ -25,7 +25,7 @@ FOLDER = "retrainings"
 
 
 def prepare_retraining(run: Path, config: Config, parent: Path | None = None) -> Retraining:
-    """Read the old agent and the newest prices, cut the folds, and see that each can be trained.
+    """Read the old agent and the newest prices, cut the folds, and check that each can be trained.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
     config : Config
         Of the old run, with what was asked for on top.
     parent : Path, optional
-        Folder of the comparisons of this run; `retrainings/RUN` beside the run when left out.
+        Folder of the comparisons of this run; `retrainings/RUN` next to the run when left out.
 
     Raises
     ------
     FinflowError
-        One line, where there is nothing to retrain, nothing new to judge by, or another universe.
+        One line, where there is nothing to retrain, nothing new to evaluate on, or another universe.
     """
     saved = resolve_run(run)
     if saved.kind not in (Kind.RUN, Kind.CHECKPOINT):
@@ -64,27 +64,29 @@ def prepare_retraining(run: Path, config: Config, parent: Path | None = None) ->
         history=history_of(panel),
         window=settings.window or seen,
         purge=config.env.execution_lag if settings.purge is None else settings.purge,
-        fewest_judged=MINIMUM_BLOCKS * config.evaluation.block_length,
+        fewest_evaluated=MINIMUM_BLOCKS * config.evaluation.block_length,
     )
     retrain_folds(known, settings)  # its refusal says more than that of the windows below
     old_data = prepare_from(panel, config)
     check_same_features(old, old_data.features)
     known = replace(known, window=settings.window or seen - old_data.features.first_bar)
     folds = retrain_folds(known, settings)
-    own = parent or saved.folder.parent / FOLDER / saved.folder.name
-    made = Retraining(config, panel, old, old_data, known, folds, own)
-    made = replace(made, folder=own / f"{panel.dates[-1]}-{_mark(made)}")
-    for training in made.trainings:  # before the first of them takes long
+    folder = parent or saved.folder.parent / FOLDER / saved.folder.name
+    retraining = Retraining(config, panel, old, old_data, known, folds, folder)
+    retraining = replace(retraining, folder=folder / f"{panel.dates[-1]}-{_mark(retraining)}")
+    for training in retraining.trainings:  # before any of them runs
         training.training_data(panel)
-    return made
+    return retraining
 
 
-def _mark(made: Retraining) -> str:
+def _mark(retraining: Retraining) -> str:
     """A hash of everything that decides the retrainings: settings, prices, the old agent and the folds."""
-    learning = config_hash(replace_values(made.config, {"evaluation": EvaluationConfig()}))
-    cuts = [[fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in made.folds]
-    before = hashlib.sha256(made.old.path.read_bytes()).hexdigest()
-    return short_hash(json.dumps([learning, made.panel.sha256, before, cuts]))
+    learning = config_hash(replace_values(retraining.config, {"evaluation": EvaluationConfig()}))
+    cuts = [
+        [fold.pieces[0].start, fold.pieces[0].stop, fold.validation, fold.tests[0].start] for fold in retraining.folds
+    ]
+    before = hashlib.sha256(retraining.old.path.read_bytes()).hexdigest()
+    return short_hash(json.dumps([learning, retraining.panel.sha256, before, cuts]))
 
 
 def _check_universe(panel: MarketPanel, trained: Sequence[str] | None, run: Path) -> None:

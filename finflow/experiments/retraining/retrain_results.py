@@ -25,7 +25,7 @@ from finflow.evaluation.statistics.significance_tests import Resampling
 KEEP, REPLACE = "keep", "replace"
 OLD, NEW = "old agent", "new agent"
 COMPARED = (NEW, OLD, BASELINE)
-"""Columns of the comparison: retrained, old, and equal weight beside them."""
+"""Columns of the comparison: retrained, old, and equal weight."""
 TAIL = 5
 """Resamples beyond the lower bound, at least."""
 _CHUNK = 128  # resamples evaluated at once
@@ -157,6 +157,6 @@ def _parts(draws: Draws) -> Iterator[Draws]:
 
 def figures_of(runs: Sequence[Backtest]) -> dict[str, Figures]:
     """Figures by name."""
-    found: dict[str, Mapping[str, Any]] = {run.name: summarise(run) for run in runs}
+    summaries: dict[str, Mapping[str, Any]] = {run.name: summarise(run) for run in runs}
     names = ("sharpe", "annual_return", "max_drawdown", "annual_turnover")
-    return {name: Figures(*(float(one[key]) for key in names)) for name, one in found.items()}
+    return {name: Figures(*(float(one[key]) for key in names)) for name, one in summaries.items()}

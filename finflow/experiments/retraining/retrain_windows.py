@@ -29,7 +29,7 @@ class KnownBars:
         Bars that a retraining learns from and is chosen by.
     purge : int
         Bars before an evaluated window that are not learned from.
-    fewest_judged : int
+    fewest_evaluated : int
         Evaluated bars, of all folds together, without which there is no interval.
     """
 
@@ -38,7 +38,7 @@ class KnownBars:
     history: int
     window: int
     purge: int
-    fewest_judged: int
+    fewest_evaluated: int
 
 
 def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]:
@@ -47,17 +47,17 @@ def retrain_folds(known: KnownBars, settings: RetrainConfig) -> tuple[Fold, ...]
     Raises
     ------
     MarketError
-        If the new bars are too few to learn from and to be judged on; the line says how many it takes.
+        If the new bars are too few to learn from and to be evaluated on; the line says how many it takes.
     """
     new = known.bars - known.seen
-    judged = new - int(settings.first_share * new)
-    size = judged // settings.folds
+    evaluated = new - int(settings.first_share * new)
+    size = evaluated // settings.folds
     first = known.bars - size * settings.folds - known.purge
-    if size < FEWEST or size * settings.folds < known.fewest_judged or first - known.seen < FEWEST:
-        wanted = max(FEWEST * settings.folds, known.fewest_judged) / (1.0 - settings.first_share)
+    if size < FEWEST or size * settings.folds < known.fewest_evaluated or first - known.seen < FEWEST:
+        wanted = max(FEWEST * settings.folds, known.fewest_evaluated) / (1.0 - settings.first_share)
         raise MarketError(
             f"there are {new} new bars, of which {max(first - known.seen, 0)} can be learned from and "
-            f"{size * settings.folds} judged on: {settings.folds} folds with an interval take about "
+            f"{size * settings.folds} evaluated on: {settings.folds} folds with an interval take about "
             f"{int(wanted) + known.purge + settings.folds} new bars; wait for them, or use fewer trading.retrain.folds "
             "or a smaller trading.retrain.first_share or evaluation.block_length"
         )

@@ -1,7 +1,7 @@
 """`--mode retrain`: an agent trained further on the newest prices, which replaces the old one where it is shown better.
 
 Walk-forward over the bars that the old agent has not seen: for each fold a retraining on what comes before it, begun
-with the old agent's networks, is played beside the old agent. Where the comparison says "replace", the agent that is to
+with the old agent's networks, is compared with the old agent. Where the comparison says "replace", the agent that is to
 replace it is trained on the newest window. The old run is only read.
 """
 
@@ -22,7 +22,7 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import FEWEST, Fold
-from finflow.experiments.jobs.independent_trainings import Cut, Training, own_settings, train_all
+from finflow.experiments.jobs.independent_trainings import Cut, Training, train_all, training_config
 from finflow.experiments.retraining.retrain_page import retrain_page
 from finflow.experiments.retraining.retrain_results import (
     NEW,
@@ -104,17 +104,17 @@ class Retraining:
     def lines(self) -> list[str]:
         """Lines for the terminal: the bars that are new, and the dates of each fold."""
         dates = self.panel.dates
-        told = [f"{self.known.bars - self.known.seen} bars since {dates[self.known.seen - 1]}, up to {dates[-1]}"]
+        lines = [f"{self.known.bars - self.known.seen} bars since {dates[self.known.seen - 1]}, up to {dates[-1]}"]
         for fold in self.folds:
             (piece,), (test,) = fold.pieces, fold.tests
-            told.append(
-                f"fold {fold.number} is trained up to {dates[piece.stop - 1]} and judged from {dates[test.start]} to "
-                f"{dates[test.stop - 1]}"
+            lines.append(
+                f"fold {fold.number} is trained up to {dates[piece.stop - 1]} and evaluated from {dates[test.start]} "
+                f"to {dates[test.stop - 1]}"
             )
-        return told
+        return lines
 
     def judge(self, checkpoints: Sequence[Path]) -> tuple[RetrainNumbers, list[Backtest]]:
-        """Play the retrained agents beside the old one, each in the window of its fold.
+        """Backtest the retrained agents and the old one, each in the window of its fold.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class Retraining:
             New agent, old agent and equal weight over all folds.
         """
         device, rule, evaluation = device_here(self.config.train.device), self.rule, self.config.evaluation
-        before, acting, played, folds = policy_of(self.old, device), self.config.acting, [], []
+        before, acting, backtests, folds = policy_of(self.old, device), self.config.acting, [], []
         process = process_on(self.old_data, self.panel)
         for fold, training, path in zip(self.folds, self.trainings, checkpoints, strict=True):
             (test,), after = fold.tests, policy_of(read_best(path), device)
@@ -137,9 +137,9 @@ class Retraining:
             (new,) = run_backtests(process_on(training.training_data(self.panel), self.panel), test, [retrained])
             rivals = [AgentStrategy(before, device, OLD, acting=acting), maker_of(BASELINE, self.config)()]
             old, baseline = run_backtests(process, test, rivals)
-            played.append((new, old, baseline))
+            backtests.append((new, old, baseline))
             folds.append(self._numbers_of(fold, new, old))
-        runs = [joined([each[place] for each in played]) for place in range(3)]
+        runs = [joined([each[place] for each in backtests]) for place in range(3)]
         lead = measure_lead(
             runs[0],
             runs[1],
@@ -168,7 +168,7 @@ class Retraining:
         return numbers, runs
 
     def final(self) -> Training:
-        """Training on the newest window; the last bars, too few to judge by, are left to be its test window."""
+        """Training on the newest window; the last bars, too few to evaluate on, are left to be its test window."""
         piece, validation = newest_window(self.known, self.known.bars - FEWEST, self.config.trading.retrain)
         dates = self.panel.dates
         days = {
@@ -182,9 +182,9 @@ class Retraining:
     def _training(
         self, name: str, cut: Cut | None, config: Config | None = None, evaluation: EvaluationConfig | None = None
     ) -> Training:
-        place = self.folder / name
-        settings = own_settings(config or self.config, place, self.config.train.seed, evaluation)
-        return Training(name, place, settings, self.market, cut, self.old.path)
+        folder = self.folder / name
+        settings = training_config(config or self.config, folder, self.config.train.seed, evaluation)
+        return Training(name, folder, settings, self.market, cut, self.old.path)
 
     def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates
@@ -200,26 +200,26 @@ class Retraining:
         )
 
     def _notes(self) -> list[str]:
-        said = []
+        notes = []
         history = check_history(self.panel, (), data_of(self.old))
         if not history.passed:
-            said.append(f"history: {history.said}")
+            notes.append(f"history: {history.said}")
         if gaps := self.old_data.gap_note():
-            said.append(gaps)
-        return said
+            notes.append(gaps)
+        return notes
 
 
 def compare_and_train(
-    made: Retraining, resources: ComputeResources | None = None, tell: Callable[[str], None] = print
+    retraining: Retraining, resources: ComputeResources | None = None, log: Callable[[str], None] = print
 ) -> Retrained:
-    """Run the retrainings that are missing, judge them, and train the new agent where it replaces the old one.
+    """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
 
     Parameters
     ----------
-    made : Retraining
+    retraining : Retraining
     resources : ComputeResources, optional
         In this process, one after another, when left out.
-    tell : callable
+    log : callable
         Prints what happens.
 
     Raises
@@ -227,43 +227,43 @@ def compare_and_train(
     FinflowError, KeyboardInterrupt
         Finished trainings are kept: the same command goes on from there.
     """
-    check_writable(made.folder, keep=False)
-    with in_use(made.folder, "retraining"):
-        checkpoints = train_all(made.trainings, {made.market: made.panel}, resources, tell)
-        tell("comparing the retrained agents with the old one")
+    check_writable(retraining.folder, keep=False)
+    with in_use(retraining.folder, "retraining"):
+        checkpoints = train_all(retraining.trainings, {retraining.market: retraining.panel}, resources, log)
+        log("comparing the retrained agents with the old one")
         with stopping_at_once():
-            numbers, runs = made.judge(checkpoints)
+            numbers, runs = retraining.judge(checkpoints)
         run = None
         if numbers.answer == REPLACE:
-            tell("the new agent is better than the old one; training it on the newest window")
-            final = made.final()
-            (best,) = train_all([final], {made.market: load_panel(final.config.market)}, resources, tell)
+            log("the new agent is better than the old one; training it on the newest window")
+            final = retraining.final()
+            (best,) = train_all([final], {retraining.market: load_panel(final.config.market)}, resources, log)
             run = resolve_run(best).folder
-            numbers = replace(numbers, run=run.relative_to(made.folder.resolve()).as_posix())
+            numbers = replace(numbers, run=run.relative_to(retraining.folder.resolve()).as_posix())
         table = pd.DataFrame(
             {one.name: one.returns for one in runs}, index=pd.Index(runs[0].dates.astype(str), name="date")
         )
         write_together(
             {
-                made.folder / RETURNS: table.to_csv(lineterminator="\n").encode(),
-                made.folder / PAGE: retrain_page(numbers, runs),
-                made.folder / NUMBERS: json_text(asdict(numbers)),
+                retraining.folder / RETURNS: table.to_csv(lineterminator="\n").encode(),
+                retraining.folder / PAGE: retrain_page(numbers, runs),
+                retraining.folder / NUMBERS: json_text(asdict(numbers)),
             }
         )
-    return Retrained(numbers, made.folder / PAGE, run)
+    return Retrained(numbers, retraining.folder / PAGE, run)
 
 
 def data_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Facts about the data of a run, as far as its manifest is still there."""
     try:
-        found = parse_json((checkpoint.run_folder / MANIFEST).read_text("utf-8"))["data"]
+        data = parse_json((checkpoint.run_folder / MANIFEST).read_text("utf-8"))["data"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _number_of(folder: Path) -> int:
-    """Number of a comparison among those of an agent: its own where it was made before, else the next."""
+    """Number of a comparison among those of an agent: its own where it has been made, else the next."""
     try:
         return int(parse_json((folder / NUMBERS).read_text("utf-8"))["comparison"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -314,7 +314,7 @@ def _facts(config: Config, context: TrialContext) -> dict[str, object]:
     deviations = f", {tune.deviations:g} deviations off" if tune.aggregate == "cautious" else ""
     return {
         "data": context.panel.describe(),
-        "evaluated windows": "; ".join(f"{first} to {last}" for first, last in windows),
+        "judged windows": "; ".join(f"{first} to {last}" for first, last in windows),
         "seeds of each fold": ", ".join(map(str, context.seeds)),
         "together": tune.aggregate + deviations,
         "sampler": f"{tune.sampler}, seed {tune.seed}",
