@@ -1,6 +1,7 @@
-"""On a Ray cluster of two nodes of this machine, tasks give what they give here, also where a node is lost.
+"""On a Ray cluster, tasks and workers of a training give what they give here, also where a node is lost.
 
-Begun by test_ray_cluster.py, in a process of their own.
+Begun by test_ray_cluster.py, in a process of their own. All share one cluster, and all but the first and the last one
+connection to it: Ray starts new processes for each connection, which import everything anew.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import io
 import json
 import os
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -20,8 +20,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from finflow.errors import ConfigError, MarketError
+from finflow.env.coverage import draw_coverage
+from finflow.env.decision_process import DecisionProcess
+from finflow.env.rewards.reward_queue import queued_rewards
+from finflow.errors import MarketError, TrainingError
 from finflow.experiments.jobs.independent_trainings import Training, is_finished, train_all
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.jobs.training_jobs import make_seed_job
@@ -31,27 +35,46 @@ from finflow.experiments.tuning.trial_worker import rerun
 from finflow.experiments.tuning.tuning import tune
 from finflow.guard.checkpoint_folder import LATEST, MODELS, CheckpointFolder
 from finflow.market.panel import MarketPanel
+from finflow.training.data.training_data import prepare
+from finflow.training.phases.training_state import start_offline, start_online
+from finflow.training.playing import rollout_workers
+from finflow.training.playing.rollout_workers import CPU
+from finflow.worker_pool import OrderedPool, _RayTasks
 from scripts.evidence.durability import small_config
-from tests.commands import refusal
-from tests.short_trainings import SHORT, config_in
+from tests.experiments.tasks_on_ray import fail_once_begun, in_a_task, stopped, total
+from tests.short_trainings import SHORT, TINY, config_in, write_market
+from tests.test_worker_pool import KEY, failing, killed_once, slept
+from tests.training.test_rollout_workers import Here
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'finflow[ray]'")
+OWN = "tests.env.rewards.own_rewards"
 
 #: How soon a lost node is noticed, in tests; and workers that do not starve beside other tests.
 QUICK = {"_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "worker_niceness": 0}}
+#: Processes of Ray that no check needs.
+BARE = {"include_dashboard": False, "include_log_monitor": False}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head without room for a task, so that every task runs on a node that can be killed."""
+    """A head without room for a task, so that every task runs on a node that can be killed, and one such node."""
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     with in_the_background():
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK})
+        made = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 10**8, **QUICK, **BARE}
+        )
+        made.add_node(num_cpus=1, object_store_memory=10**8)
     yield made
     ray.shutdown()
     made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def connection(cluster: Any) -> None:
+    """A connection that stays, until a test ends it."""
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
 
 
 @contextlib.contextmanager
@@ -63,39 +86,13 @@ def in_the_background() -> Iterator[None]:
 
 
 @pytest.fixture
-def two_nodes(cluster: Any) -> list[Any]:
+def two_nodes(cluster: Any, connection: None) -> list[Any]:
     """Two nodes: those that the test before left, and as many anew as it lost."""
     with in_the_background():
         while len(cluster.worker_nodes) < 2:
             cluster.add_node(num_cpus=1, object_store_memory=10**8)
     cluster.wait_for_nodes()
     return list(cluster.worker_nodes)
-
-
-def total(table: Any, number: int, folder: Path, seconds: float = 0.0) -> dict[str, Any]:
-    (folder / f"{number}-{os.getpid()}-{time.time_ns()}").touch()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not (folder / "go").exists():
-        time.sleep(0.05)
-    return {"sum": float(table.sum()) + number, "writeable": bool(table.flags.writeable)}
-
-
-def stopped(table: Any, folder: Path) -> dict[str, Any]:
-    try:
-        (folder / "begun").touch()
-        for _ in range(600):
-            time.sleep(0.1)
-    except KeyboardInterrupt:
-        time.sleep(1.0)
-        (folder / "stopped").touch()
-        raise
-    return {}
-
-
-def fail_once_begun(table: Any, folder: Path) -> dict[str, Any]:
-    while not (folder / "begun").exists():
-        time.sleep(0.05)
-    raise MarketError("no prices")
 
 
 def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
@@ -106,11 +103,94 @@ def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, A
     ), stream.getvalue()
 
 
-def test_what_tasks_share_is_stored_once(cluster: Any, two_nodes: list[Any], tmp_path: Path) -> None:
+def test_what_tasks_share_is_stored_once(cluster: Any, tmp_path: Path) -> None:
     found, said = run(cluster, [Task(f"t{n}", total, {"number": n, "folder": tmp_path}) for n in range(3)])
     assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
     assert not any(one["writeable"] for one in found)  # it lies in the object store
     assert "t2: done" in said
+
+
+# --- workers of a training, on a cluster with room for one task
+
+
+def test_results_come_in_the_order_of_the_calls(connection: None) -> None:
+    with OrderedPool(slept, 0.1, 2, KEY) as pool:
+        assert isinstance(pool._workers, _RayTasks)
+        for number in range(6):
+            pool.submit(number)
+        assert [number for number, _ in pool.results()] == list(range(6))
+
+
+def test_a_killed_process_loses_nothing(connection: None, tmp_path: Path) -> None:
+    with OrderedPool(killed_once, tmp_path / "mark", 2, KEY) as pool:
+        for number in range(8):
+            pool.submit(number)
+        assert pool.results() == list(range(8))
+    assert (tmp_path / "mark").exists()
+
+
+def test_the_earliest_error_is_raised_as_it_is(connection: None) -> None:
+    with OrderedPool(failing, None, 2, KEY) as pool:
+        for number in range(5):
+            pool.submit(number)
+        with pytest.raises(TrainingError, match=r"^call 3$"):
+            pool.results()
+
+
+def test_a_task_lends_its_processor_to_its_own_calls(connection: None) -> None:
+    """Where every processor of a cluster has a training, rewards must still be computed."""
+    assert ray.get(ray.remote(num_cpus=1)(in_a_task).remote(6), timeout=120.0) == list(range(6))
+
+
+def play(process: DecisionProcess) -> list[Any]:
+    """Rewards of a few decisions of four portfolios."""
+    rng = np.random.default_rng(0)
+    bars = np.arange(process.first_bar, process.first_bar + 4)
+    state = process.start(bars, draw_coverage(rng, 4, process.n_weights)[0])
+    found = []
+    for _ in range(6):
+        outcome = process.step(state, draw_coverage(rng, 4, process.n_weights)[0])
+        state = outcome.state
+        found.append(outcome.reward)
+    return found
+
+
+def test_rewards_have_the_bits_of_those_of_this_process(connection: None, tmp_path: Path) -> None:
+    names = [{"name": "builtin"}, {"name": f"{OWN}:HonestForecast"}, {"name": f"{OWN}:Observed"}]
+    keys = {**TINY, "market.path": str(write_market(tmp_path / "prices.csv"))}
+    market = prepare(config_in(tmp_path, keys, objectives__rewards=names)).learning.process
+    expected = play(market)
+    with queued_rewards(market, 2) as (queued, queue):
+        assert queue is not None
+        play(queued)
+        found = queue.collect()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rollouts_have_the_bits_of_those_of_this_process(
+    connection: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {**TINY, "market.path": str(write_market(tmp_path / "prices.csv")), "online.algorithm": "ppo"}
+    sizes = {"online.portfolios": 4, "online.rollout": 16, "online.minibatch": 16, "train.rollout_workers": 1}
+    config = config_in(tmp_path, {**keys, **sizes, "objectives.reward": f"{OWN}:Observed"})
+    found = []
+    for pool in (OrderedPool, Here):
+        monkeypatch.setattr(rollout_workers, "OrderedPool", pool)
+        data = prepare(config)
+        state = start_offline(config, data, CPU, 100)
+        bcell = start_online(state, config, data, CPU)
+        assert state.on_policy is not None
+        env = state.on_policy.played.env
+        with rollout_workers.rollout_workers(env, bcell.policy, config) as workers:
+            assert workers is not None
+            found.append([workers.decide(env, bcell.policy, 4, None, CPU) for _ in range(2)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one.actions, other.actions, rtol=0.0, atol=0.0)
+        np.testing.assert_array_equal(np.array(one.rewards), np.array(other.rewards))
+
+
+# --- tasks on two nodes
 
 
 def test_an_error_keeps_its_kind_and_leaves_the_other_tasks_time_to_stop_in(
@@ -208,23 +288,6 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
     assert str(away[0].folder) in config.read_text()
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ray.shutdown()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
-        port = taken.getsockname()[1]
-        for command in (["--mode", "train", "--seeds", "2", "--dry-run"], ["--mode", "tune"]):
-            assert f"no Ray cluster answers at 127.0.0.1:{port}" in refusal(
-                capsys, *command, "--cluster", f"127.0.0.1:{port}"
-            )
-    assert not (tmp_path / "logs").exists()
-    with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
-        run_tasks([], ComputeResources(cluster="nowhere"), stream=io.StringIO())
-
-
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
     cluster: Any, two_nodes: list[Any], tmp_path: Path
 ) -> None:
@@ -240,6 +303,7 @@ def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
         "tune.space": {"bcell.gamma": {"low": 0.9, "high": 0.99}},
     }
     config = config_in(tmp_path, {**SHORT, **search})
+    ray.shutdown()  # so that the search connects, and leaves
     outcome = tune(config, None, ComputeResources(cluster=cluster.address), lambda line: None)
     assert outcome.lines[0] == "2 trials: 2 to their end, 0 stopped early, 0 failed"
     assert rerun(stored_study(outcome.folder), outcome.folder, 1)[0].endswith("bit for bit as recorded")

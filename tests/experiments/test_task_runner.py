@@ -7,6 +7,7 @@ import io
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from finflow.errors import ConfigError, MarketError, OutputError, TrainingError
 from finflow.experiments.tasks import ray_cluster
 from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from tests.commands import refusal
 
 HERE, TWO = ComputeResources(), ComputeResources(workers=2, grace=2.0)
 
@@ -215,6 +218,23 @@ def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"--cluster needs Ray, which is not installed: pip install 'finflow\[ray\]'"):
         run_tasks([], ComputeResources(cluster="auto"), stream=io.StringIO())
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        port = taken.getsockname()[1]
+        for command in (["--mode", "train", "--seeds", "2", "--dry-run"], ["--mode", "tune"]):
+            assert f"no Ray cluster answers at 127.0.0.1:{port}" in refusal(
+                capsys, *command, "--cluster", f"127.0.0.1:{port}"
+            )
+    assert not (tmp_path / "logs").exists()
+    with pytest.raises(ConfigError, match="--cluster is 'nowhere', and must be auto or an address"):
+        run_tasks([], ComputeResources(cluster="nowhere"), stream=io.StringIO())
 
 
 class StoppingRay:
