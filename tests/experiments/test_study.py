@@ -136,7 +136,7 @@ def test_a_killed_workers_trial_waits_again_and_nothing_that_was_finished_is_los
     assert (store.counts.complete, store.counts.all) == (6, 6)
 
 
-def test_a_worker_elsewhere_that_shows_no_heartbeat_file_is_lost(
+def test_a_worker_elsewhere_that_sends_no_heartbeat_is_lost(
     opens: Opens, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opens()
