@@ -37,6 +37,7 @@ KEYS: dict[str, object] = {
     "market.validation_end": "2011-03-31",
     "evaluation.block_length": 5,
     "trading.retrain.folds": 2,
+    "train.generalisation": False,
 }
 DRIFTS = np.array([0.0015, 0.0015, -0.0015, -0.0015])
 #: What a training finds an edge with in seconds: calm stocks rise and wild ones fall, or the other way round.

@@ -246,9 +246,11 @@ def test_what_is_drawn_depends_on_the_trials_before_and_not_on_stops(opens: Open
     steady = TuneConfig(storage=f"sqlite:///{tmp_path / 'other.db'}", n_trials=6, startup_trials=2)
     whole, _ = open_store(steady, tmp_path, "steady", IDENTITY, 10, True)
     whole.fill({"a": 0.5})
-    found = [draw(opens(startup_trials=2)) for _ in range(3)]
-    opens().requeue(taken(opens(startup_trials=2)))
-    found += [draw(opens(startup_trials=2)) for _ in range(3)]
+    store = opens(startup_trials=2)
+    found = [draw(store) for _ in range(3)]
+    store.requeue(taken(store))
+    again = opens(startup_trials=2)
+    found += [draw(again) for _ in range(3)]
     assert found == [draw(whole) for _ in range(6)]
 
 
