@@ -22,7 +22,6 @@ from finflow.config.evaluation_section import (
 )
 from finflow.config.loading import (
     ENVIRONMENT_PREFIX,
-    SEARCHABLE,
     SPACE,
     changed_config,
     config_hash,
@@ -38,12 +37,10 @@ from finflow.config.loading import (
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
 from finflow.config.online_section import OnlineConfig
 from finflow.config.schema import Config, OutputConfig, changed_keys, describe_schema, holds_whole_numbers
-from finflow.config.trading_section import AlpacaConfig, RetrainConfig, TradingConfig
+from finflow.config.trading_section import AlpacaConfig, RetrainConfig
 from finflow.config.training_section import (
     EntropyScheduleConfig,
-    GuardConfig,
     HackingConfig,
-    OfflineConfig,
     RewardNormalizationConfig,
     RollbackConfig,
     StabilityConfig,
@@ -56,7 +53,6 @@ __all__ = [
     "LENSES",
     "OBJECTIVES",
     "RANKING_OBJECTIVES",
-    "SEARCHABLE",
     "SPACE",
     "ActingConfig",
     "AlpacaConfig",
@@ -70,11 +66,9 @@ __all__ = [
     "EnvConfig",
     "EvaluationConfig",
     "FeaturesConfig",
-    "GuardConfig",
     "HackingConfig",
     "MarketConfig",
     "ObjectivesConfig",
-    "OfflineConfig",
     "OnlineConfig",
     "OutputConfig",
     "PreferenceConfig",
@@ -89,7 +83,6 @@ __all__ = [
     "SyntheticConfig",
     "TargetEntropyScheduleConfig",
     "TaxConfig",
-    "TradingConfig",
     "TrainConfig",
     "TuneConfig",
     "WorldsConfig",
