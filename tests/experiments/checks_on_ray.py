@@ -30,6 +30,7 @@ from finflow.experiments.jobs.independent_trainings import Training, is_finished
 from finflow.experiments.jobs.protocols import make_protocol_job
 from finflow.experiments.jobs.training_jobs import make_seed_job
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks
+from finflow.experiments.tuning import study_report
 from finflow.experiments.tuning.study import stored_study
 from finflow.experiments.tuning.trial_worker import rerun
 from finflow.experiments.tuning.tuning import tune
@@ -95,19 +96,17 @@ def two_nodes(cluster: Any, connection: None) -> list[Any]:
     return list(cluster.worker_nodes)
 
 
-def run(cluster: Any, tasks: list[Task], **named: Any) -> tuple[list[dict[str, Any]], str]:
-    stream = io.StringIO()
+def run(cluster: Any, tasks: list[Task], stream: io.StringIO) -> list[dict[str, Any]]:
     shared = {"table": np.arange(1000.0)}
-    return run_tasks(
-        tasks, ComputeResources(cluster=cluster.address), shared=shared, stream=stream, **named
-    ), stream.getvalue()
+    return run_tasks(tasks, ComputeResources(cluster=cluster.address), shared=shared, stream=stream)
 
 
 def test_what_tasks_share_is_stored_once(cluster: Any, tmp_path: Path) -> None:
-    found, said = run(cluster, [Task(f"t{n}", total, {"number": n, "folder": tmp_path}) for n in range(3)])
+    tasks, stream = [Task(f"t{n}", total, {"number": n, "folder": tmp_path}) for n in range(3)], io.StringIO()
+    found = run(cluster, tasks, stream)
     assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
     assert not any(one["writeable"] for one in found)  # it lies in the object store
-    assert "t2: done" in said
+    assert "t2: done" in stream.getvalue()
 
 
 # --- workers of a training, on a cluster with room for one task
@@ -198,16 +197,19 @@ def test_an_error_keeps_its_kind_and_leaves_the_other_tasks_time_to_stop_in(
 ) -> None:
     """A trial of a search is put back then, and not taken for lost."""
     functions = {"long": stopped, "bad": fail_once_begun}
+    tasks = [Task(name, function, {"folder": tmp_path}) for name, function in functions.items()]
     with pytest.raises(MarketError, match=r"^bad: no prices$"):
-        run(cluster, [Task(name, function, {"folder": tmp_path}) for name, function in functions.items()])
+        run(cluster, tasks, io.StringIO())
     assert (tmp_path / "stopped").exists()
 
 
 def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
     cluster: Any, two_nodes: list[Any], tmp_path: Path
 ) -> None:
+    stream = io.StringIO()
+
     def kill() -> None:
-        while len(list(tmp_path.glob("*-*"))) < 2:
+        while stream.getvalue().count(": begun") < 2:  # a process that is lost before its report is there says nothing
             time.sleep(0.05)
         workers = [Path(f"/proc/{path.name.split('-')[1]}") for path in tmp_path.glob("*-*")]
         cluster.remove_node(two_nodes[0], allow_graceful=False)
@@ -218,9 +220,9 @@ def test_the_tasks_of_a_node_that_is_lost_are_done_on_another(
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     tasks = [Task(f"t{n}", total, {"number": n, "folder": tmp_path, "seconds": 60.0}) for n in range(3)]
-    found, said = run(cluster, tasks)
+    found = run(cluster, tasks, stream)
     killer.join()
-    assert "its process or node died; it is on " in said
+    assert "its process or node died; it is on " in stream.getvalue()
     assert [one["sum"] for one in found] == [499500.0, 499501.0, 499502.0]
     assert len(list(tmp_path.glob("*-*"))) == 4  # three tasks, one of them twice
 
@@ -236,8 +238,8 @@ def made(trainings: Sequence[Training]) -> list[tuple[bytes, bytes]]:
 
 
 def seeds_and_folds(folder: Path) -> tuple[list[Training], dict[str, MarketPanel]]:
-    """Two agents of a job, and a fold of a protocol."""
-    changes = {"train.seeds": 2, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
+    """An agent of a job, and a fold of a protocol."""
+    changes = {"train.generalisation": False, "evaluation.protocol.folds": 2, "evaluation.protocol.purge": 30}
     shorter = {"train.offline_training_epochs": 1, "train.online_episodes": 8, "train.validation_updates": 20}
     config = small_config(folder, {**changes, **shorter})
     job = make_seed_job(config, folder / "job")
@@ -289,8 +291,9 @@ def test_seeds_and_folds_come_back_as_the_serial_run_has_them_with_a_node_lost(
 
 
 def test_a_search_does_its_trials_there_and_any_of_them_comes_out_the_same_here(
-    cluster: Any, two_nodes: list[Any], tmp_path: Path
+    cluster: Any, two_nodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(study_report, "draw_figures", lambda *given: [])
     search: dict[str, object] = {
         "market.source": "synthetic",
         "market.synthetic.bars": 1500,

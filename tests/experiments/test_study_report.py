@@ -92,8 +92,8 @@ def test_the_page_stands_alone_and_believes_nobody() -> None:
     [
         (("sharpe",), {"history", "importances", "slices", "parallel", "courses", "overfitting"}),
         (
-            ("sharpe", "cvar", "dsr"),
-            {"history", "history-3", "front", "front-3", "importances-2", "slices", "parallel"},
+            ("sharpe", "cvar"),
+            {"history", "history-2", "front", "importances-2", "slices", "parallel"},
         ),
     ],
 )
