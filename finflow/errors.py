@@ -15,7 +15,7 @@ def one_line(error: object, length: int = 160) -> str:
 
 
 class FinflowError(Exception):
-    """A user's mistake, or an outside condition that the user can mend."""
+    """A user's mistake, or an outside condition that the user can fix."""
 
 
 class ConfigError(FinflowError):

@@ -195,7 +195,7 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusively(path: Path) -> Iterator[None]:
-    """Let no other process of this machine into a block over the same file.
+    """Lock a file against other processes of this machine.
 
     It is created if it is missing, and must never be replaced: a process that waits for the old one would not notice.
     """
@@ -205,12 +205,12 @@ def exclusively(path: Path) -> Iterator[None]:
 
 @contextmanager
 def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
-    """Keep others out of a folder, which is created if it is missing. The lock of a killed process is released.
+    """Lock a folder, created if it is missing, against other processes. The lock of a killed process is released.
 
     Raises
     ------
     OutputError
-        If another is in it already, or it cannot be written.
+        If another process has it, or it cannot be written.
     """
     with _held(folder / LOCK, f"{doing} in {folder}"):
         yield
@@ -218,7 +218,7 @@ def in_use(folder: Path, doing: str = "training") -> Iterator[None]:
 
 @contextmanager
 def file_in_use(path: Path, doing: str) -> Iterator[None]:
-    """Keep others away from one file of a folder, as `in_use` does from a whole folder, by a lock next to the file."""
+    """Lock one file against other processes, as `in_use` does a whole folder, by a lock next to the file."""
     with _held(path.with_name(f".{path.name}{LOCK}"), f"{doing} {path}"):
         yield
 
@@ -243,20 +243,20 @@ def _held(path: Path, doing: str) -> Iterator[None]:
 
 
 def _locked(path: Path) -> IO[bytes] | None:
-    """A file that nobody else has locked, locked now; None where somebody has."""
+    """The file, opened and locked; None where another process has locked it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError), ExitStack() as opened:
             stream = opened.enter_context(path.open("ab"))
             if not _try_lock(stream.fileno()):
                 return None
-            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):  # else whoever had it has removed it
+            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):  # else its last holder has removed it
                 opened.pop_all()
                 return stream
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock a file, unless somebody else has; where files cannot be locked, nobody is held off."""
+    """Lock a file, unless another process has; true also where the system has no such locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -270,7 +270,7 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def alone(descriptor: int) -> Iterator[None]:
-    """Hold other writers of the same file off, where the system can."""
+    """Lock a file against other writers, where the system can."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -1,7 +1,7 @@
 """Tensors and JSON in one verified file: safetensors, with the state and a SHA-256 inside. Nothing is unpickled.
 
 A file is measured before it is read: its header must account for every byte of it, and it must fit into this machine's
-memory, so that no size that a header declares is ever allocated on its word.
+memory, so that no size is allocated only because a header declares it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Calls of one function in other processes, with their results in the order of the calls.
 
-A training hands work to such a pool and goes on: rewards that are slow, or parts of a rollout. The pool is
+A training submits work to such a pool and continues: slow rewards, or parts of a rollout. The pool is
 `concurrent.futures`' of local processes, or tasks of Ray where this process is itself a task of a cluster. What is
 added to both, and why:
 
@@ -211,7 +211,8 @@ class _RayTasks:
     """Tasks of Ray on the cluster that this process is a task of.
 
     What is shared is put into the object store once, and each process of the cluster fetches it once. Results are
-    waited for by ``ray.get``, which lends this task's processor to others meanwhile: a full cluster goes on.
+    waited for by ``ray.get``, which lends this task's processor to other tasks meanwhile, so that a full cluster does
+    not deadlock.
     """
 
     def __init__(self, ray: Any, function: Callable[..., Any], shared: Any, workers: int, threads: int) -> None:

@@ -29,10 +29,10 @@ def run_safely(command: Callable[[Sequence[str]], None], arguments: Sequence[str
     -------
     status
         0; 1 for a fault in finflow, with its traceback in a file (`--verbose`: on the screen); 2 for what the user can
-        mend; 130 for Ctrl-C; 141 when the reader of the output has closed it.
+        fix; 130 for Ctrl-C; 141 when the reader of the output has closed it.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started the process
+        if getattr(sys, name) is None:  # closed by the process that started this one
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     given = sys.argv[1:] if arguments is None else list(arguments)
     verbose = "--verbose" in given

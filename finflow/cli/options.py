@@ -92,7 +92,7 @@ def program() -> str:
 
 
 def resume_command(mode: str, run: Path) -> str:
-    """Command line that goes on with a run or a job in a mode."""
+    """Command line that resumes a run or a job in a mode."""
     name = program() if program() == "finflow" else "python main.py"
     return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 

@@ -32,7 +32,7 @@ def run_retraining(given: argparse.Namespace, run: Path) -> None:
     Raises
     ------
     KeyboardInterrupt
-        The same command goes on from there.
+        The same command resumes from there.
     """
     config = retraining_configuration(given, run)
     from finflow.experiments.jobs.duration_estimate import estimate

@@ -119,7 +119,7 @@ def _has_checkpoint(run_folder: Path) -> bool:
 
 
 def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path | None, dry_run: bool) -> None:
-    """Train anew for every fold of a protocol, and show the outcome. The same command goes on where one was stopped.
+    """Train anew for every fold of a protocol, and show the outcome. The same command resumes a stopped one.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
     protocol
         `walk-forward` or `cpcv`.
     checkpoint
-        A run folder or checkpoint file whose configuration stands in for the defaults; its run's folder takes the
+        A run folder or checkpoint file whose configuration replaces the defaults; its run's folder takes the
         protocol's.
     dry_run
         Only count the trainings and estimate their duration.
@@ -165,7 +165,7 @@ def run_protocol(given: argparse.Namespace, protocol: Protocol, checkpoint: Path
 
 
 def search_configuration(arguments: argparse.Namespace, folder: Path | None) -> Config:
-    """The configuration of a search; where a study goes on, its own stands in for the defaults."""
+    """The configuration of a search; the configuration of a resumed study replaces the defaults."""
     _read_seeds_for(arguments, "tune")
     if folder is None:
         return resolve(arguments)

@@ -225,7 +225,7 @@ def compare_and_train(
     Raises
     ------
     FinflowError, KeyboardInterrupt
-        Finished trainings are kept: the same command goes on from there.
+        Finished trainings are kept: the same command resumes from there.
     """
     check_writable(retraining.folder, keep=False)
     with in_use(retraining.folder, "retraining"):

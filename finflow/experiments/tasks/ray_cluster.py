@@ -226,7 +226,7 @@ def _on_node(
     host = socket.gethostname()
 
     def send(kind: str, content: Any) -> None:
-        with suppress(Exception):  # without a listener, the task goes on
+        with suppress(Exception):  # a task continues without a listener
             progress.actor.put_nowait.remote((number, kind, content))
 
     send("begin", host)

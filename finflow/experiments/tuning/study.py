@@ -1,6 +1,6 @@
 """A study: its search space, its folder, and its trials in an Optuna storage.
 
-The folder holds `study.yaml`, by which the study goes on; `best.yaml`, which a training takes as it is, and `pareto/`;
+The folder holds `study.yaml`, from which the study resumes; `best.yaml` and `pareto/`, configurations to train with;
 and `reports/`. All trials are in the storage from the beginning on, and any number of workers take them from there.
 """
 
@@ -181,7 +181,7 @@ def begin(config: Config, folder: Path | None = None) -> Tuning:
     ----------
     config : Config
     folder : Path, optional
-        Of a study that goes on; a new one under ``output.logs_dir`` when left out.
+        Of a study to resume; a new one under ``output.logs_dir`` when left out.
 
     Raises
     ------

@@ -161,7 +161,7 @@ def run_trial(
         into the folder ``offline`` beside it.
     report : callable
     display : ProgressDisplay, optional
-        Shows how far it is.
+        Shows its progress.
 
     Raises
     ------

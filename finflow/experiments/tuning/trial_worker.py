@@ -50,7 +50,7 @@ def work(panel: MarketPanel, config: Config, folder: Path, folds: tuple[Fold, ..
         Cut before the test window.
     config : Config
     folder : Path
-        Of the study; on another machine, where it is not, a temporary one stands in for it.
+        Of the study; on another machine, which has none, a temporary folder replaces it.
     folds : tuple of Fold
     tries : int
     """

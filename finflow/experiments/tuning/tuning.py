@@ -163,7 +163,7 @@ def describe_plan(config: Config, resources: ComputeResources, folder: Path | No
     config : Config
     resources : ComputeResources
     folder : Path, optional
-        Of a study that goes on: of its trials, those that are over take no more time.
+        Of a study to resume, whose finished trials take no more time.
     """
     space = space_of(config)
     context = trial_context(config, tuple(space), config.tune.n_trials)
