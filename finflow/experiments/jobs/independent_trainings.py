@@ -16,6 +16,7 @@ from typing import Any
 
 from finflow.config import Config, EvaluationConfig, config_hash, dump_run, replace_values
 from finflow.errors import CheckpointError, MarketError
+from finflow.experiments.jobs.folds import Fold
 from finflow.experiments.tasks.task_progress import task_folder, task_progress
 from finflow.experiments.tasks.task_runner import ComputeResources, Result, Task, run_tasks
 from finflow.files import in_use, write_atomically, write_together
@@ -32,14 +33,6 @@ NOT_SENT = "checkpoint_[0-9]*"  # numbered checkpoints of a node: the latest and
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Part of its panel that a training may see: pieces of bars, the last ``validation`` of them for validation."""
-
-    pieces: tuple[range, ...]
-    validation: int
-
-
-@dataclass(frozen=True)
 class Training:
     """One independent training.
 
@@ -53,8 +46,8 @@ class Training:
         From `training_config`.
     market : str
         Name of its panel among several.
-    cut : Cut, optional
-        All of the panel, split by date, when left out.
+    fold : Fold, optional
+        Pieces of the panel that it may see; all of the panel, split by date, when left out.
     warm_start : Path, optional
         Checkpoint whose networks go on learning online in its market, in place of an offline phase.
     """
@@ -63,28 +56,28 @@ class Training:
     folder: Path
     config: Config
     market: str = ""
-    cut: Cut | None = None
+    fold: Fold | None = None
     warm_start: Path | None = None
 
     def training_data(self, panel: MarketPanel, config: Config | None = None) -> TrainingData:
         """Its market; by another configuration, if one is given."""
         config = config or self.config
-        if self.cut is None:
+        if self.fold is None:
             return prepare_from(panel, config)
         try:
-            return prepare_pieces(panel, config, self.cut.pieces, self.cut.validation)
+            return prepare_pieces(panel, config, self.fold.pieces, self.fold.validation)
         except MarketError as error:
             raise MarketError(f"{self.name} cannot be trained: {error}") from error
 
     def fingerprint(self, panel: MarketPanel) -> dict[str, Any]:
-        """Hashes and cuts that decide its result."""
-        pieces = [] if self.cut is None else [[piece.start, piece.stop] for piece in self.cut.pieces]
+        """Hashes and bars that decide its result."""
+        pieces = [] if self.fold is None else [[piece.start, piece.stop] for piece in self.fold.pieces]
         fingerprint = {
             "configuration": config_hash(self.config),
             "code": code_hash(),
             "market": panel.sha256,
             "pieces": pieces,
-            "validation": None if self.cut is None else self.cut.validation,
+            "validation": None if self.fold is None else self.fold.validation,
         }
         if self.warm_start is not None:
             fingerprint["warm_start"] = hashlib.sha256(self.warm_start.read_bytes()).hexdigest()

@@ -22,7 +22,7 @@ from finflow.evaluation.multi_run.repeated_trainings import Judged, Paths, joine
 from finflow.evaluation.statistics.readings_ledger import Tries
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import Fold, Protocol, folds_of, history_of, load_before_test, purge_of
-from finflow.experiments.jobs.independent_trainings import Cut, Training, training_config
+from finflow.experiments.jobs.independent_trainings import Training, training_config
 from finflow.market.panel import MarketPanel
 from finflow.provenance import code_hash, short_hash
 from finflow.training.checkpoints.checkpoint_reader import policy_of, read_checkpoint
@@ -81,9 +81,7 @@ class ProtocolJob:
         """One of them; its market lacks what it will be evaluated on."""
         folder = self.folder / f"fold-{fold.number:02d}-seed-{seed}"
         name = f"{self._of}fold {fold.number}, seed {seed}"
-        return Training(
-            name, folder, training_config(self.config, folder, seed), self.market, Cut(fold.pieces, fold.validation)
-        )
+        return Training(name, folder, training_config(self.config, folder, seed), self.market, fold)
 
     @property
     def _of(self) -> str:

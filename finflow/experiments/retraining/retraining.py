@@ -22,7 +22,7 @@ from finflow.evaluation.report.results import BASELINE
 from finflow.evaluation.statistics.metrics import sharpe
 from finflow.evaluation.statistics.significance_tests import Resampling
 from finflow.experiments.jobs.folds import FEWEST, Fold
-from finflow.experiments.jobs.independent_trainings import Cut, Training, train_all, training_config
+from finflow.experiments.jobs.independent_trainings import Training, train_all, training_config
 from finflow.experiments.retraining.retrain_page import retrain_page
 from finflow.experiments.retraining.retrain_results import (
     NEW,
@@ -94,7 +94,7 @@ class Retraining:
     @property
     def trainings(self) -> list[Training]:
         """One for each fold, begun with the old agent's networks."""
-        return [self._training(f"fold-{one.number:02d}", Cut(one.pieces, one.validation)) for one in self.folds]
+        return [self._training(f"fold-{fold.number:02d}", fold) for fold in self.folds]
 
     @property
     def rule(self) -> Rule:
@@ -180,11 +180,11 @@ class Retraining:
         return replace(self._training("agent", None, config, config.evaluation), name="new agent")
 
     def _training(
-        self, name: str, cut: Cut | None, config: Config | None = None, evaluation: EvaluationConfig | None = None
+        self, name: str, fold: Fold | None, config: Config | None = None, evaluation: EvaluationConfig | None = None
     ) -> Training:
         folder = self.folder / name
         settings = training_config(config or self.config, folder, self.config.train.seed, evaluation)
-        return Training(name, folder, settings, self.market, cut, self.old.path)
+        return Training(name, folder, settings, self.market, fold, self.old.path)
 
     def _numbers_of(self, fold: Fold, new: Backtest, old: Backtest) -> FoldNumbers:
         (piece,), (test,), dates = fold.pieces, fold.tests, self.panel.dates

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from finflow.config import Config
 from finflow.errors import ConfigError, TrainingError
 from finflow.experiments.jobs.duration_estimate import describe_duration, estimate
-from finflow.experiments.jobs.independent_trainings import Cut, Training, training_config
+from finflow.experiments.jobs.independent_trainings import Training, training_config
 from finflow.experiments.tasks.ray_cluster import connected, machines
 from finflow.experiments.tasks.task_runner import ComputeResources, Task, run_tasks, tasks_at_once
 from finflow.experiments.tuning.optuna_storage import display_url, is_sqlite, storage_errors
@@ -198,12 +198,7 @@ def _counted(config: Config, context: TrialContext, folder: Path | None) -> tupl
 def _seconds_of_a_trial(config: Config, context: TrialContext) -> float:
     nowhere = config.output.logs_dir / STUDIES / "dry-run"
     trainings = [
-        Training(
-            f"fold {fold.number}",
-            nowhere,
-            training_config(config, nowhere, seed),
-            cut=Cut(fold.pieces, fold.validation),
-        )
+        Training(f"fold {fold.number}", nowhere, training_config(config, nowhere, seed), fold=fold)
         for fold, seed in context.units
     ]
     return estimate(trainings, {"": context.panel}).seconds
