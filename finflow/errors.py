@@ -9,11 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def one_line(error: object, length: int = 160) -> str:
-    """The text of an error on one line, cut to a number of characters."""
-    return " ".join(str(error).split())[:length]
-
-
 class FinflowError(Exception):
     """A user's mistake, or an outside condition that the user can fix."""
 
@@ -42,7 +37,7 @@ class TrainingError(FinflowError):
     """A training that cannot go on, and what to try."""
 
 
-def one_line(error: BaseException, most: int = 160) -> str:
+def one_line(error: object, most: int = 160) -> str:
     """Text of an error on one line, of so many characters at most."""
     return " ".join(str(error).split())[:most]
 

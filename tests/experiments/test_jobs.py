@@ -74,7 +74,7 @@ def serial(tmp_path_factory: pytest.TempPathFactory, quick_reports: None) -> See
     """A job that was done here, one agent after another, and judged."""
     folder = tmp_path_factory.mktemp("serial")
     job = make_seed_job(config_in(folder), folder / "logs" / "job")
-    run_all([job], log=lambda line: None)
+    run_all([job])
     return job
 
 
@@ -203,7 +203,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on_with_what_is_missing(seri
         resolve_run(job.folder).find_agents()
     told = estimate_all([job], ComputeResources(workers=2))
     assert (told.trainings, told.finished) == (SEEDS, len(done))
-    run_all([job], log=lambda line: None)
+    run_all([job])
     assert bits(job) == bits(serial)
     assert agents(done) == kept
     assert [len(runs_of(training)) for training in job.trainings] == [1] * SEEDS
@@ -290,7 +290,7 @@ def test_agents_that_see_other_things_do_not_act_as_one(serial: SeedJob, tmp_pat
     env = job.config.env.model_copy(update={"commission_bps": 77.0})
     train = job.config.train.model_copy(update={"seeds": 1, "offline_training_epochs": 0, "online_episodes": 1})
     other = replace(job, config=job.config.model_copy(update={"env": env, "train": train}))
-    (dear,) = train_all(other.trainings, {other.market: other.panel}, log=lambda line: None)
+    (dear,) = train_all(other.trainings, {other.market: other.panel})
     with pytest.raises(CheckpointError, match="was trained with another env section than"):
         evaluate_ensemble([*resolve_run(serial.folder).find_agents(), dear], {}, tmp_path / "mixed")
 

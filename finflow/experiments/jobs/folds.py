@@ -107,7 +107,7 @@ def folds_of(protocol: Protocol, bars: int, settings: ProtocolConfig, history: i
     return tuple(folds)
 
 
-def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int = HISTORY) -> Fold:
+def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int) -> Fold:
     """The one fold that is evaluated on the bars from ``first`` on, and learns from those ``purge`` bars before them.
 
     Raises
@@ -125,7 +125,7 @@ def last_fold(first: int, bars: int, settings: ProtocolConfig, history: int = HI
     return Fold(1, pieces, validation, (range(first, bars),), (0,))
 
 
-def purge_of(settings: ProtocolConfig, history: int = HISTORY) -> int:
+def purge_of(settings: ProtocolConfig, history: int) -> int:
     """Bars beside an evaluated window that are not learned from."""
     return history if settings.purge is None else settings.purge
 

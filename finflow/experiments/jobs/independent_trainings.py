@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +109,6 @@ def train_all(
     trainings: Sequence[Training],
     panels: Mapping[str, MarketPanel],
     resources: ComputeResources | None = None,
-    log: Callable[[str], None] = print,
 ) -> list[Path]:
     """Run the trainings that are not finished yet.
 
@@ -131,7 +130,7 @@ def train_all(
     changed = [one for one in missing if (one.folder / NOTE).is_file() and not one.note(panels[one.market])]
     if changed:
         names = ", ".join(one.name for one in changed)
-        log(f"trained before by another configuration or code, or on other prices, and trained again: {names}")
+        print(f"trained before by another configuration or code, or on other prices, and trained again: {names}")
     if resources.cluster is None:
         tasks = [Task(one.name, train, {"training": one}) for one in missing]
         run_tasks(tasks, resources, shared={"panels": dict(panels)}, kind="trainings")

@@ -5,7 +5,7 @@ A job has a folder of its own, in which every training has one; `--resume` of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -111,9 +111,7 @@ def make_seed_job(config: Config, folder: Path, market: str = "") -> SeedJob:
     return SeedJob(config, panel, folder, market)
 
 
-def run_all(
-    jobs: Sequence[TrainingJob], resources: ComputeResources | None = None, log: Callable[[str], None] = print
-) -> list[Outcome]:
+def run_all(jobs: Sequence[TrainingJob], resources: ComputeResources | None = None) -> list[Outcome]:
     """Run the trainings that are missing, of all jobs side by side, and evaluate each job.
 
     Raises
@@ -124,13 +122,13 @@ def run_all(
     for job in jobs:
         check_writable(job.folder, keep=False)
         for line in job.begin():
-            log(line)
+            print(line)
     panels = {job.market: job.panel for job in jobs}
-    checkpoints = train_all([training for job in jobs for training in job.trainings], panels, resources, log)
+    checkpoints = train_all([training for job in jobs for training in job.trainings], panels, resources)
     outcomes = []
     for job in jobs:
         count = len(job.trainings)
-        log(f"evaluating {job.market or 'the trainings'}" if count > 1 else f"evaluating {job.market or 'the agent'}")
+        print(f"evaluating {job.market or 'the trainings'}" if count > 1 else f"evaluating {job.market or 'the agent'}")
         with stopping_at_once():
             outcomes.append(job.judge(checkpoints[:count]))
         checkpoints = checkpoints[count:]

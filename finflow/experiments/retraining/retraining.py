@@ -7,7 +7,7 @@ replace it is trained on the newest window. The old run is only read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,18 +209,14 @@ class Retraining:
         return notes
 
 
-def compare_and_train(
-    retraining: Retraining, resources: ComputeResources | None = None, log: Callable[[str], None] = print
-) -> Retrained:
+def compare_and_train(retraining: Retraining, resources: ComputeResources) -> Retrained:
     """Run the retrainings that are missing, evaluate them, and train the new agent where it replaces the old one.
 
     Parameters
     ----------
     retraining : Retraining
-    resources : ComputeResources, optional
-        In this process, one after another, when left out.
-    log : callable
-        Prints what happens.
+    resources : ComputeResources
+        Processes that run the trainings.
 
     Raises
     ------
@@ -229,15 +225,15 @@ def compare_and_train(
     """
     check_writable(retraining.folder, keep=False)
     with in_use(retraining.folder, "retraining"):
-        checkpoints = train_all(retraining.trainings, {retraining.market: retraining.panel}, resources, log)
-        log("comparing the retrained agents with the old one")
+        checkpoints = train_all(retraining.trainings, {retraining.market: retraining.panel}, resources)
+        print("comparing the retrained agents with the old one")
         with stopping_at_once():
             numbers, runs = retraining.judge(checkpoints)
         run = None
         if numbers.answer == REPLACE:
-            log("the new agent is better than the old one; training it on the newest window")
+            print("the new agent is better than the old one; training it on the newest window")
             final = retraining.final()
-            (best,) = train_all([final], {retraining.market: load_panel(final.config.market)}, resources, log)
+            (best,) = train_all([final], {retraining.market: load_panel(final.config.market)}, resources)
             run = resolve_run(best).folder
             numbers = replace(numbers, run=run.relative_to(retraining.folder.resolve()).as_posix())
         table = pd.DataFrame(

@@ -31,6 +31,7 @@ R = TypeVar("R")
 Send = Callable[[str, Any], None]
 """Takes reports of the running task: ``progress`` and a mapping, or ``line`` and a text."""
 INTERVAL = 0.5  # seconds between two reports of progress
+LINE_INTERVAL = 10.0  # seconds between plain lines of progress
 
 _reporter: Reporter | None = None
 
@@ -152,25 +153,22 @@ class TaskDisplay:
         Draw on a terminal; false where each task draws there itself.
     stream
         Where to show it, standard output when left out.
-    interval
-        Seconds between plain lines.
     clock
         Seconds, monotonic.
     """
 
     def __init__(
         self,
-        kind: str = "tasks",
-        total: int | None = None,
+        kind: str,
+        total: int | None,
         *,
         live: bool = True,
         stream: TextIO | None = None,
-        interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kind, self.total = kind, total
         self._stream = sys.stdout if stream is None else stream
-        self._interval, self._clock = interval, clock
+        self._clock = clock
         self._started: dict[str, float] = {}
         self._latest: dict[str, str] = {}
         self._ended = 0
@@ -251,7 +249,7 @@ class TaskDisplay:
             shown = "  ".join([phase, f"{done:,} of {total:,}", *facts])
             self._live.update(self._rows[name], total=total, completed=done, facts=shown)
         now = self._clock()
-        if self._live is None and now - self._last_line >= self._interval:
+        if self._live is None and now - self._last_line >= LINE_INTERVAL:
             self._last_line = now
             self.line("; ".join([f"{self.kind} {self._count}", *self._latest.values()]))
 

@@ -53,7 +53,6 @@ def run_tasks(
     shared: Mapping[str, Any] | None = None,
     *,
     kind: str = "tasks",
-    total: int | None = None,
     stream: TextIO | None = None,
 ) -> list[Result]:
     """Run tasks, and return their results in the order of the tasks.
@@ -67,8 +66,8 @@ def run_tasks(
         Takes each task and its result, in this process, in the order that they end in.
     shared : mapping, optional
         Arguments of all tasks, such as the panel, sent to each process once; put into Ray's object store once.
-    kind, total
-        Name of the tasks in the display, and how many there are.
+    kind
+        Name of the tasks in the display.
     stream
         Where progress is shown, standard output when left out.
 
@@ -79,8 +78,7 @@ def run_tasks(
     KeyboardInterrupt
         After Ctrl-C, when every task had time to stop. The results of finished tasks were passed to `on_done`.
     """
-    if total is None and isinstance(tasks, list | tuple):
-        total = len(tasks)
+    total = len(tasks) if isinstance(tasks, list | tuple) else None
     with TaskDisplay(kind, total, live=not resources.in_process, stream=stream) as display:
         for warning in resources.warnings():
             display.line(f"warning: {warning}")
