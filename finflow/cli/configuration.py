@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,11 +68,11 @@ def resume_configuration(arguments: argparse.Namespace, path: Path) -> Config:
     ConfigError
         Naming the first key that would change results.
     """
-    from finflow.config import config_hash, replace_values
+    from finflow.config import config_hash, replace_values, values_by_key
 
     base = checkpoint_configuration(path)
     config = resolve(arguments, base)
-    before = _leaves(base)
+    before = values_by_key(base)
     for key, value in _changes(base, config).items():
         if config_hash(replace_values(base, {key: value})) != config_hash(base):
             raise ConfigError(
@@ -179,12 +178,8 @@ def _read(text: str) -> object:
         return text
 
 
-def _leaves(config: Config) -> dict[str, object]:
-    from finflow.config import describe_schema
-
-    return {key: reduce(getattr, key.split("."), config) for key, *_ in describe_schema()}
-
-
 def _changes(base: Config, config: Config) -> dict[str, object]:
-    before = _leaves(base)
-    return {key: value for key, value in _leaves(config).items() if value != before[key]}
+    from finflow.config import values_by_key
+
+    before = values_by_key(base)
+    return {key: value for key, value in values_by_key(config).items() if value != before[key]}

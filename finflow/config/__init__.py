@@ -33,6 +33,7 @@ from finflow.config.loading import (
     load_config,
     present_keys,
     replace_values,
+    values_by_key,
 )
 from finflow.config.market_section import LENSES, FeaturesConfig, MarketConfig, SyntheticConfig
 from finflow.config.online_section import OnlineConfig
@@ -100,4 +101,5 @@ __all__ = [
     "period_of",
     "present_keys",
     "replace_values",
+    "values_by_key",
 ]

@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +118,21 @@ def _replaced(section: Any, parts: Sequence[str], value: object) -> Any:
     return section.model_copy(update={name: inner})
 
 
+def values_by_key(config: Config) -> dict[str, object]:
+    """Return every key and its value."""
+    return {key: attrgetter(key)(config) for key in KEYS}
+
+
 def leaves(config: Config) -> dict[str, object]:
     """Return every key and its value, such that `load_config` takes them as overrides."""
-    values = {key: reduce(getattr, key.split("."), config) for key in KEYS}
+    values = values_by_key(config)
     return {key: json.dumps(value) if isinstance(value, str) else value for key, value in values.items()}
 
 
 def hyperparameters(config: Config) -> dict[str, object]:
     """Keys that decide what an agent learns, and their values: no folders, no evaluation, search, trading or pairs."""
-    without = ("output.", "evaluation.", "trading.", "tune.", "preferences.")
-    decide = {key: reduce(getattr, key.split("."), config) for key in KEYS if not key.startswith(without)}
-    return {key: value for key, value in decide.items() if key not in _NOT_DECIDING}
+    without = ("output.", "evaluation.", "trading.", "tune.", "preferences.", *_NOT_DECIDING)
+    return {key: value for key, value in values_by_key(config).items() if not key.startswith(without)}
 
 
 def present_keys(values: Mapping[str, object]) -> dict[str, object]:
