@@ -222,9 +222,15 @@ def test_evaluate_judges_a_checkpoint_where_it_lies(application: Application, ru
     assert application.called("evaluate") == (checkpoint, {}, None)
 
 
-def test_backtest_of_an_agent_is_its_evaluation(application: Application, run: Path) -> None:
-    assert main(["--mode", "backtest", "--resume", str(run)]) == 0
+@pytest.mark.parametrize(
+    ("mode", "sweeps"), [(["evaluate"], False), (["evaluate", "--protocol", "holdout"], False), (["backtest"], True)]
+)
+def test_a_backtest_of_an_agent_is_its_evaluation_always_with_the_sweeps(
+    application: Application, run: Path, mode: list[str], sweeps: bool
+) -> None:
+    assert main(["--mode", *mode, "--resume", str(run)]) == 0
     assert application.called("evaluate") == (run, {}, None)
+    assert application.called("with_backtest") is sweeps
 
 
 def test_an_evaluation_under_other_conditions_leaves_the_report_of_the_run_alone(
@@ -270,14 +276,6 @@ def test_an_evaluation_is_checked_against_the_dates_of_its_checkpoint(applicatio
 def test_an_agent_is_evaluated_on_other_tickers(application: Application, run: Path) -> None:
     assert main(["--mode", "evaluate", "--resume", str(run), "--tickers", "TSLA", "KO"]) == 0
     assert application.called("evaluate")[1] == {"market.source": "yfinance", "market.tickers": ("TSLA", "KO")}
-
-
-@pytest.mark.parametrize(("mode", "always"), [("backtest", True), ("evaluate", False)])
-def test_a_backtest_of_an_agent_always_has_the_sweeps(
-    application: Application, run: Path, mode: str, always: bool
-) -> None:
-    assert main(["--mode", mode, "--resume", str(run)]) == 0
-    assert application.called("with_backtest") is always
 
 
 def test_backtest_of_a_named_strategy(application: Application) -> None:
@@ -384,11 +382,6 @@ def test_ctrl_c_in_a_protocol_says_how_to_go_on(protocols: Trainings, capsys: py
     protocols.during = press
     said = refusal(capsys, "--mode", "evaluate", "--protocol", "cpcv", status=130)
     assert said == "stopped; the same command goes on from there\n"
-
-
-def test_holdout_is_what_evaluate_does_anyway(application: Application, run: Path) -> None:
-    assert main(["--mode", "evaluate", "--protocol", "holdout", "--resume", str(run)]) == 0
-    assert application.called("evaluate") == (run, {}, None)
 
 
 # --- several trainings
