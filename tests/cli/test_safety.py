@@ -117,8 +117,6 @@ def started(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess
     ("arguments", "words"),
     [
         (["--mode", "train", "--set", "bcell.gama=1"], "unknown key bcell.gama"),
-        (["--mode", "train", "--lr", "fast"], "bcell.actor_lr = 'fast'"),
-        (["--mode", "train", "--config", "none.yaml"], "none.yaml does not exist"),
         (["--mode", "evaluate", "--resume", "none.safetensors"], "none.safetensors does not exist"),
         (["--mode", "train", "--fast"], "unknown argument --fast"),
     ],
