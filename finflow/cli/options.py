@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,12 +88,6 @@ def program() -> str:
     if path.name == "__main__.py" and path.parent.parent.name == "scripts":
         return "python -m scripts." + path.parent.name
     return "python scripts/" + path.name if path.parent.name == "scripts" else "python main.py"
-
-
-def resume_command(mode: str, run: Path) -> str:
-    """Command line that resumes a run or a job in a mode."""
-    name = program() if program() == "finflow" else "python main.py"
-    return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
 
 class Parser(argparse.ArgumentParser):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from finflow.cli.options import program
 
 if TYPE_CHECKING:
     from finflow.evaluation.analysis.decision_explanation import Explanation
@@ -85,6 +88,12 @@ def _numbers_of(report: Path) -> dict[str, Any]:
         return content
     except (OSError, ValueError):
         return {}
+
+
+def resume_command(mode: str, run: Path) -> str:
+    """Command line that resumes a run or a job in a mode."""
+    name = program() if program() == "finflow" else "python main.py"
+    return f"{name} --mode {mode} --resume {shlex.quote(str(run))}"
 
 
 def verdict_lines(numbers: Mapping[str, Any]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from finflow.cli.configuration import checkpoint_configuration, resolve
 from finflow.cli.exit_status import stopping_between_updates
-from finflow.cli.options import explicit, resume_command
-from finflow.cli.output import aligned, show_report
+from finflow.cli.options import explicit
+from finflow.cli.output import aligned, resume_command, show_report
 from finflow.errors import ConfigError
 
 if TYPE_CHECKING:

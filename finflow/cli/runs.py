@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from finflow.cli.configuration import checkpoint_configuration, read_universes, resolve, resume_configuration
 from finflow.cli.exit_status import stopping_between_updates
-from finflow.cli.options import explicit, resume_command
-from finflow.cli.output import show_outcome, show_report
+from finflow.cli.options import explicit
+from finflow.cli.output import resume_command, show_outcome, show_report
 from finflow.errors import ConfigError, FinflowError, OutputError, TrainingError
 from finflow.provenance import short_hash
 
